@@ -112,10 +112,10 @@ CI_PARTS = (
     "tests/bed/test_host_settings.py::test_settings_are_shown_then_made_and_undone_on_a_real_systemd",
     "tests/bed/test_second_spark.py::test_image_and_model_are_copied_and_a_deploy_is_verified",
     # this machine's Docker Engine, with a registry, HAProxy, the real llama-server; two engines as a cluster
-    "tests/cluster/test_deploy.py::test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing",
+    "tests/cluster/test_deploy.py::test_both_ranks_are_verified_and_a_second_deploy_changes_nothing",
     "tests/doctor/test_diagnose_docker.py",
-    "tests/escape/test_escapes.py::test_a_gateway_gets_out_of_no_mount",
-    "tests/escape/test_escapes.py::test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning[0777]",
+    "tests/escape/test_escapes.py::test_gateway_cannot_escape",
+    "tests/escape/test_escapes.py::test_server_cannot_escape_during_start_verification_restart_and_pruning[0777]",
     "tests/gateway/test_container.py",
     "tests/guard/test_start_guard.py",
     "tests/project/importing/test_container.py",

@@ -31,7 +31,7 @@ HERE = Path()
         (BenchOptions("serve", name="../up"), "not a valid folder name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> None:
+def test_contradictory_options_are_refused(order: BenchOptions, result: str) -> None:
     with pytest.raises(Refused, match=result):
         order.validate()
 
@@ -46,29 +46,27 @@ def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> No
         (LoadLimits(8192, 8192), 8192 - 256 - 256, "chunked prefill can't make a difference"),
     ],
 )
-def test_a_long_prompt_is_four_steps_as_far_as_the_context_holds_it(
-    room: LoadLimits, tokens: int, note: str | None
-) -> None:
+def test_long_prompt_spans_four_steps_within_the_context(room: LoadLimits, tokens: int, note: str | None) -> None:
     planned = plan_loads(BenchOptions("hol"), room, HERE)
     assert {load.long_tokens for load in planned.loads} == {tokens}
     assert bool(planned.notes) == bool(note)
     assert note is None or note in planned.notes[0]
 
 
-def test_a_long_prompt_that_does_not_fit_is_refused_with_one_that_does() -> None:
+def test_too_long_prompt_is_refused_with_the_maximum() -> None:
     with pytest.raises(Refused) as error:
         plan_loads(BenchOptions("hol", long_tokens=9000), LoadLimits(2048, 8192), HERE)
     assert error.value.fix == "Use --long-tokens 7680 or less."
 
 
-def test_serve_is_a_curve_over_concurrencies_or_rates() -> None:
+def test_serve_plans_a_curve_over_concurrencies_or_rates() -> None:
     curve = plan_loads(BenchOptions("serve"), LoadLimits(), HERE).loads
     assert [load.concurrency for load in curve] == [1, 2, 4, 8]
     rates = plan_loads(BenchOptions("serve", rates=(0.5, 2.0), requests=10), LoadLimits(), HERE).loads
     assert [(load.rate, load.requests, load.concurrency) for load in rates] == [(0.5, 10, 0), (2.0, 10, 0)]
 
 
-def test_sharegpts_published_json_is_taken(tmp_path: Path) -> None:
+def test_published_sharegpt_json_is_read(tmp_path: Path) -> None:
     def row(first: str, prompt: str, second: str, answer: str) -> dict[str, object]:
         return {"id": "x", "conversations": [{"from": first, "value": prompt}, {"from": second, "value": answer}]}
 
@@ -80,7 +78,7 @@ def test_sharegpts_published_json_is_taken(tmp_path: Path) -> None:
     assert load.prompts == (("q" * 400, 200),)
 
 
-def test_json_lines_are_taken_and_a_bad_line_is_named(tmp_path: Path) -> None:
+def test_json_lines_are_read_and_a_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one", "output_tokens": 7}\n\n{"prompt": "two"}\n')
     (load,) = plan_loads(BenchOptions("serve", concurrency=(1,), dataset=str(path)), LoadLimits(), HERE).loads
@@ -91,13 +89,13 @@ def test_json_lines_are_taken_and_a_bad_line_is_named(tmp_path: Path) -> None:
     assert error.value.where.endswith("mine.jsonl:2")
 
 
-def test_two_arms_go_there_and_back() -> None:
+def test_arms_run_in_mirrored_order() -> None:
     assert order_arms(["a", "b"], 1, pair=True) == ["a", "b", "b", "a"]
     assert order_arms(["512", "2048"], 1, pair=False) == ["512", "2048"]
     assert order_arms(["1", "2", "3"], 2, pair=False) == ["1", "2", "3", "3", "2", "1"]
 
 
-def test_what_is_finished_is_not_measured_again() -> None:
+def test_finished_cells_are_not_measured_again() -> None:
     loads = [Load("serve", concurrency=1), Load("serve", concurrency=8)]
     turns = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
     experiment = Experiment("ab", "x", (), turns)
@@ -109,7 +107,7 @@ def test_what_is_finished_is_not_measured_again() -> None:
     assert not {cell.key for turn in changed for cell in turn.cells} & set(experiment.keys)
 
 
-def test_each_load_is_sent_at_each_temperature() -> None:
+def test_each_load_is_planned_at_each_temperature() -> None:
     planned = plan_loads(BenchOptions("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), LoadLimits(), HERE).loads
     assert [(load.concurrency, load.temperature) for load in planned] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
     assert [

@@ -29,7 +29,7 @@ def make_rates(*rates: float) -> Results:
         ((100,), (100,), "equal"),
     ],
 )
-def test_a_difference_counts_when_repetitions_do_not_overlap(
+def test_difference_counts_only_if_repetitions_do_not_overlap(
     first: tuple[float, ...], second: tuple[float, ...], verdict: str
 ) -> None:
     comparisons = compare.compare_results(make_rates(*first), make_rates(*second))
@@ -37,7 +37,7 @@ def test_a_difference_counts_when_repetitions_do_not_overlap(
     assert row.verdict == verdict
 
 
-def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
+def test_arms_are_compared_by_the_figures_of_each_load() -> None:
     comparisons = compare.compare_arms(made.make_ab_results())
     rows = {(item.load.split(":")[0], item.figure): item for item in comparisons}
     gap = rows["H1", "largest gap ms"]
@@ -49,7 +49,7 @@ def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
     assert compare.compare_arms(make_rates(1, 2)) == []
 
 
-def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
+def test_percentile_that_misses_stalls_gives_no_verdict() -> None:
     load = {"kind": "hol1", "streams": 3, "long_tokens": 16384}
     seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
     missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
@@ -62,7 +62,7 @@ def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
     assert (comparisons["ITL p99 ms"], comparisons["largest gap ms"]) == ("misses stalls", "worse")
 
 
-def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
+def test_summary_shows_figures_and_refused_arms() -> None:
     out = io.StringIO()
     summary.print_results(made.make_sweep_results(), out, width=200)
     text = out.getvalue()
@@ -102,7 +102,7 @@ itls=[[0.02, 0.021, 1.0, 0.02], [0.02, 0.02,]]
 """
 
 
-def test_the_printed_text_of_vllms_benchmark_is_taken_in(tmp_path: Path) -> None:
+def test_text_output_of_vllm_bench_is_read(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
     path.write_text(TEXT)
     (cell,) = vllm_results.read_results(path).cells
@@ -113,7 +113,7 @@ def test_the_printed_text_of_vllms_benchmark_is_taken_in(tmp_path: Path) -> None
     assert (value.largest_gap_ms, value.stalls, value.stall_ms) == (1000.0, 1, 1000.0)
 
 
-def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
+def test_json_of_vllm_bench_is_read_and_compared(tmp_path: Path) -> None:
     path = tmp_path / "vllm.json"
     path.write_text(
         '{"date": "20261121", "model_id": "m", "num_prompts": 16, "request_rate": "inf", "max_concurrency": 8, "duration": 3.0,'
@@ -127,7 +127,7 @@ def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
     assert theirs.cells[0].figures.largest_gap_ms == 30.0
 
 
-def test_what_is_neither_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("Median age: 31\n")
     with pytest.raises(Refused, match="neither the JSON nor the text"):
         vllm_results.read_results(tmp_path / "x.txt")

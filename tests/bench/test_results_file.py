@@ -15,7 +15,7 @@ from sparkwright.errors import Refused
 from tests.bench import made
 
 
-def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: Path) -> None:
+def test_written_results_are_read_back_and_match_the_schema(tmp_path: Path) -> None:
     results_file.write_results(tmp_path / "x", made.make_ab_results())
     assert results_file.read_results(tmp_path / "x") == made.make_ab_results()
     written = json.loads((tmp_path / "x/results.json").read_text())
@@ -23,7 +23,7 @@ def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: P
     assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
 
 
-def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
+def test_names_of_numbers_in_the_schema_end_with_a_unit() -> None:
     units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests")
     units += ("repetition", "schema", "preemptions")
     definitions = json_output.schema("results")["$defs"]
@@ -33,7 +33,7 @@ def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
             assert not kinds & {"number", "integer"} or name.endswith(units), name
 
 
-def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
+def test_csv_has_one_row_per_cell() -> None:
     rows = list(csv.DictReader(io.StringIO(results_file.to_csv(made.make_sweep_results()))))
     assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
         ("1024", "8", "256.0"),
@@ -51,13 +51,13 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],
 )
-def test_what_is_no_results_file_is_refused_with_the_reason(text: str, result: str, tmp_path: Path) -> None:
+def test_invalid_results_files_are_refused_with_the_reason(text: str, result: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(Refused, match=result):
         results_file.read_results(tmp_path / "r.json")
 
 
-def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
+def test_markdown_has_the_rows_of_llama_benchy() -> None:
     message = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
     smoke = made.make_cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
@@ -76,13 +76,13 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
         summary.render_markdown(made.make_sweep_results())
 
 
-def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
+def test_experiment_without_cells_is_stored(tmp_path: Path) -> None:
     results_file.write_results(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
     assert results_file.read_results(tmp_path).cells == []
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])
-def test_no_text_of_the_csv_is_a_formula(name: str) -> None:
+def test_csv_cells_are_never_formulas(name: str) -> None:
     data = made.make_sweep_results().model_dump(by_alias=True)
     data["host"] = data["cells"][0]["arm"] = data["cells"][0]["load"]["kind"] = name
     text = results_file.to_csv(Results.model_validate(data))

@@ -21,7 +21,7 @@ def rows(answer: CommandResult) -> dict[str, dict[str, Any]]:
     return {row["host"]: row for row in map(json.loads, answer.out.splitlines())}
 
 
-def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: ClusterPair) -> None:
+def test_running_cluster_is_shown_and_verified_by_rank(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     answer = pair.run("verify", "--host", "pair", "--json")
@@ -55,7 +55,7 @@ def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: ClusterPair) -
     assert answer.code in (2, 4)
 
 
-def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: ClusterPair) -> None:
+def test_dead_rank_is_named_with_exit_code_1(pair: ClusterPair) -> None:
     pair.deployed()
     pair.docker("two", "kill", pair.name)
     for command in ("verify", "health.check", "diagnose", "status"):
@@ -65,7 +65,7 @@ def test_a_dead_rank_is_named_and_the_exit_code_is_1(pair: ClusterPair) -> None:
         assert "out-of-reach" not in answer.out, "on the host's network the loopback is the host's"
 
 
-def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: ClusterPair) -> None:
+def test_incidents_of_a_failed_deploy_are_fetched_by_rank(pair: ClusterPair) -> None:
     pair.recipe(fault="crash-loop")
     assert pair.deploy().code == 1
     answer = pair.run("incident", "--host", "pair")
@@ -76,7 +76,7 @@ def test_what_a_failed_deploy_left_is_fetched_by_rank(pair: ClusterPair) -> None
     assert "two is rank 1 of pair: only the head answers `bench.smoke`. Use `--host pair`." in answer.err
 
 
-def test_arms_are_started_by_both_engines_and_what_served_before_serves_again(pair: ClusterPair) -> None:
+def test_ab_experiment_runs_on_both_hosts_and_restores_the_server(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     load = (

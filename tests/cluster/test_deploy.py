@@ -3,7 +3,7 @@
 from tests.cluster.pair import ClusterPair
 
 
-def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair: ClusterPair) -> None:
+def test_both_ranks_are_verified_and_a_second_deploy_changes_nothing(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     assert before.keys() == {"one", "two"}
@@ -13,7 +13,7 @@ def test_both_ranks_are_started_proved_and_a_second_deploy_changes_nothing(pair:
     assert pair.running() == before
 
 
-def test_a_member_alone_is_refused_before_anything_is_touched(pair: ClusterPair) -> None:
+def test_commands_for_a_single_member_are_refused(pair: ClusterPair) -> None:
     answer = pair.run("deploy", "--host", "two", "--json")
     assert answer.code == 5
     assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
@@ -27,7 +27,7 @@ def test_a_member_alone_is_refused_before_anything_is_touched(pair: ClusterPair)
     assert pair.running() == {}
 
 
-def test_a_plan_shows_what_would_change_on_each_member(pair: ClusterPair) -> None:
+def test_plan_shows_the_changes_of_each_member(pair: ClusterPair) -> None:
     pair.deployed()
     assert pair.run("plan", "--host", "pair").code == 0
     pair.recipe(max_num_seqs=4)

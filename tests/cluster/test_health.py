@@ -35,7 +35,7 @@ def start_times(pair: ClusterPair) -> dict[str, str]:
     return {host: pair.container(host)["State"]["StartedAt"] for host in pair.names}
 
 
-def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pair: ClusterPair, checks: Checks) -> None:
+def test_dead_rank_is_named_and_all_ranks_are_restarted_within_the_budget(pair: ClusterPair, checks: Checks) -> None:
     assert states(checks) == {"one": "ok", "two": "ok"}
     worker = checks.run("two").record
     assert (worker.rank.group_rank, worker.rank.group_world, worker.server.health_status) == (1, 2, None)
@@ -61,9 +61,7 @@ def test_a_dead_rank_is_named_and_all_are_restarted_as_one_within_the_budget(pai
     assert "two" not in pair.running()
 
 
-def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_touched(
-    pair: ClusterPair, checks: Checks
-) -> None:
+def test_rank_that_exited_with_0_is_restarted_only_with_all_checks(pair: ClusterPair, checks: Checks) -> None:
     pair.docker("two", "stop", pair.name)
     assert "rank 1 of pair" in (out := checks.run("two").out) and "(exit code 0), while in service" in out
     checks.run("one")
@@ -83,7 +81,7 @@ def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_
     assert {host: checks.run(host).record.state for host in pair.names} == {"one": "ok", "two": "ok"}
 
 
-def test_a_group_that_hangs_is_found_by_one_check(pair: ClusterPair, checks: Checks) -> None:
+def test_hung_group_is_detected_by_one_check(pair: ClusterPair, checks: Checks) -> None:
     """Requests run, no token comes, /health answers 200."""
     checks.change("one", limits={"token_s": 1.0, "frozen_s": 2.0})
     fault = pair.folder / "run/sandbox-fault"
@@ -96,7 +94,7 @@ def test_a_group_that_hangs_is_found_by_one_check(pair: ClusterPair, checks: Che
     assert record.record.server.health_status == 200 and RANK_LOST in record.out
 
 
-def test_the_checks_secret_is_new_with_each_install_and_goes_with_the_timer(pair: ClusterPair, checks: Checks) -> None:
+def test_heal_token_changes_with_each_install_and_is_removed_with_the_timer(pair: ClusterPair, checks: Checks) -> None:
     def read_tokens() -> set[str]:
         return {server_keys.load_heal_token(checks.state(host)).reveal() for host in pair.names}
 

@@ -71,7 +71,7 @@ def notes(answer: CommandResult, host: str) -> str:
     return "\n".join(event["text"] for event in answer.events() if event["event"] == "note" and event["host"] == host)
 
 
-def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: ClusterPair, registry: Proxy) -> None:
+def test_one_member_pulls_the_image_and_the_other_copies_it(pair: ClusterPair, registry: Proxy) -> None:
     first = pair.deploy()
     assert first.proved, list(failures(first))
     assert statuses(first, PULL) == {"one": "changed", "two": "skipped"}
@@ -93,9 +93,7 @@ def test_one_member_pulls_it_and_hands_it_on_pinned_by_the_same_digest(pair: Clu
     assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)
 
 
-def test_the_member_that_has_it_gives_it_whichever_it_is_and_no_registry_is_asked(
-    pair: ClusterPair, registry: Proxy
-) -> None:
+def test_either_member_can_serve_the_image_without_a_registry(pair: ClusterPair, registry: Proxy) -> None:
     assert pair.deploy().proved
     pair.close()
     remove_images(pair, "one")
@@ -145,9 +143,7 @@ def build_other_image(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("sends", ["another image", "half an archive", "nothing"])
-def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
-    pair: ClusterPair, registry: Proxy, sends: str
-) -> None:
+def test_invalid_copy_of_a_member_is_replaced_by_a_pull(pair: ClusterPair, registry: Proxy, sends: str) -> None:
     archive = build_other_image(pair.images.name(SHORT))
     HostileMember.archive = {"another image": archive, "half an archive": archive[:1500], "nothing": b""}[sends]
     server = ThreadingHTTPServer(("127.0.0.1", 0), HostileMember)
@@ -173,7 +169,7 @@ def test_a_member_that_sends_something_else_is_found_and_the_image_pulled(
     assert set(kept) == {image_of(pair, "two")}
 
 
-def test_a_member_that_does_not_serve_it_is_told_and_the_image_pulled(pair: ClusterPair, registry: Proxy) -> None:
+def test_image_is_pulled_if_no_member_serves_it(pair: ClusterPair, registry: Proxy) -> None:
     part = pair.root / "playbooks/cluster/parts/image.yml"
     part.write_text(part.read_text().replace("when: image_giver == host.name and image_lacking", "when: false"))
     answer = pair.deploy()

@@ -92,7 +92,7 @@ def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
             taker.docker().api.remove_image(item, force=True)
 
 
-def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: Members) -> None:
+def test_copy_continues_over_the_second_link_if_the_first_is_cut(members: Members) -> None:
     offers = members.serve()
     ways = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
     assert members.copy(ways, offers[0])["Id"] == members.image
@@ -102,7 +102,7 @@ def test_a_half_that_is_cut_in_the_middle_leaves_the_copy_to_the_other(members: 
     assert "one: the copy broke off after" in result and result.endswith(f"Retrying at {ways[1].url}.")
 
 
-def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
+def test_copy_continues_over_the_second_link_if_the_first_is_unplugged(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() or not shutil.which("iptables"):
@@ -121,7 +121,7 @@ def test_a_half_that_is_unplugged_is_noticed_and_the_other_used(
     assert any(f"Retrying at {ways[1].url}." in note for note in members.taker.notes), members.taker.notes
 
 
-def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> None:
+def test_copy_fails_without_leftovers_if_both_links_are_cut(members: Members) -> None:
     offers = members.serve()
     ways = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
     with pytest.raises(Failed, match="the copy broke off after"):
@@ -130,7 +130,7 @@ def test_both_halves_cut_is_a_failure_that_leaves_nothing(members: Members) -> N
     assert members.taken_images() == set()
 
 
-def test_a_half_that_never_answers_is_passed_over(members: Members) -> None:
+def test_closed_link_is_skipped(members: Members) -> None:
     offers = members.serve()
     ways = [Relay(address, offer["urls"][0]) for address, offer in zip(TWINS, offers, strict=True)]
     ways[0].close()

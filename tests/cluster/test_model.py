@@ -27,7 +27,7 @@ def message(answer: CommandResult, task: str, host: str) -> str:
     )
 
 
-def test_it_is_downloaded_by_one_member_and_copied_by_the_other_whichever_has_it(pair: ClusterPair) -> None:
+def test_model_is_downloaded_by_one_member_and_copied_by_the_other(pair: ClusterPair) -> None:
     first = pair.deploy()
     assert first.proved, list(failures(first))
     assert statuses(first, DOWNLOAD) == {"one": "changed", "two": "skipped"}

@@ -27,18 +27,18 @@ def refused_message(pair: ClusterPair, host: str) -> str:
     return next(message for name, task, message in failed if (name, task) == (host, CHECK))
 
 
-def test_an_interface_that_the_host_does_not_have(pair: ClusterPair) -> None:
+def test_missing_interface_is_refused(pair: ClusterPair) -> None:
     set_link_peer(pair, "two", interfaces=["eth9"])
     assert refused_message(pair, "two").startswith("two has no interface eth9; its interfaces: ")
 
 
-def test_a_master_port_that_is_taken_with_what_holds_it(pair: ClusterPair) -> None:
+def test_used_master_port_is_refused_with_its_holder(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.ports["port"])):
         message = refused_message(pair, "one")
     assert f"the cluster's master port {pair.ports['port']} is in use by " in message and "pid " in message
 
 
-def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
+def test_running_rank_of_another_cluster_is_refused(pair: ClusterPair) -> None:
     image = pair.images.name("vllm-openai:v0.32.0")
     labels = ("--label", "sparkwright.rank=1", "--label", "sparkwright.cluster=old")
     pair.docker(
@@ -63,7 +63,7 @@ def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
         pair.docker("two", "rm", "-f", f"{pair.name}-left")
 
 
-def test_the_servers_own_port_that_is_taken(pair: ClusterPair) -> None:
+def test_used_server_port_is_refused(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.port)):
         answer = pair.deploy()
     messages = [message for name, _, message in failures(answer) if name == "one"]

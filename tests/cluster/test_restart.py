@@ -7,7 +7,7 @@ def start_times(pair: ClusterPair) -> dict[str, str]:
     return {host: str(pair.container(host)["State"]["StartedAt"]) for host in pair.names}
 
 
-def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair: ClusterPair) -> None:
+def test_restart_keeps_the_containers_and_stops_the_head_first(pair: ClusterPair) -> None:
     pair.deployed()
     before, since = pair.running(), start_times(pair)
     answer = pair.run("restart", "--host", "pair", "--json")
@@ -28,7 +28,7 @@ def test_the_same_containers_are_stopped_and_started_and_proved_on_the_head(pair
     ]
 
 
-def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: ClusterPair) -> None:
+def test_restart_recovers_a_dead_worker(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     pair.docker("two", "kill", pair.name)
@@ -38,7 +38,7 @@ def test_a_dead_worker_and_its_head_come_up_again_as_one(pair: ClusterPair) -> N
     assert pair.generates()
 
 
-def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_touched(pair: ClusterPair) -> None:
+def test_restart_with_a_changed_or_missing_member_is_refused(pair: ClusterPair) -> None:
     pair.deployed()
     before, since = pair.running(), start_times(pair)
     pair.recipe(max_num_seqs=4)
@@ -54,7 +54,7 @@ def test_a_member_that_differs_or_is_missing_is_refused_on_all_and_nothing_is_to
     assert pair.container("one")["State"]["StartedAt"] == since["one"]
 
 
-def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: ClusterPair) -> None:
+def test_failed_restart_is_repeated_once_for_the_whole_cluster(pair: ClusterPair) -> None:
     pair.deployed()
     before = pair.running()
     pair.before("Wait until it is ready", "{name: Break, fail: {msg: broken for a test}, when: not head}")
@@ -68,7 +68,7 @@ def test_one_that_fails_to_come_up_is_started_once_more_as_a_whole(pair: Cluster
     assert pair.generates()
 
 
-def test_an_untouched_worker_is_started_again_with_the_head_that_was_stopped(pair: ClusterPair) -> None:
+def test_worker_is_restarted_with_a_stopped_head(pair: ClusterPair) -> None:
     pair.deployed()
     before, since = pair.running(), start_times(pair)
     pair.before("Wait until the head has stopped", "{name: Break, fail: {msg: broken for a test}, when: not head}")

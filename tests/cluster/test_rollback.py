@@ -17,7 +17,7 @@ def read_flags(pair: ClusterPair) -> list[str]:
     return [command[command.index("--max-num-seqs") + 1] for command in commands]
 
 
-def test_all_members_go_back_to_the_deploy_before(pair: ClusterPair) -> None:
+def test_rollback_restores_the_previous_deploy_on_all_members(pair: ClusterPair) -> None:
     pair.recipe(max_num_seqs=2)
     pair.deployed()
     pair.recipe(max_num_seqs=4)
@@ -32,7 +32,7 @@ def test_all_members_go_back_to_the_deploy_before(pair: ClusterPair) -> None:
     assert read_flags(pair) == ["2", "2"]
 
 
-def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(pair: ClusterPair) -> None:
+def test_rollback_to_different_deploys_is_refused(pair: ClusterPair) -> None:
     for seqs in (2, 4):
         pair.recipe(max_num_seqs=seqs)
         pair.deployed()
@@ -48,7 +48,7 @@ def test_members_that_would_go_back_to_different_deploys_are_refused_untouched(p
     assert pair.running() == before
 
 
-def test_a_failed_rollback_leaves_the_cluster_that_served(pair: ClusterPair) -> None:
+def test_failed_rollback_restores_the_running_cluster(pair: ClusterPair) -> None:
     for seqs in (2, 4):
         pair.recipe(max_num_seqs=seqs)
         pair.deployed()
@@ -109,9 +109,7 @@ def served_models(ports: dict[str, int]) -> list[str]:
     return names
 
 
-def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(
-    pair: ClusterPair, alone: dict[str, int]
-) -> None:
+def test_failed_first_cluster_restores_the_server_of_each_member(pair: ClusterPair, alone: dict[str, int]) -> None:
     before = own_servers(pair)
     assert {policy for _, policy in before.values()} == {"unless-stopped"}
     pair.recipe(fault="crash-loop")
@@ -121,7 +119,9 @@ def test_each_member_gets_its_own_server_back_when_the_first_cluster_fails(
     assert served_models(alone) == ["of-one", "of-two"]
 
 
-def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: ClusterPair, alone: dict[str, int]) -> None:
+def test_rollback_restores_kept_servers_and_refuses_states_without_a_cluster(
+    pair: ClusterPair, alone: dict[str, int]
+) -> None:
     before = own_servers(pair)
     pair.recipe(fault="crash-loop")
     assert pair.deploy("--no-rollback").code == 1
@@ -140,7 +140,7 @@ def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Clust
     assert pair.running() == now
 
 
-def test_a_previous_cluster_of_which_a_member_is_gone_is_not_started_by_halves(pair: ClusterPair) -> None:
+def test_incomplete_previous_cluster_is_not_started(pair: ClusterPair) -> None:
     pair.deployed()
     pair.docker("two", "rm", "-f", pair.name)
     pair.recipe(max_num_seqs=4, fault="crash-loop")

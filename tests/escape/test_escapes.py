@@ -51,7 +51,7 @@ def stop_server(hostile: HostileServer) -> None:
 
 
 @both_modes
-def test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning(hostile: HostileServer) -> None:
+def test_server_cannot_escape_during_start_verification_restart_and_pruning(hostile: HostileServer) -> None:
     hostile.deploy()
     hostile.attacked()
     assert hostile.places() == hostile.writable() == {"/data", "/tmp/torchinductor_root", "/var/cache/sparkwright"}
@@ -71,7 +71,7 @@ def test_it_gets_out_of_no_mount_over_start_verification_restart_and_pruning(hos
     hostile.unharmed()
 
 
-def test_nor_when_docker_starts_it_again_nor_by_the_script(hostile: HostileServer) -> None:
+def test_server_cannot_escape_when_restarted_by_docker_or_run_by_the_script(hostile: HostileServer) -> None:
     hostile.deploy("leave")
     policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
     hostile.engine.api.update_container(hostile.name, restart_policy=policy)
@@ -83,7 +83,7 @@ def test_nor_when_docker_starts_it_again_nor_by_the_script(hostile: HostileServe
     hostile.unharmed()
 
 
-def test_nor_by_a_rollback(hostile: HostileServer) -> None:
+def test_server_cannot_escape_during_a_rollback(hostile: HostileServer) -> None:
     hostile.deploy()
     hostile.attacked()
     StopAndKeep().run(StopAndKeep.Args(hostile.name, stop_timeout_s=0), hostile.context)
@@ -97,7 +97,7 @@ def test_nor_by_a_rollback(hostile: HostileServer) -> None:
     hostile.unharmed()
 
 
-def test_what_it_left_is_removed_by_none_of_its_own_programs(hostile: HostileServer) -> None:
+def test_leftovers_are_removed_without_the_hostile_image(hostile: HostileServer) -> None:
     """The hostile image is not even used: it is gone."""
     before = _empty_images(hostile)
     hostile.deploy()
@@ -123,7 +123,7 @@ def mounts_of(names: dict[str, Any]) -> set[tuple[str, str]]:
     }
 
 
-def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_attacked_here(
+def test_cluster_members_and_lab_arms_have_no_other_mounts(
     hostile: HostileServer,
 ) -> None:
     """By the code that creates them: they have only the mounts of a server on its own host, which the tests above attack."""
@@ -144,7 +144,7 @@ def test_members_of_a_cluster_and_arms_of_the_lab_have_no_mount_that_is_not_atta
         assert mounts_of(names) <= single_host
 
 
-def test_a_member_of_a_cluster_gets_out_of_no_mount_over_start_rollback_and_removal(hostile: HostileServer) -> None:
+def test_cluster_member_cannot_escape_during_start_rollback_and_removal(hostile: HostileServer) -> None:
     """Its container as the code creates it: in the host's network, with its capability and its adapters' device nodes."""
     member = head_arguments(hostile)
     hostile.deploy(**member)
@@ -178,7 +178,7 @@ def head_arguments(hostile: HostileServer) -> dict[str, Any]:
 
 
 @both_modes
-def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: HostileServer) -> None:
+def test_lab_arm_cannot_escape(hostile: HostileServer) -> None:
     hostile.deploy(compile_caches=False)
     hostile.attacked()
     stop_server(hostile)
@@ -187,7 +187,7 @@ def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: HostileServer) -> None:
     hostile.unharmed()
 
 
-def test_a_gateway_gets_out_of_no_mount(hostile: HostileServer) -> None:
+def test_gateway_cannot_escape(hostile: HostileServer) -> None:
     """A hostile image as the gateway's, as root and with its capabilities, at start, restart, reload, reading and removal."""
     context, name = hostile.context, f"{hostile.name}-gateway"
     files, sockets = (
@@ -226,7 +226,7 @@ def mount_findings(hostile: HostileServer, host: Host_) -> list[Finding]:
     return [item for item in checks_docker.check_mounts(host) if item.evidence.startswith(f"{hostile.name}:")]
 
 
-def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: HostileServer) -> None:
+def test_doctor_reports_the_mounts_that_a_start_would_refuse(hostile: HostileServer) -> None:
     hostile.deploy()
     hostile.attacked()
     stop_server(hostile)
@@ -260,7 +260,7 @@ def _build_image(hostile: HostileServer) -> Any:
     return build_image(hostile.engine.api, hostile.name)
 
 
-def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: HostileServer) -> None:
+def test_nested_mounts_of_an_earlier_version_are_reported_and_replaced(hostile: HostileServer) -> None:
     """They are started with new folders, never by Docker itself, and a deploy replaces them."""
     old_folder = hostile.home / ".local/share/sparkwright/caches" / ("e" * 32) / "files"
     (old_folder / "inductor_headers").mkdir(parents=True)

@@ -26,7 +26,7 @@ GOOD = f"1795705678.044 killed qwen35 {ID} falling {GIB} 1048576 {3 * GIB}"
         "\x00\xff" * 40,
     ],
 )
-def test_a_damaged_line_is_left_out(tmp_path: Path, line: str) -> None:
+def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
     state = StateFolder.in_home(tmp_path)
     events = state.folder(start_guard.FOLDER) / service_guard.EVENTS
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
@@ -38,7 +38,7 @@ def test_a_damaged_line_is_left_out(tmp_path: Path, line: str) -> None:
     assert service_guard.stop_reason(state, "cd" * 32, 0) == ""
 
 
-def test_growth_is_said_before_it_is_dangerous() -> None:
+def test_growth_is_reported_before_it_is_dangerous() -> None:
     total = int(121.7 * GIB)
     still, grew, dangerous = (MemoryLevel(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
     assert (still.growth, still.near_exhaustion) == ("", False)

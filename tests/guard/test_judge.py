@@ -59,14 +59,14 @@ HEALTHY_CURVES = {
 
 
 @pytest.mark.parametrize(("available", "for_s", "more"), HEALTHY_CURVES.values(), ids=HEALTHY_CURVES)
-def test_a_healthy_host_is_left_alone(
+def test_healthy_host_is_not_in_danger(
     available: Callable[[float], float], for_s: float, more: dict[str, Floors]
 ) -> None:
     assert find_danger(available, for_s, **more) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [0.5, 1, 3, 6, 12])
-def test_a_fall_is_stopped_while_a_kill_still_helps(rate: float) -> None:
+def test_fall_is_detected_while_a_kill_still_helps(rate: float) -> None:
     danger = find_danger(fall(29, rate), 120)
     assert danger is not None
     assert danger.kind == "falling"
@@ -74,25 +74,25 @@ def test_a_fall_is_stopped_while_a_kill_still_helps(rate: float) -> None:
     assert danger.rate == pytest.approx(rate * GIB, rel=0.35)
 
 
-def test_a_fall_below_what_the_budget_said_is_stopped() -> None:
+def test_fall_below_the_expected_memory_is_detected() -> None:
     danger = find_danger(fall(40, 3), 60, floors=Floors(TOTAL, expected=int(9.4 * GIB)))
     assert danger is not None
     assert 2.5 * GIB < danger.available < 9.4 * GIB
 
 
-def test_a_fall_that_went_unseen_is_stopped_at_the_last_moment() -> None:
+def test_sudden_fall_is_detected() -> None:
     danger = find_danger(lambda seconds: 20 if seconds < 5 else 0.3, 60)
     assert (danger.kind if danger else "") in ("gone", "falling")
 
 
-def test_a_host_that_stalls_with_little_memory_is_no_longer_waited_for() -> None:
+def test_stalled_host_with_little_memory_is_in_danger() -> None:
     danger = find_danger(constant(5), 60, free=0.5, stalled=0.4)
     assert danger is not None
     assert danger.kind == "stalled"
     assert find_danger(constant(30), 60, free=0.5, stalled=0.4) is None
 
 
-def test_a_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
+def test_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
     floors = Floors(TOTAL, left=10 * GIB, expected=10 * GIB)
     danger = find_danger(fall(10, 0.05), 600, floors=floors, most_s=1.0)
     assert danger is not None
@@ -100,14 +100,14 @@ def test_a_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
     assert danger.available > floors.floor
 
 
-def test_floors_follow_what_a_server_left() -> None:
+def test_floors_depend_on_the_memory_left_by_the_server() -> None:
     wide, narrow = Floors(TOTAL, left=40 * GIB), Floors(TOTAL, left=int(1.6 * GIB))
     assert wide.floor == int(TOTAL * 0.01)
     assert narrow.floor == int(1.6 * GIB) // 2
     assert Floors(TOTAL, floor=12 * GIB).floor == 12 * GIB
 
 
-def test_a_floor_of_the_host_is_kept_whatever_the_rate() -> None:
+def test_floor_of_the_host_is_kept_at_any_rate() -> None:
     danger = find_danger(fall(20, 0.01, 11.9), 1200, floors=Floors(TOTAL, floor=12 * GIB))
     assert danger is not None
     assert danger.available < 12 * GIB

@@ -21,7 +21,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_number_that_means_another_process_by_now_is_not_held(bystander: subprocess.Popen[bytes]) -> None:
+def test_reused_pid_is_not_killed(bystander: subprocess.Popen[bytes]) -> None:
     target = Target(ID, "")
     assert not target.hold_process(bystander.pid)
     assert target.kill_processes() == "its process is not known"
@@ -30,12 +30,12 @@ def test_a_number_that_means_another_process_by_now_is_not_held(bystander: subpr
 
 
 @pytest.mark.parametrize("name", ["qwen35", "", ID[:12], f"{ID}/../x", "g" * 63 + "/", f"{ID[:-2]}\r\n"])
-def test_a_container_is_named_by_its_full_id_and_by_nothing_else(name: str) -> None:
+def test_only_full_container_ids_are_accepted(name: str) -> None:
     with pytest.raises(ValueError, match="no container id"):
         Target(name, "")
 
 
-def test_an_engine_that_was_restarted_since_is_asked_over_a_new_connection(tmp_path: Path) -> None:
+def test_restarted_engine_is_reached_over_a_new_connection(tmp_path: Path) -> None:
     address = tmp_path / "engine.sock"
 
     def start_engine() -> socket.socket:
@@ -57,5 +57,5 @@ def test_an_engine_that_was_restarted_since_is_asked_over_a_new_connection(tmp_p
             assert connection.recv(4096).startswith(f"POST /containers/{ID}/kill?signal=KILL HTTP/1.1\r\n".encode())
 
 
-def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
+def test_missing_engine_is_reported(tmp_path: Path) -> None:
     assert Target(ID, str(tmp_path / "nothing")).kill_by_engine() == "no connection to the Docker Engine"

@@ -6,7 +6,7 @@ from sparkwright.guard import samples as rings
 from sparkwright.guard.samples import Meter
 
 
-def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) -> None:
+def test_flushed_samples_are_read_back_and_the_file_keeps_its_size(tmp_path: Path) -> None:
     path = tmp_path / "one.ring"
     ring = rings.Ring(str(path), {"state": "guarding", "name": "a\nb"})
     for second in range(rings.LINES + 10):
@@ -22,7 +22,7 @@ def test_what_was_flushed_is_read_back_and_the_file_never_grows(tmp_path: Path) 
     assert samples[-1] == (1000.0 + rings.LINES + 9, (rings.LINES + 9) << 10, 1 << 20, 0.5)
 
 
-def test_a_ring_that_a_power_cut_tore_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_torn_ring_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "one.ring"
     ring = rings.Ring(str(path), {"state": "guarding"})
     ring.add(1.0, 2048, 1024, 0)
@@ -37,7 +37,7 @@ def test_a_ring_that_a_power_cut_tore_is_read_as_far_as_it_goes(tmp_path: Path) 
     assert samples == [(1.0, 2048, 1024, 0.0)]
 
 
-def test_pages_that_must_be_written_first_are_not_available(tmp_path: Path) -> None:
+def test_dirty_pages_do_not_count_as_available(tmp_path: Path) -> None:
     meminfo = tmp_path / "proc/meminfo"
     meminfo.parent.mkdir()
     rows = {

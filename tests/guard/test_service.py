@@ -110,7 +110,7 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: Simula
 
 
 @pytest.mark.docker
-def test_the_container_that_grew_is_ended_and_not_started_again_by_its_policy(
+def test_growing_container_is_killed_and_not_restarted_by_its_policy(
     context: RecordingContext,
     engine: docker.DockerClient,
     hog: Hog,
@@ -142,7 +142,7 @@ def wait_for_action(context: RecordingContext) -> service_guard.GuardAction:
 
 
 @pytest.mark.docker
-def test_a_leak_of_50_mb_a_second_is_caught(
+def test_leak_of_50_mb_per_second_is_stopped(
     context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     leaks = hog(50, 2600)
@@ -155,7 +155,7 @@ def test_a_leak_of_50_mb_a_second_is_caught(
 
 
 @pytest.mark.docker
-def test_a_steady_server_with_little_left_is_not_touched(
+def test_steady_server_with_little_memory_left_keeps_running(
     context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     steady = hog(400, 64)
@@ -171,7 +171,7 @@ def test_a_steady_server_with_little_left_is_not_touched(
 
 
 @pytest.mark.docker
-def test_it_leaves_a_start_to_the_guard_of_that_start(
+def test_service_leaves_a_start_to_its_own_guard(
     context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
 ) -> None:
     serving, starts = hog(400, 32), hog(900, 2600)
@@ -191,7 +191,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
     assert service_guard.list_actions(context.state) == []
 
 
-def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
+def test_service_runs_once_and_without_servers(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     folder = state.folder(start_guard.FOLDER)
     command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
@@ -208,8 +208,6 @@ def test_there_is_one_and_it_needs_no_server_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ago_s", "starting"), [(0.5, True), (60.0, False)])
-def test_what_the_guard_of_a_start_has_killed_may_release_its_memory_before_another_server_has_to_go(
-    tmp_path: Path, ago_s: float, starting: bool
-) -> None:
+def test_service_waits_for_the_memory_of_a_killed_start(tmp_path: Path, ago_s: float, starting: bool) -> None:
     (tmp_path / "run-1.ring").write_text(f"state killed\npid 1\nkilled {time.time() - ago_s:.3f}\n")
     assert service.is_start_guarded(str(tmp_path)) is starting

@@ -60,7 +60,7 @@ def read_header(context: RecordingContext) -> dict[str, str]:
 
 
 @pytest.mark.docker
-def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
+def test_container_is_killed_on_a_busy_machine(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy_processors: None
 ) -> None:
     container = hog(3072, MOST)
@@ -77,7 +77,7 @@ def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
 
 
 @pytest.mark.docker
-def test_it_needs_no_answer_of_the_engine(
+def test_container_is_killed_without_an_answer_of_the_engine(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog, tmp_path: Path
 ) -> None:
     """A stopped engine looks like a socket that accepts requests and never answers."""
@@ -96,7 +96,7 @@ def test_it_needs_no_answer_of_the_engine(
 
 
 @pytest.mark.docker
-def test_it_needs_no_process_of_its_own_to_kill(
+def test_container_is_killed_without_access_to_its_process(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     """For a user who may not kill root's processes, the engine's socket is enough."""
@@ -110,7 +110,7 @@ def test_it_needs_no_process_of_its_own_to_kill(
 
 
 @pytest.mark.docker
-def test_a_server_that_settles_above_the_floor_is_left_alone(
+def test_server_that_settles_above_the_floor_keeps_running(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     container = hog(400, 256)
@@ -126,7 +126,7 @@ def test_a_server_that_settles_above_the_floor_is_left_alone(
 
 
 @pytest.mark.docker
-def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
+def test_guard_outlives_the_run_until_the_container_ends(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     container = hog(100, 32)
@@ -143,7 +143,7 @@ def test_it_goes_on_without_the_run_that_began_it_until_its_container_ends(
     assert read_header(context)["state"] == "ended"
 
 
-def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: RecordingContext) -> None:
+def test_guard_ends_if_the_container_has_already_ended(context: RecordingContext) -> None:
     container = {"Id": "0" * 64, "Name": "/short", "State": {"Running": False, "Pid": 0}}
     context.guards.begin(context.machine, context.state, context.run_id, container)
     context.guards.set_process(container)
@@ -155,7 +155,7 @@ def test_it_does_not_stay_behind_for_a_container_that_ended_at_once(context: Rec
     assert read_header(context)["state"] == "ended"
 
 
-def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContext) -> None:
+def test_busy_run_does_not_delay_the_samples(context: RecordingContext) -> None:
     """The run's thread may hang in a read, or hold the interpreter: the guard is another process."""
     hold = threading.Event()
     context.guards.begin(context.machine, context.state, context.run_id, {})
@@ -171,7 +171,7 @@ def test_a_run_that_is_busy_or_blocked_holds_nothing_up(context: RecordingContex
     assert len(samples) >= 5 * (samples[-1][0] - samples[0][0])
 
 
-def test_a_guard_that_cannot_come_up_is_told_and_stops_no_start(context: RecordingContext) -> None:
+def test_failed_guard_is_reported_and_the_start_continues(context: RecordingContext) -> None:
     context.machine = RecordingContext(context.machine.home, root="/nonexistent").machine
     context.guards.note = context.note
     context.guards.begin(context.machine, context.state, context.run_id, {"Id": "0" * 64, "Name": "/one"})

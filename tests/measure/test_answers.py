@@ -21,7 +21,7 @@ RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry",
         "caf\ufffd\ufffd\ufffd",
     ],
 )
-def test_texts_that_no_working_model_writes(text: str) -> None:
+def test_nonsense_texts_are_detected(text: str) -> None:
     assert reference.describe_nonsense(text)
 
 
@@ -38,17 +38,17 @@ def test_texts_that_no_working_model_writes(text: str) -> None:
         "x < y and y > z",
     ],
 )
-def test_a_sane_text_is_sane_in_any_language(text: str) -> None:
+def test_sensible_texts_in_any_language_pass(text: str) -> None:
     assert reference.describe_nonsense(text) == ""
 
 
-def test_a_model_that_answers_everything_alike_is_garbage_even_in_good_english() -> None:
+def test_same_answer_to_all_questions_is_garbage() -> None:
     judged = reference.evaluate_answers(["The lamp turned above the dark water."] * 12)
     assert (judged.verdict, judged.right) == ("garbage", 0)
     assert "the same answer to all" in judged.sentence
 
 
-def test_looping_reference_texts_fail_a_model_that_knows_the_answers() -> None:
+def test_looping_reference_texts_outweigh_right_answers() -> None:
     assert (
         reference.evaluate_answers(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict
         == "garbage"
@@ -66,7 +66,7 @@ def test_no_answer_is_right_for_two_questions() -> None:
         assert reference.evaluate_answers(others).right == 0
 
 
-def test_an_answer_that_is_wrong_only_from_the_prefix_cache_is_no_reference() -> None:
+def test_wrong_answer_from_the_prefix_cache_is_doubtful() -> None:
     sane = reference.evaluate_answers(RIGHT)
     assert reference.evaluate_cached_answer(sane, "marigold", "Marigold.").verdict == "sane"
     assert reference.evaluate_cached_answer(sane, "marigold", "lighthouse").verdict == "doubtful"

@@ -22,7 +22,7 @@ from sparkwright.measure.server_counters import has_count_mismatch, has_foreign_
         (0, 0, 0, False, False),
     ],
 )
-def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
+def test_capped_streams_excuse_a_few_extra_tokens_but_no_missing_ones(
     served: float, streamed: int, capped: int, others: bool, wrong: bool
 ) -> None:
     assert (has_foreign_tokens(served, streamed, capped), has_count_mismatch(served, streamed, capped)) == (
@@ -31,7 +31,7 @@ def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
     )
 
 
-def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:
+def test_diagnosis_imports_no_playbook_module() -> None:
     """The rules belong to the measurement; a module's file is the module."""
     tree = Path(sparkwright.__file__).parent / "doctor/diagnosis"
     imports = [

@@ -14,17 +14,17 @@ def make_stream(gaps_s: list[float]) -> Stream:
     return Stream(points=points, total=len(points))
 
 
-def test_one_stall_of_a_second_is_one_stall_of_a_second() -> None:
+def test_stall_of_a_second_is_counted_once() -> None:
     summary = figures.summarize([make_stream([0.02] * 60 + [1.0] + [0.02] * 60)])
     assert (summary.stalls, summary.largest_gap_s) == (1, pytest.approx(1.0))
     assert summary.stall_s == pytest.approx(1.0)
 
 
-def test_chunks_that_come_in_one_piece_are_no_stalls() -> None:
+def test_chunks_that_arrive_together_are_not_stalls() -> None:
     summary = figures.summarize([make_stream([0.0, 0.0, 0.0, 0.04] * 40)])
     assert (summary.stalls, summary.stall_s) == (0, 0)
 
 
-def test_a_stall_among_chunks_that_come_in_pieces_is_found() -> None:
+def test_stall_among_grouped_chunks_is_found() -> None:
     summary = figures.summarize([make_stream([0.0, 0.0, 0.0, 0.04] * 40 + [1.0])])
     assert (summary.stalls, summary.stall_s) == (1, pytest.approx(1.0))

@@ -24,7 +24,7 @@ def measure_cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], Exa
         return lab.measure_load(make_target(server), load, idle_s=0), server
 
 
-def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
+def test_all_tokens_are_counted_except_the_warm_up() -> None:
     cell_result, server = measure_cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
     assert cell_result["verdict"] == "measured", cell_result["doubts"]
     assert (cell_result["figures"]["streams"], cell_result["figures"]["output_tokens"]) == (6, 120)
@@ -33,7 +33,7 @@ def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
     assert all(150 < words < 230 for words in options)
 
 
-def test_times_agree_with_the_servers_own_record() -> None:
+def test_times_agree_with_the_record_of_the_server() -> None:
     cell_result, server = measure_cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
     truth = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
     assert cell_result["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
@@ -42,7 +42,7 @@ def test_times_agree_with_the_servers_own_record() -> None:
     assert cell_result["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
 
 
-def test_a_stall_of_every_stream_is_seen_where_a_percentile_may_not_be() -> None:
+def test_stall_of_every_stream_is_found() -> None:
     load = Load("hol1", streams=3, output_tokens=40, long_tokens=300, after_s=0.02)
     cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
     decoding = cell_result["groups"]["decoding"]
@@ -54,7 +54,7 @@ def test_a_stall_of_every_stream_is_seen_where_a_percentile_may_not_be() -> None
     assert cell_result["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
 
 
-def test_shorts_behind_a_long_prompt_are_held_against_shorts_alone() -> None:
+def test_short_requests_behind_a_long_prompt_are_compared_with_short_requests_alone() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
     cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
     message = cell_result["derived"]
@@ -64,14 +64,14 @@ def test_shorts_behind_a_long_prompt_are_held_against_shorts_alone() -> None:
     assert set(cell_result["groups"]) == {"long", "short", "short alone"}
 
 
-def test_one_stream_gives_llama_benchys_two_rates() -> None:
+def test_single_stream_gives_the_two_rates_of_llama_benchy() -> None:
     load = Load("smoke", requests=2, prompt_tokens=500, output_tokens=20)
     message = measure_cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
     assert message["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
     assert message["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
 
 
-def test_a_load_has_its_temperature_and_tells_what_of_the_drafts_was_accepted() -> None:
+def test_load_uses_its_temperature_and_reports_draft_acceptance() -> None:
     load = Load("serve", concurrency=2, requests=4, prompt_tokens=50, output_tokens=20, temperature=0.7)
     cell_result, server = measure_cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
     assert cell_result["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
@@ -83,7 +83,7 @@ def test_other_traffic_is_inconclusive() -> None:
         lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
 
 
-def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
+def test_unmatched_token_counts_are_inconclusive() -> None:
     cell_result, _ = measure_cell(
         Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20)
     )
@@ -91,7 +91,7 @@ def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
     assert "the server counted 50 tokens, the client 40" in cell_result["doubts"]
 
 
-def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
+def test_prefix_cache_hits_are_inconclusive() -> None:
     before = {engine_http.PREFIX_HITS: 0.0, engine_http.PREFIX_QUERIES: 0.0}
     after = {engine_http.PREFIX_HITS: 800.0, engine_http.PREFIX_QUERIES: 1000.0}
     answers = iter([before, before, after])
@@ -101,19 +101,19 @@ def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
     assert (cell_result["verdict"], cell_result["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 
-def test_a_server_that_knows_only_the_common_keys_is_measured_too() -> None:
+def test_server_that_accepts_only_common_keys_is_measured() -> None:
     plan = Schedule(first_s=0.01, gap_s=0.002, refuses=["chat_template_kwargs", "ignore_eos"], usage="final")
     cell_result, server = measure_cell(Load("serve", concurrency=2, requests=2, output_tokens=10), plan)
     assert (cell_result["verdict"], cell_result["failed_requests"]) == ("measured", 0)
     assert "ignore_eos" not in server.bodies[-1]
 
 
-def test_a_server_without_a_token_fails_with_its_words() -> None:
+def test_server_without_a_token_fails_with_its_message() -> None:
     with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="no token from .*: no"):
         lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
 
 
-def test_a_later_request_opens_its_connection_later() -> None:
+def test_later_requests_connect_later() -> None:
     cell_result, server = measure_cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
     arrived = [received_s for received_s, _ in server.record[-4:]]
     assert cell_result["figures"]["streams"] == 4

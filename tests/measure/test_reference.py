@@ -29,11 +29,11 @@ def make_text(
 ONE = make_text("one two three four five six seven eight")
 
 
-def test_the_same_text_is_the_same() -> None:
+def test_same_texts_are_the_same() -> None:
     assert reference.compare_texts([ONE] * 3, [ONE] * 3) == ("same", [])
 
 
-def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
+def test_texts_that_differ_at_a_near_tie_of_both_runs_are_the_same() -> None:
     before = make_text("one two three four", others={2: ("drei", 0.04)})
     now = make_text("one two drei vier", others={2: ("three", 0.02)})
     verdict, (parting,) = reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])
@@ -43,14 +43,14 @@ def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
     )
 
 
-def test_it_takes_both_runs_to_be_undecided() -> None:
+def test_near_tie_of_one_run_is_doubtful() -> None:
     before = make_text("one two three four", others={2: ("drei", 4.0)})
     now = make_text("one two drei vier", others={2: ("three", 0.02)})
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
 
 
 @pytest.mark.parametrize(("common", "verdict"), [(1, "another"), (12, "doubtful")])
-def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, verdict: str) -> None:
+def test_near_ties_do_not_excuse_differences_at_the_start_of_every_text(common: int, verdict: str) -> None:
     start = "one " * common
     before, now = (
         make_text(f"{start}two", others={common: ("zwei", 0.04)}),
@@ -60,25 +60,25 @@ def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, 
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
 
 
-def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:
+def test_differences_in_every_text_mean_another_model() -> None:
     verdict, partings = reference.compare_texts([ONE] * 3, [make_text("one zwei drei vier")] * 3)
     assert verdict == "another"
     assert "differs at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
     assert partings[0].sentence.endswith("is now 'one zwei drei vier'")
 
 
-def test_a_text_that_ends_early_parts_there() -> None:
+def test_text_that_ends_early_differs_at_its_end() -> None:
     verdict, (parting,) = reference.compare_texts([ONE, ONE, ONE], [make_text("one two"), ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("doubtful", 3, False)
 
 
 @pytest.mark.parametrize(("now", "verdict"), [("zwei", "another"), ("one two three four five six sieben", "doubtful")])
-def test_without_log_probabilities_only_an_early_parting_of_every_prompt_is_certain(now: str, verdict: str) -> None:
+def test_only_early_differences_are_certain_without_log_probabilities(now: str, verdict: str) -> None:
     bare = GeneratedText(ONE.text)
     assert reference.compare_texts([bare] * 3, [GeneratedText(now)] * 3)[0] == verdict
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_text_survives_json() -> None:
     assert GeneratedText.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
 
 
@@ -122,12 +122,12 @@ def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
     web.server_close()
 
 
-def test_a_server_is_asked_as_plainly_as_it_must_be_and_half_characters_have_names(url: tuple[str, bool]) -> None:
+def test_request_is_reduced_to_the_accepted_keys_and_partial_characters_are_named(url: tuple[str, bool]) -> None:
     texts = reference.query_texts(HTTP, url[0], "m", api_key="", timeout_s=5)
     assert [item.text for item in texts] == ["one"] * len(reference.PROMPTS)
     assert texts[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
-def test_nobody_there_is_no_text() -> None:
+def test_unreachable_server_raises_unanswered() -> None:
     with pytest.raises(reference.Unanswered, match="refused"):
         reference.query_texts(HTTP, "http://127.0.0.1:1", "m", api_key="", timeout_s=1)

@@ -43,7 +43,7 @@ def test_acceptance_is_read_by_position_over_all_engines() -> None:
         (500, (0.1,), (), False),
     ],
 )
-def test_the_first_position_is_held_against_its_baseline(
+def test_acceptance_of_the_first_position_is_compared_with_the_baseline(
     drafts: float, now: tuple[float, ...], before: tuple[float, ...], fell: bool
 ) -> None:
     assert bool(speculation.describe_acceptance_drop(Acceptance(drafts, None, now), before)) is fell
@@ -65,7 +65,7 @@ def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
         (((1, 0, ""), (0, 7, ""), (0, 0, ""), (0, 0, "")), "temperature 0.7"),
     ],
 )  # fmt: skip
-def test_speculation_is_held_against_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
+def test_speculation_is_compared_with_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
     assert text in speculation.describe_failure(make_cells(*found)) and bool(
         speculation.describe_failure(make_cells(*found))
     ) == bool(text)

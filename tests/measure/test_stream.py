@@ -34,7 +34,7 @@ def tolerance_s(lag: LagSampler) -> float:
 
 @pytest.mark.parametrize("per_chunk", [1, 3, 8])
 @pytest.mark.parametrize("usage", ["continuous", "final", "inside"])
-def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None:
+def test_rate_counts_tokens_instead_of_chunks(per_chunk: int, usage: str) -> None:
     with serving(Schedule(per_chunk=per_chunk, usage=usage)) as server, LagSampler() as lag:
         streamed = stream.measure_stream(server.url, BODY)
         tokens, decoding_s = server_span(server)
@@ -44,7 +44,7 @@ def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None
     assert not streamed.approximate
 
 
-def test_the_first_token_is_timed_not_the_role() -> None:
+def test_ttft_is_measured_to_the_first_token_instead_of_the_role() -> None:
     with serving(Schedule(first_s=0.2)) as server, LagSampler() as lag:
         streamed = stream.measure_stream(server.url, BODY)
         received_s, sent = server.record[0]
@@ -53,25 +53,25 @@ def test_the_first_token_is_timed_not_the_role() -> None:
 
 
 @pytest.mark.parametrize("kind", ["content", "reasoning", "reasoning_content", "tool_calls"])
-def test_everything_generated_counts(kind: str) -> None:
+def test_all_generated_tokens_are_counted(kind: str) -> None:
     assert measure(kind=kind, usage="none").tokens == 30
 
 
-def test_thinking_is_told_apart_from_the_answer() -> None:
+def test_thinking_tokens_are_counted_separately() -> None:
     streamed = measure(reasoning=10)
     assert (streamed.tokens, streamed.thinking_tokens) == (30, 10)
 
 
-def test_a_last_token_without_text_counts_too() -> None:
+def test_last_token_without_text_is_counted() -> None:
     assert measure(silent_last=True).tokens == 30
 
 
-def test_without_any_count_the_result_says_it_is_approximate() -> None:
+def test_result_without_token_counts_is_approximate() -> None:
     streamed = measure(usage="none", per_chunk=4)
     assert (streamed.tokens, streamed.approximate) == (30, True)
 
 
-def test_a_stall_is_reported_as_long_as_it_was() -> None:
+def test_stall_is_reported_with_its_duration() -> None:
     with serving(Schedule(stall_at=10, stall_s=1.0)) as server, LagSampler() as lag:
         streamed = figures.summarize([stream.measure_stream(server.url, BODY)])
         times = [at_s for at_s, _ in server.record[0][1]]
@@ -82,7 +82,7 @@ def test_a_stall_is_reported_as_long_as_it_was() -> None:
     assert streamed.stall_s >= streamed.largest_gap_s
 
 
-def test_p99_of_few_gaps_misses_a_stall_and_the_largest_gap_does_not() -> None:
+def test_largest_gap_finds_a_stall_that_p99_misses() -> None:
     points = [(n * 0.02 + (1.0 if n > 100 else 0.0), n + 1) for n in range(201)]
     summary = figures.summarize([stream.Stream(points=points)])
     assert summary.itl is not None
@@ -90,13 +90,13 @@ def test_p99_of_few_gaps_misses_a_stall_and_the_largest_gap_does_not() -> None:
     assert (summary.stalls, round(summary.largest_gap_s, 6), round(summary.stall_s, 6)) == (1, 1.02, 1.02)
 
 
-def test_a_stream_that_is_cut_is_an_error_not_a_short_answer() -> None:
+def test_cut_stream_is_an_error() -> None:
     with pytest.raises(stream.StreamError) as excinfo:
         measure(cut_at=10)
     assert excinfo.value.tokens == 9
 
 
-def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
+def test_error_in_the_middle_is_reported_in_the_words_of_the_server() -> None:
     with pytest.raises(stream.StreamError, match="EngineCore encountered an issue") as excinfo:
         measure(error_at=10)
     assert excinfo.value.tokens == 9
@@ -113,42 +113,42 @@ def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
         "error: EngineCore encountered an issue.",
     ],
 )
-def test_an_error_in_a_stream_that_is_done_under_200_is_a_failure(error: str) -> None:
+def test_errors_in_a_stream_with_status_200_are_failures(error: str) -> None:
     with pytest.raises(stream.StreamError, match=r"server error: EngineCore encountered an issue\.$") as excinfo:
         measure(error_at=3, error=error)
     assert excinfo.value.tokens == 2
 
 
 @pytest.mark.parametrize("reason", ["error", "abort"])
-def test_a_request_that_the_server_gave_up_is_a_failure(reason: str) -> None:
+def test_aborted_request_is_a_failure(reason: str) -> None:
     chunk = f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}'
     with pytest.raises(stream.StreamError, match=f"the server aborted the request: finish_reason {reason}"):
         measure(error_at=3, error=chunk)
 
 
-def test_a_refusal_carries_its_status() -> None:
+def test_refusal_has_its_status() -> None:
     with pytest.raises(stream.StreamError, match="no") as excinfo:
         measure(status=500)
     assert excinfo.value.status == 500
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_unreachable_server_is_an_error() -> None:
     with pytest.raises(stream.StreamError, match="no answer"):
         stream.measure_stream("http://127.0.0.1:1", {})
 
 
-def test_headers_that_drip_end_at_the_deadline() -> None:
+def test_slow_headers_end_at_the_deadline() -> None:
     with pytest.raises(stream.StreamError, match="no data"):
         measure(drip_s=0.2, timeout_s=0.5)
 
 
-def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
+def test_cap_ends_a_slow_stream_with_its_tokens() -> None:
     streamed = measure(gap_s=0.05, chunks=1000, cap_s=0.6)
     assert streamed.capped
     assert 1 < streamed.tokens < 15
 
 
-def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_wake_of_the_kernel_does_not_break_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = connection._Socket._set_timeout_option
     monkeypatch.setattr(
         connection._Socket, "_set_timeout_option", lambda self, which, seconds: waits(self, which, seconds * 0.5)
@@ -156,11 +156,11 @@ def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.Monk
     assert measure(gap_s=0.2, chunks=1000, cap_s=0.6).capped
 
 
-def test_a_cap_ends_a_silent_server() -> None:
+def test_cap_ends_a_silent_server() -> None:
     assert measure(silent=True, cap_s=0.3).tokens == 0
 
 
-def test_many_streams_are_each_timed_from_their_own_request() -> None:
+def test_streams_are_timed_from_their_own_requests() -> None:
     with serving(Schedule(first_s=0.1, chunks=10)) as server, LagSampler() as lag:
         requests = [load.Request(BODY, at_s=0.05 * n, group=str(n)) for n in range(8)]
         found = load.send_all(server.url, requests)
@@ -173,7 +173,7 @@ def test_many_streams_are_each_timed_from_their_own_request() -> None:
     assert ttft.p50 == pytest.approx(figures.percentile(truth, 50), abs=tolerance_s(lag))
 
 
-def test_workers_take_the_next_request_when_one_is_done() -> None:
+def test_workers_take_the_next_request_after_each_answer() -> None:
     with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
         streams = load.send_all(server.url, [load.Request(BODY)] * 10, concurrency=3)
         pending = [received_s for received_s, _ in server.record]
@@ -183,13 +183,13 @@ def test_workers_take_the_next_request_when_one_is_done() -> None:
         assert sum(b <= at_s for b in pending) - sum(e < at_s for e in ended) <= 3
 
 
-def test_one_that_fails_does_not_hide_the_others() -> None:
+def test_failed_request_is_reported_with_its_key() -> None:
     with serving(Schedule(api_key="right")) as server:
         assert load.send_all(server.url, [load.Request(BODY)], api_key="wrong")[0].error
         assert load.send_all(server.url, [load.Request(BODY)], api_key="right")[0].stream
 
 
-def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
+def test_refused_keys_are_removed_from_the_request() -> None:
     body: dict[str, Any] | None = BODY
     with serving(Schedule(refuses=["ignore_eos", "chat_template_kwargs"])) as server:
         tries = 0
@@ -204,7 +204,7 @@ def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])
-def test_a_real_stream_is_read_whole(case: str) -> None:
+def test_real_streams_are_read_completely(case: str) -> None:
     """Without continuous usage the final count is distributed over the chunks of a real answer."""
     raw = (DATA / case / "chat-stream.sse.txt").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
     pieces = [(n / 100, raw[n : n + 97]) for n in range(0, len(raw), 97)]
@@ -230,7 +230,7 @@ def make_stream(*chunks: tuple[float, int]) -> stream.Stream:
         [(1.2, 128)],
     ],
 )
-def test_no_rate_is_made_of_a_stream_that_the_server_flushed_in_bursts(chunks: list[tuple[float, int]]) -> None:
+def test_stream_in_bursts_has_no_rate(chunks: list[tuple[float, int]]) -> None:
     streamed = make_stream(*chunks)
     assert streamed.in_bursts
     assert (streamed.tok_per_s, streamed.ttft_s, streamed.tpot_s, streamed.gaps_s) == (None, None, None, [])
@@ -239,7 +239,7 @@ def test_no_rate_is_made_of_a_stream_that_the_server_flushed_in_bursts(chunks: l
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 9])
-def test_speculation_is_no_burst(tokens: int) -> None:
+def test_speculation_is_not_a_burst(tokens: int) -> None:
     streamed = make_stream(*((0.1 + 0.05 * n, tokens) for n in range(20)))
     assert not streamed.in_bursts
     assert streamed.tok_per_s == pytest.approx(tokens / 0.05)

@@ -40,7 +40,9 @@ def make_baseline(rate: float, deviation: float = 0.0) -> Baseline:
         ((), Bounds(47), None, "misconfigured"),
     ],
 )
-def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
+def test_verdict_of_three_runs(
+    rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str
+) -> None:
     assert throughput.evaluate_runs(make_runs(*rates), bounds, baseline)[0] == verdict
 
 
@@ -53,24 +55,24 @@ def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline
         ((42, 42, 42, 47, 47, 47, 47), "proved"),
     ],
 )
-def test_seven_runs_decide_at_the_tolerance(rates: tuple[float, ...], verdict: str) -> None:
+def test_verdict_of_seven_runs(rates: tuple[float, ...], verdict: str) -> None:
     assert throughput.evaluate_runs(make_runs(*rates), Bounds(), make_baseline(47), is_final=True)[0] == verdict
 
 
 @pytest.mark.parametrize(
     ("deviation", "tolerance"), [(0.0, 0.10), (0.01, 0.10), (0.025, 0.148), (0.05, 0.20), (0.5, 0.20)]
 )
-def test_the_tolerance_follows_the_noise_within_limits(deviation: float, tolerance: float) -> None:
+def test_tolerance_follows_the_noise_within_limits(deviation: float, tolerance: float) -> None:
     assert make_baseline(47, deviation).tolerance == pytest.approx(tolerance, abs=0.001)
 
 
-def test_a_faster_server_passes_with_a_question() -> None:
+def test_faster_server_passes_with_a_note() -> None:
     verdict, _, note = throughput.evaluate_runs(make_runs(60, 60, 60), Bounds(), make_baseline(47))
     assert verdict == "proved"
     assert "faster than the baseline" in note
 
 
-def test_with_speculation_each_prompt_is_held_against_itself() -> None:
+def test_with_speculation_each_prompt_is_compared_with_itself() -> None:
     measured = [Run(name, rate, 0.1) for name, rate in zip(NAMES * 2, (41, 84, 127) * 2, strict=True)]
     baseline = Baseline.of(measured, by_prompt=True)
     assert baseline.deviation == 0
@@ -79,7 +81,7 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
     assert throughput.evaluate_runs(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
 
 
-def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
+def test_baseline_has_five_runs_and_survives_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
         measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
         options = [body["max_tokens"] for body in server.bodies]
@@ -91,7 +93,7 @@ def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     assert Baseline.from_json(baseline.to_json()) == baseline
 
 
-def test_an_unclear_figure_gets_four_more_runs() -> None:
+def test_unclear_rate_causes_four_more_runs() -> None:
     with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
         measurement = throughput.measure_decode_rate(
             HTTP, server.url, "m", bounds=Bounds(), baseline=make_baseline(235, 0.05), tokens=40
@@ -100,14 +102,14 @@ def test_an_unclear_figure_gets_four_more_runs() -> None:
     assert measurement.verdict == "proved"
 
 
-def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
+def test_refused_request_keys_are_not_a_failure() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
         measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
         assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
     assert measurement.verdict == "new baseline"
 
 
-def test_prompts_never_begin_alike() -> None:
+def test_prompts_have_different_beginnings() -> None:
     assert len({throughput.build_prompt()[:8] for _ in range(50)}) == 50
 
 
@@ -122,20 +124,20 @@ def test_prompts_never_begin_alike() -> None:
         ("[N/A], 40.0, 45, 96\n", None, False),
     ],
 )
-def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
+def test_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
     sample = gpu_sampler.build_sample(nvidia_smi.parse_figures(printed, nvidia_smi.SAMPLE_VALUES))
     assert sample is not None
     assert gpu_sampler.summarize_samples([sample]).is_degraded(baseline_mhz) is degraded
 
 
-def test_a_host_without_a_gpu_gives_no_sample() -> None:
+def test_host_without_a_gpu_gives_no_sample() -> None:
     assert (
         gpu_sampler.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
     )
     assert gpu_sampler.summarize_samples([]).has_clock is False
 
 
-def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
+def test_client_lag_spoils_percentiles_before_rates() -> None:
     lag = LagSampler(samples_s=[0.0001] * 95 + [0.02] * 5)
     assert lag.spoils_percentiles(0.02)
     assert not lag.spoils_rates(2.5)
@@ -143,7 +145,7 @@ def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
     assert not LagSampler(samples_s=[0.0001] * 100).spoils_percentiles(0.02)
 
 
-def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
+def test_server_that_answers_in_bursts_gets_no_baseline() -> None:
     """The server of this case sends a third of its answer at a time."""
     with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
         measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
@@ -156,7 +158,5 @@ def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
 @pytest.mark.parametrize(
     ("expected", "verdict"), [(47, "not compared"), (150, "misconfigured"), (None, "not compared")]
 )
-def test_whole_requests_in_bursts_may_not_be_slower_than_half_of_what_is_expected(
-    expected: float | None, verdict: str
-) -> None:
+def test_bursts_below_half_of_the_expected_rate_are_misconfigured(expected: float | None, verdict: str) -> None:
     assert throughput.evaluate_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict

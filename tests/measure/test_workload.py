@@ -11,7 +11,7 @@ from sparkwright.measure.server_client import ServerClient, TokenEstimator
 from sparkwright.measure.workload import Load
 
 
-def test_without_a_file_lengths_are_those_of_sharegpt() -> None:
+def test_default_lengths_are_those_of_sharegpt() -> None:
     drawn = list(itertools.islice(workload._lengths(Load("serve")), 20_000))
     prompts, answers = [row[1] for row in drawn], [row[2] for row in drawn]
     assert statistics.fmean(prompts) == pytest.approx(230, rel=0.05)
@@ -20,7 +20,7 @@ def test_without_a_file_lengths_are_those_of_sharegpt() -> None:
     assert max(prompts + answers) <= 1024
 
 
-def test_a_rate_is_a_poisson_process_and_the_seed_decides_it() -> None:
+def test_arrivals_are_a_seeded_poisson_process() -> None:
     load = Load("serve", rate=4.0, seed=7)
     times = list(itertools.islice(workload.arrivals(load), 4001))
     gaps = [b - a for a, b in itertools.pairwise(times)]
@@ -29,14 +29,14 @@ def test_a_rate_is_a_poisson_process_and_the_seed_decides_it() -> None:
     assert times == list(itertools.islice(workload.arrivals(load), 4001))
 
 
-def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
+def test_token_estimator_learns_from_two_counted_prompts() -> None:
     ruler = TokenEstimator.from_prompts((32, 90), (256, 426))
     assert (ruler.per_word, ruler.fixed) == (1.5, 42)
     assert len(ruler.text(1542).split()) == 1 + 1000
     assert TokenEstimator.from_prompts((32, 0), (256, 0)) == TokenEstimator()
 
 
-def test_every_prompt_begins_with_fresh_random_text() -> None:
+def test_every_prompt_begins_with_new_random_text() -> None:
     load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
     (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
     texts = [request.body["messages"][0]["content"] for request in phase.requests]
@@ -45,7 +45,7 @@ def test_every_prompt_begins_with_fresh_random_text() -> None:
     assert {request.body["max_tokens"] for request in phase.requests} == {8}
 
 
-def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
+def test_short_requests_start_30_ms_after_the_long_one() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
     alone, together = workload.build_phases(load, ServerClient(HTTP, "m"))
     assert [request.group for request in alone.requests] == ["short alone"] * 3
@@ -54,7 +54,7 @@ def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
     assert words[0] > 8000 > 300 > words[1]
 
 
-def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
+def test_mixed_load_has_a_fixed_random_order() -> None:
     load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
     (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
     groups = [request.group for request in phase.requests]
@@ -63,7 +63,7 @@ def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
     assert groups == [request.group for request in workload.build_phases(load, ServerClient(HTTP, "m"))[0].requests]
 
 
-def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:
+def test_load_survives_json_and_an_unknown_kind_is_refused() -> None:
     load = Load("serve", concurrency=2, requests=3, prompts=(("a", 1),))
     assert Load.from_json(load.to_json()) == load
     with pytest.raises(ValueError, match="unknown load 'serv'"):

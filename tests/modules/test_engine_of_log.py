@@ -18,9 +18,7 @@ DATA = Path(__file__).parent.parent / "data" / "llama-b10068"
 LABELS = {"sparkwright.engine": "llama_cpp"}
 
 
-def test_a_container_of_llama_cpp_is_proved_by_its_own_log(
-    engine: docker.DockerClient, shell: str, tmp_path: Path
-) -> None:
+def test_container_of_llama_cpp_is_verified_by_its_log(engine: docker.DockerClient, shell: str, tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     script = (
         "while read -r line; do echo \"$line\"; done <<'END'\n" + (DATA / "capped" / "server.log").read_text() + "END"

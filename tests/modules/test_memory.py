@@ -55,9 +55,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     return value
 
 
-def test_the_table_names_process_user_gpu_memory_and_what_frees_it(
-    spark: FakeSpark, hog: subprocess.Popen[bytes]
-) -> None:
+def test_table_names_process_user_gpu_memory_and_remedy(spark: FakeSpark, hog: subprocess.Popen[bytes]) -> None:
     spark.set_gpu_use(hog.pid, 50 * 1024)
     rows = {row["kind"]: row for row in holders.inspect(spark)}
     first = next(row for row in holders.inspect(spark) if f"pid {hog.pid}," in row["holder"])
@@ -70,9 +68,7 @@ def test_the_table_names_process_user_gpu_memory_and_what_frees_it(
     assert "leaked until reboot" in rows["driver"]["frees"]
 
 
-def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
-    spark: FakeSpark, hog: subprocess.Popen[bytes]
-) -> None:
+def test_insufficient_memory_is_refused_with_the_table(spark: FakeSpark, hog: subprocess.Popen[bytes]) -> None:
     spark.set_gpu_use(hog.pid, 50 * 1024)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
     assert (result.failed, result.exit) == (True, Exit.REFUSED)
@@ -89,13 +85,13 @@ def _holder_rows(evidence: list[str]) -> list[str]:
     return evidence[next(n for n, row in enumerate(evidence) if "held by" in row) :]
 
 
-def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: FakeSpark) -> None:
+def test_share_that_exceeds_the_host_is_refused_at_once(spark: FakeSpark) -> None:
     result = Memory().run(Memory.Args(utilization=0.98), spark)
     assert result.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
     assert "but the host has 120.0 GiB" in result.msg and "held by" not in str(result.data["evidence"])
 
 
-def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: FakeSpark) -> None:
+def test_reserve_above_the_host_is_named_as_the_cause(spark: FakeSpark) -> None:
     result = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
     assert (result.exit, result.fix) == (
         Exit.REFUSED,
@@ -103,7 +99,7 @@ def test_a_reserve_above_the_host_is_named_as_what_is_wrong(spark: FakeSpark) ->
     )
 
 
-def test_memory_that_comes_back_is_waited_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_memory_is_waited_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([25, 25, 60, 115, 115, 115, 115])
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks) * GIB})
     result = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
@@ -113,7 +109,7 @@ def test_memory_that_comes_back_is_waited_for(spark: FakeSpark, monkeypatch: pyt
 @pytest.mark.parametrize(
     "stopped", [{}, {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 50 * GIB, "run": "run-1"}]
 )
-def test_what_cannot_come_back_is_not_waited_for(
+def test_memory_that_cannot_be_released_is_not_waited_for(
     spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, stopped: dict[str, object]
 ) -> None:
     """60 GiB are available once all is released, and 113 are needed: another program holds the rest."""
@@ -126,7 +122,7 @@ def test_what_cannot_come_back_is_not_waited_for(
     assert (result.failed, result.exit, result.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
 
 
-def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
+def test_memory_of_a_stopped_server_is_waited_for_until_it_is_released(
     spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
@@ -136,7 +132,7 @@ def test_what_a_server_held_is_waited_for_however_long_nothing_comes(
     assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
-def test_what_a_server_held_is_compared_with_what_came_back(spark: FakeSpark) -> None:
+def test_released_memory_is_compared_with_the_memory_of_the_server(spark: FakeSpark) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
     spark.memory_bytes["MemAvailable"] = 106 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
@@ -147,7 +143,7 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: FakeSpark) ->
     assert any("what frees it" in item.get("text", "") for item in spark.events), "who holds it is told"
 
 
-def test_other_programs_may_take_as_much_as_a_small_server_held(spark: FakeSpark) -> None:
+def test_small_server_allows_for_memory_of_other_programs(spark: FakeSpark) -> None:
     held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
     spark.state.write("stopping", held)
     spark.memory_bytes["MemAvailable"] = 10 * GIB - GIB // 8
@@ -156,7 +152,7 @@ def test_other_programs_may_take_as_much_as_a_small_server_held(spark: FakeSpark
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is False
 
 
-def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_until_no_more_comes(
+def test_unrecorded_memory_is_waited_for_until_no_more_is_released(
     spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start is measured from there: with less than all of it back, what that one takes would be wrong, too."""
@@ -171,17 +167,17 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     )
 
 
-def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: FakeSpark) -> None:
+def test_unrecorded_stop_is_not_waited_for(spark: FakeSpark) -> None:
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (result.data["back"], result.msg) == (None, "nothing was stopped")
 
 
-def test_in_the_plan_nothing_is_waited_for(spark: FakeSpark) -> None:
+def test_check_mode_does_not_wait(spark: FakeSpark) -> None:
     spark.check = True
     assert Memory().run(Memory.Args(utilization=0.85), spark).failed
 
 
-def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None:
+def test_cached_pages_of_a_model_are_dropped_without_root(tmp_path: Path) -> None:
     file = tmp_path / "model/deep/model-00001.safetensors"
     file.parent.mkdir(parents=True)
     file.write_bytes(os.urandom(8 * 2**20))
@@ -225,7 +221,7 @@ def count_cached_pages(path: Path) -> int:
         "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope",
     ],
 )
-def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
+def test_processes_of_a_container_are_found_by_cgroup(tmp_path: Path, line: str) -> None:
     container = "0123456789abcdef" * 4
     (tmp_path / "42").mkdir()
     (tmp_path / "42/cgroup").write_text(line.format(id=container) + "\n")
@@ -238,7 +234,7 @@ def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
     assert gpu_processes.list_container_pids(container, proc=tmp_path) == []
 
 
-def test_fits_knows_what_goes_before_it_stops_anything(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_running_server_counts_as_available(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     def inspect(client: object, name: str) -> dict[str, object]:
         return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
 
@@ -257,7 +253,7 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: FakeSpark, monkeyp
     assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in result.msg
 
 
-def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_ollama_does_not_count_as_the_servers(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Ollama left alone its 30 GiB stay, however much a dead server is recorded to hold."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
@@ -272,7 +268,7 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: FakeSpark, mon
     assert result.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
 
 
-def test_fits_promises_no_more_than_the_host_has(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_memory_above_the_host_is_limited(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that died between two restarts holds nothing of what was recorded for it."""
 
     def inspect(client: object, name: str) -> dict[str, object]:
@@ -285,7 +281,7 @@ def test_fits_promises_no_more_than_the_host_has(spark: FakeSpark, monkeypatch: 
     assert result.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
 
 
-def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: FakeSpark) -> None:
+def test_memory_that_a_dead_server_released_is_not_waited_for(spark: FakeSpark) -> None:
     """Recorded is what it held when it was verified; a crash loop holds nothing of that."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 100 * GIB})
@@ -298,7 +294,7 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: FakeSpa
         assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False
 
 
-def test_a_server_that_was_started_beside_its_interim_server_still_holds_its_own_memory(spark: FakeSpark) -> None:
+def test_interim_server_does_not_change_the_memory_of_the_server(spark: FakeSpark) -> None:
     """The interim server's memory was released when it was removed; it does not count as the server's."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})

@@ -96,13 +96,13 @@ def context(tmp_path: Path, fake_ollama: FakeOllama) -> RecordingContext:
     return RecordingContext(tmp_path, ollama_url=fake_ollama.url, sandbox=True)
 
 
-def test_every_model_is_unloaded_and_named(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+def test_all_models_are_unloaded_and_named(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("a"), fake_ollama.add_model("b")
     result = OllamaUnload().run(OllamaUnload.Args(), context)
     assert (result.changed, result.data["unloaded"], fake_ollama.models) == (True, ["a", "b"], {})
 
 
-def test_an_unload_that_was_lost_is_asked_for_again(
+def test_lost_unload_is_repeated(
     fake_ollama: FakeOllama, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
@@ -113,42 +113,38 @@ def test_an_unload_that_was_lost_is_asked_for_again(
     assert (fake_ollama.models, len(fake_ollama.requests)) == ({}, 3)
 
 
-def test_a_busy_model_fails_with_its_name(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+def test_busy_model_fails_with_its_name(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("a")
     fake_ollama.busy = {"a"}
     with pytest.raises(Failed, match="keeps a in memory: a request is using it"):
         OllamaUnload().run(OllamaUnload.Args(timeout_s=0.3), context)
 
 
-def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(
-    fake_ollama: FakeOllama, context: RecordingContext
-) -> None:
+def test_blocked_list_of_models_is_reported(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.blocked.set()
     assert ollama.inspect(context, timeout_s=0.2).hanging
     result = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
     assert "does not answer: it is loading a model or hung" in result.msg
 
 
-def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:
+def test_missing_ollama_changes_nothing(tmp_path: Path) -> None:
     nobody = RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1", sandbox=True)
     assert OllamaUnload().run(OllamaUnload.Args(), nobody).changed is False
     assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "Ollama is not running"
 
 
-def test_leave_asks_nobody(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+def test_mode_leave_sends_no_request(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("a")
     assert OllamaUnload().run(OllamaUnload.Args(mode="leave"), context).changed is False
     assert (list(fake_ollama.models), fake_ollama.requests) == (["a"], [])
 
 
-def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
+def test_remote_ollama_holds_no_local_memory(tmp_path: Path) -> None:
     elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
     assert ollama.inspect(elsewhere).running == ()
 
 
-def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(
-    fake_ollama: FakeOllama, context: RecordingContext
-) -> None:
+def test_unloaded_models_are_reloaded_if_they_fit(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
     fake_ollama.add_model("large", 900)
     had = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
@@ -160,9 +156,7 @@ def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(
     assert again.changed is False
 
 
-def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(
-    fake_ollama: FakeOllama, context: RecordingContext
-) -> None:
+def test_model_of_unknown_size_is_not_reloaded(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("odd", size=2**60)
     assert "odd, size unknown (" in OllamaPs().run(OllamaPs.Args(), context).msg
     result = OllamaUnload().run(OllamaUnload.Args(), context)
@@ -173,7 +167,7 @@ def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(
     assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.events)
 
 
-def test_a_model_that_is_not_installed_any_more_is_left_out(fake_ollama: FakeOllama, context: RecordingContext) -> None:
+def test_uninstalled_model_is_not_reloaded(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     assert Ollama(fake_ollama.url).load(LoadedModel("unknown", 1)) is False
 
 
@@ -191,11 +185,11 @@ def test_a_model_that_is_not_installed_any_more_is_left_out(fake_ollama: FakeOll
         ("https://box.example", "https://box.example:443"),
     ],
 )
-def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str) -> None:
+def test_ollama_host_is_parsed_like_ollama_does(host: str, url: str) -> None:
     assert machine.ollama_url(host) == url
 
 
-def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
+def test_service_url_is_read_from_its_unit(tmp_path: Path) -> None:
     systemctl = tmp_path / "bin/systemctl"
     systemctl.parent.mkdir()
     systemctl.write_text(
@@ -223,5 +217,5 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     ],
     ids=["everywhere", "everywhere, IPv6", "one address", "not published", "the host's network"],
 )
-def test_a_container_is_reached_where_its_host_reaches_it(row: dict[str, Any], url: str) -> None:
+def test_container_url_is_reachable_from_the_host(row: dict[str, Any], url: str) -> None:
     assert ollama.container_url(row) == url

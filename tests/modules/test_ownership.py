@@ -28,7 +28,7 @@ def find_docker_calls(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(SOURCE)}:{node.lineno} {on}.{name}"
 
 
-def test_no_other_file_changes_a_container() -> None:
+def test_only_the_lifecycle_module_changes_containers() -> None:
     files = [path for path in SOURCE.rglob("*.py") if path != GUARD and SOURCE / "sandbox" not in path.parents]
     assert [found for path in sorted(files) for found in find_docker_calls(path)] == []
     assert {found.rpartition(".")[2] for found in find_docker_calls(GUARD)} >= {

@@ -45,7 +45,7 @@ def running_cron() -> Iterator[None]:
         daemon.wait()
 
 
-def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -> None:
+def test_cron_runs_the_check_and_an_uninstall_leaves_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
@@ -64,7 +64,7 @@ def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -
         assert subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout == mine
 
 
-def test_cron_keeps_the_wake_service_running_and_an_uninstall_ends_it(tmp_path: Path) -> None:
+def test_cron_keeps_the_wake_service_running_until_the_uninstall(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})

@@ -29,42 +29,42 @@ class Args:
     deep: bool = arg("deep", default=False)
 
 
-def test_a_near_miss_names_the_right_argument() -> None:
+def test_misspelled_argument_names_the_right_one() -> None:
     with pytest.raises(Refused, match="no argument `pth`.*Did you mean `path`"):
         build_args(Args, {"pth": "/tmp"}, module="file")
 
 
-def test_a_missing_argument_is_named_with_its_meaning() -> None:
+def test_missing_argument_is_named_with_its_meaning() -> None:
     with pytest.raises(Refused, match=r"file needs the argument `path` \(where\)"):
         build_args(Args, {}, module="file")
 
 
-def test_lists_and_mappings_are_checked_inside() -> None:
+def test_items_of_lists_and_mappings_are_checked() -> None:
     with pytest.raises(Refused, match=r"file.words\[1\] must be a string"):
         build_args(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
     assert build_args(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
 
 
-def test_numbers_fit_texts_and_rendered_texts_fit_numbers() -> None:
+def test_numbers_and_texts_are_converted() -> None:
     args = build_args(Args, {"path": 7, "wait_s": "2.5"}, module="file")
     assert (args.path, args.wait_s) == ("7", 2.5)
 
 
 @pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
-def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+def test_value_of_a_wrong_type_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(Refused, match=f"file.{next(iter(wrong))} must be"):
         build_args(Args, {"path": "p", **wrong}, module="file")
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.5, "-1", "nan", "inf", float("inf")])
-def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
+def test_negative_or_infinite_number_is_refused(wrong: object) -> None:
     with pytest.raises(Refused, match="file.wait_s must be at least 0, got"):
         build_args(Args, {"path": "p", "wait_s": wrong}, module="file")
     with pytest.raises(Refused, match=r"file.limits.cpu must be at least 0"):
         build_args(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
 
 
-def test_an_open_argument_is_taken_unseen() -> None:
+def test_unresolved_argument_is_not_checked() -> None:
     takes = signature.from_args_type(Args)
     left = check_arguments(
         takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", unresolved=frozenset({"path"})
@@ -77,7 +77,7 @@ def test_an_open_argument_is_taken_unseen() -> None:
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_a_signature_survives_the_laptops_cache(name: str) -> None:
+def test_signature_survives_json(name: str) -> None:
     takes = signature.from_args_type(registry.load(name).Args)
     assert signature.from_json(json.loads(json.dumps(signature.to_json(takes)))) == takes
 
@@ -99,7 +99,7 @@ def build_read_value(module: StateModule[Any, Any], value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])
-def test_a_case(name: str, case: dict[str, Any]) -> None:
+def test_decision_of_a_module(name: str, case: dict[str, Any]) -> None:
     module = registry.load(name)()
     assert isinstance(module, StateModule)
     args = signature.build_args(module.Args, case["args"], module=name)

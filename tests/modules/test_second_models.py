@@ -44,9 +44,7 @@ def fetch_models(context: RecordingContext, *models: dict[str, Any]) -> Any:
     return SecondModels().run(SecondModels.Args(models=list(models)), context)
 
 
-def test_it_arrives_by_its_hashes_and_a_second_time_nothing_is_asked(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
+def test_model_is_fetched_once_and_matches_its_hashes(context: RecordingContext, hub: LoopbackHub) -> None:
     first = fetch_models(context, draft_entry(hub))
     assert first.changed and "draft: 3 files downloaded" in first.msg
     assert (context.machine.home / "draft/draft.safetensors").read_bytes() == FILES["draft.safetensors"]
@@ -55,7 +53,7 @@ def test_it_arrives_by_its_hashes_and_a_second_time_nothing_is_asked(
     assert (again.changed, len(hub.requests)) == (False, options)
 
 
-def test_a_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_models(context, draft_entry(hub))
     (context.machine.home / "draft/draft.safetensors").write_bytes(b"x" * 5000)
     context.check = True
@@ -64,7 +62,7 @@ def test_a_wrong_byte_is_named_with_the_role_and_fetched(context: RecordingConte
     assert fetch_models(context, draft_entry(hub)).data["models"][0]["fetched"] == ["draft.safetensors"]
 
 
-def test_a_plan_with_no_commit_is_a_sentence(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_model_without_a_commit_is_refused(context: RecordingContext, hub: LoopbackHub) -> None:
     with pytest.raises(Failed, match="the draft has no commit"):
         fetch_models(context, {key: value for key, value in draft_entry(hub).items() if key != "commit"})
 
@@ -76,7 +74,7 @@ def save_verified_state(context: RecordingContext, hub: LoopbackHub, commit: str
     return state
 
 
-def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
+def test_drafter_of_the_verified_server_is_kept_and_restored(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_files, "_is_replaced", lambda context: False)
@@ -91,7 +89,7 @@ def test_what_the_verified_server_drafted_with_is_kept_and_comes_back(
     assert not fetch_models(context, draft_entry(hub)).changed
 
 
-def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_changed_file_is_drift_with_its_role(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_models(context, draft_entry(hub))
     state = save_verified_state(context, hub)
     assert snapshot.list_changed_files(context, state) == []
@@ -99,13 +97,13 @@ def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: Recording
     assert snapshot.list_changed_files(context, state) == ["draft: config.json"]
 
 
-def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_states_with_different_drafters_differ(context: RecordingContext, hub: LoopbackHub) -> None:
     value, other = save_verified_state(context, hub), save_verified_state(context, hub, commit="b" * 40)
     assert not verified_states.is_same(value, other) and verified_states.is_same(value, value)
     assert [state["model"]["models"][0]["commit"] for state in verified_states.load_earlier(context.state)] == [COMMIT]
 
 
-def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:
+def test_server_with_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:
     has, wanted = draft_entry(hub), draft_entry(hub, commit="b" * 40)
     wanted["files"] = [{**file, "sha256": "f" * 64} if file["sha256"] else file for file in wanted["files"]]
     container = {"Id": "x", "Name": "/one", "State": {"Running": True}, "Config": {}, "HostConfig": {}}
@@ -116,7 +114,7 @@ def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: Loopb
     assert not any("revision" in row.field for row in container_drift({"commit": "c", "models": [has]}, state))
 
 
-def test_models_verify_reads_the_further_models_too(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_verify_model_includes_the_second_models(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_models(context, draft_entry(hub))
     (context.machine.home / "draft/config.json").write_text("{ }")
     own = {**draft_entry(hub), "dir": "~/m"}

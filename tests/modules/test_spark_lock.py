@@ -53,31 +53,31 @@ def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
     return dict(LockModel().run(LockModel.Args(id=MODEL, engine="llama_cpp", **fields), context).data)
 
 
-def test_a_pattern_means_one_model_and_every_file_of_it_is_pinned_by_hash(context: RecordingContext) -> None:
+def test_pattern_selects_one_model_with_hashes(context: RecordingContext) -> None:
     entry = lock_model(context, file="*Q4_K_M.gguf")
     assert entry["commit"] == COMMIT
     assert [file["path"] for file in entry["files"]] == ["m-Q4_K_M.gguf"]
     assert all(file["sha256"] for file in entry["files"])
 
 
-def test_shards_and_what_stands_beside_the_model_come_with_it(context: RecordingContext) -> None:
+def test_shards_and_mmproj_are_included(context: RecordingContext) -> None:
     entry = lock_model(context, file="*UD*.gguf", mmproj="mmproj*")
     assert [file["path"] for file in entry["files"]] == [*SHARDS, "mmproj-F16.gguf"]
 
 
-def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
+def test_ambiguous_pattern_lists_all_models_with_sizes(context: RecordingContext) -> None:
     with pytest.raises(Refused, match=f"{MODEL} has 12 models that match .*: name one of ") as excinfo:
         lock_model(context, file="*m-*.gguf")
     assert all(f"m-{name}.gguf (0.0 GiB)" in str(excinfo.value) for name in QUANTISATIONS)
     assert "2 files)" in str(excinfo.value)
 
 
-def test_a_pattern_that_means_nothing_says_what_there_is(context: RecordingContext) -> None:
+def test_pattern_without_a_match_lists_the_models(context: RecordingContext) -> None:
     with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model of lab/tiny, which has .*m-Q8_0.gguf"):
         lock_model(context, file="*Q7*.gguf")
 
 
-def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
+def test_gguf_header_is_stored_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
     entry = lock_model(context, file="true.gguf")
     assert entry["config"][gguf.ARCHITECTURE_KEY] == "gpt-oss"
     small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, entry).bytes for tokens in (8192, 16384))
@@ -85,13 +85,13 @@ def test_the_header_of_the_model_is_kept_and_its_cache_counts_as_memory(context:
 
 
 @pytest.mark.parametrize("file", ["hostile.gguf", "m-Q8_0.gguf"])
-def test_a_file_that_is_no_model_is_locked_without_a_header(context: RecordingContext, file: str) -> None:
+def test_file_without_a_gguf_header_is_locked_without_config(context: RecordingContext, file: str) -> None:
     entry = lock_model(context, file=file)
     assert entry["config"] is None
     assert [item["path"] for item in entry["files"]] == [file]
 
 
-def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its_makers_too(
+def test_chat_template_and_sampling_defaults_are_read_after_the_vocabulary(
     context: RecordingContext,
 ) -> None:
     chat = validate_entry(lock_model(context, file="chats.gguf")["chat"])
@@ -101,11 +101,11 @@ def test_the_chat_template_is_read_behind_the_vocabulary_and_the_defaults_of_its
     assert result["sampling"] == "GGUF file: temperature 0.6, top_k 20"
 
 
-def test_a_header_that_ends_before_its_template_says_nothing_of_chats(context: RecordingContext) -> None:
+def test_truncated_header_has_no_chat_template(context: RecordingContext) -> None:
     assert lock_model(context, file="cut.gguf")["chat"] is None
 
 
-def test_a_copy_on_the_host_tells_the_same_when_the_hub_is_down(context: RecordingContext) -> None:
+def test_local_copy_gives_the_same_chat_template_if_the_hub_is_down(context: RecordingContext) -> None:
     pinned = lock_model(context, file="chats.gguf")
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=pinned["files"], dir="~/m", transfer="plain")
     HfModel().run(args, context)
@@ -113,7 +113,7 @@ def test_a_copy_on_the_host_tells_the_same_when_the_hub_is_down(context: Recordi
     assert lock_model(down, file="chats.gguf", or_here=True)["chat"] == pinned["chat"]
 
 
-def test_another_quantisation_with_another_template_is_told_before_it_is_fetched(context: RecordingContext) -> None:
+def test_changed_chat_template_is_reported_before_the_download(context: RecordingContext) -> None:
     before, after = lock_model(context, file="true.gguf"), lock_model(context, file="chats.gguf")
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=before["files"], dir="~/m", transfer="plain")
     HfModel().run(args, context)

@@ -33,7 +33,7 @@ def check_fabric(
     )
 
 
-def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_fabric_reports_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = check_fabric(tmp_path, monkeypatch)
     assert (result.failed, result.msg) == (False, "enp1s0f1np1 is ready for 192.168.100.1; reaches 192.168.100.2")
     assert result.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
@@ -54,14 +54,14 @@ def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatc
         ({}, {"ping": "exit 1"}, "a frame of 9000 bytes does not reach 192.168.100.2 over enp1s0f1np1."),
     ],
 )
-def test_what_is_missing_refuses_the_run(
+def test_missing_requirement_refuses_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], laid: dict[str, Any], message: str
 ) -> None:
     result = check_fabric(tmp_path, monkeypatch, host_options=laid, **given)
     assert (result.failed, result.exit, result.msg) == (True, Exit.REFUSED, message)
 
 
-def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchecked_path_is_reported_as_unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = check_fabric(tmp_path, monkeypatch, host_options={"ping": "exit 127"})
     assert result.msg == "enp1s0f1np1 is ready for 192.168.100.1; could not check the path to 192.168.100.2"
     six = check_fabric(tmp_path, monkeypatch, address="fd00::1", peers=["fd00::2"])
@@ -91,7 +91,7 @@ def check_fabric_with_files(
     return FabricReady().run(FabricReady.Args(**FINE), context), context.notes
 
 
-def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_fabric_is_noted_without_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, notes = check_fabric_with_files(tmp_path, monkeypatch, SLOW)
     assert (result.failed, result.exit) == (False, None)
     assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, the other half is up", "rocep1s0f1"]
@@ -110,14 +110,14 @@ NO_HALF = {"/sys/class/infiniband/rocep1s0f1/ports/1/state": "1: DOWN"}
         ("enp1s0f1np1", NO_HALF, "the interface enp1s0f1np1 is down."),
     ],
 )
-def test_a_half_of_the_port_may_be_down_that_does_not_carry_the_address(
+def test_half_of_the_port_without_the_address_may_be_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interface: str, files: dict[str, str], refused: str
 ) -> None:
     result, _ = check_fabric_with_files(tmp_path, monkeypatch, {DOWN.format(interface): "down", **files})
     assert (result.exit, result.msg if refused else "") == (Exit.REFUSED if refused else None, refused)
 
 
-def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_half_of_the_port_needs_a_gid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, _ = check_fabric_with_files(tmp_path, monkeypatch, NO_TWIN_GID)
     assert (result.exit, result.msg) == (
         Exit.REFUSED,
@@ -125,7 +125,7 @@ def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest
     )
 
 
-def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_that_leaks_rdma_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, _ = check_fabric_with_files(tmp_path, monkeypatch, NO_MEMORY)
     assert result.exit == Exit.REFUSED and "CmaFree 9.4 GiB of CmaTotal 0.03 GiB" in result.msg
 
@@ -138,7 +138,7 @@ def test_a_kernel_that_keeps_the_memory_for_rdma_refuses(tmp_path: Path, monkeyp
         ({"State": {"Running": True}, "Config": {"Cmd": ["--master-port", "29777"]}}, True),
     ],
 )
-def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_meet(
+def test_only_the_current_rank_may_hold_the_master_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, refused: bool
 ) -> None:
     monkeypatch.setattr(RecordingContext, "docker", lambda self: None)

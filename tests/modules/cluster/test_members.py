@@ -71,7 +71,7 @@ def run_barrier(home: Path, *shares: dict[str, Any], notes: list[str] | None = N
     return [outcomes[rank] for rank in range(len(shares))]
 
 
-def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
+def test_equal_values_pass(tmp_path: Path) -> None:
     share = {"digest": "sha256:aa", "model": {"b": [1, None], "a": True}, "of my own": 5}
     for item in run_barrier(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
         assert isinstance(item, Result)
@@ -93,17 +93,17 @@ def test_equal_values_pass_whatever_they_are_made_of(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_difference_is_the_same_sentence_for_all(tmp_path: Path, shares: list[Any], message: str) -> None:
+def test_difference_is_reported_identically_on_all_members(tmp_path: Path, shares: list[Any], message: str) -> None:
     outcomes = run_barrier(tmp_path, *({"image_digest": share} for share in shares), compare=["image_digest"])
     assert [str(outcome) for outcome in outcomes] == [message] * len(shares)
 
 
-def test_all_differences_are_named_at_once(tmp_path: Path) -> None:
+def test_all_differences_are_reported_together(tmp_path: Path) -> None:
     outcomes = run_barrier(tmp_path, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 1, "c": 3}, compare=["a", "b", "c"])
     assert str(outcomes[0]) == "a differs: spark1 1, spark2 2; c differs: spark1 1, spark2 3."
 
 
-def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_differs_from_none(
+def test_warnings_name_differences_and_ignore_unknown_values(
     tmp_path: Path,
 ) -> None:
     shares = [
@@ -117,13 +117,13 @@ def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_d
     assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. It should be the same on all members."] * 3
 
 
-def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:
+def test_members_learn_who_shares_equal_values(tmp_path: Path) -> None:
     outcomes = run_barrier(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
     alike = [outcome.data["alike"]["group"] for outcome in outcomes if isinstance(outcome, Result)]
     assert alike == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
 
 
-def test_a_member_may_let_the_others_pass_without_waiting_for_them(tmp_path: Path) -> None:
+def test_member_may_pass_a_barrier_without_waiting(tmp_path: Path) -> None:
     passed = threading.Event()
     with open_channels(2) as (head, worker):
         assert worker.arrive("later", {}, timeout_s=0, wait=False) == {}
@@ -133,7 +133,7 @@ def test_a_member_may_let_the_others_pass_without_waiting_for_them(tmp_path: Pat
     assert passed.is_set()
 
 
-def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
+def test_compared_values_must_be_shared(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     with open_channels(2) as (channel, _):
         context.cluster = channel
@@ -150,7 +150,7 @@ def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
         ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deep"),
     ],
 )
-def test_what_can_not_be_sent_fails_here_and_keeps_the_connection(
+def test_value_that_cannot_be_sent_fails_without_closing_the_connection(
     tmp_path: Path, args: dict[str, Any], why: str
 ) -> None:
     context = RecordingContext(tmp_path)
@@ -163,7 +163,7 @@ def test_what_can_not_be_sent_fails_here_and_keeps_the_connection(
             channel.arrive("next", {}, 60)
 
 
-def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_rescue(tmp_path: Path) -> None:
+def test_failure_of_another_member_ends_the_wait_for_an_engine_except_during_a_rescue(tmp_path: Path) -> None:
     container = {
         "Id": "abc",
         "Name": "/qwen35",
@@ -186,7 +186,7 @@ def test_a_wait_for_an_engine_ends_when_another_member_failed_but_not_in_the_res
         context.check_failures()
 
 
-def test_secrets_are_dots_before_they_leave_the_host(tmp_path: Path) -> None:
+def test_shared_secrets_are_masked(tmp_path: Path) -> None:
     outcomes = run_barrier(tmp_path, {"key": "geheim-geheim"}, {"key": "x"})
     assert isinstance(outcomes[1], Result)
     assert outcomes[1].data["members"]["spark1"] == {"key": "••••"}
@@ -200,7 +200,7 @@ def store_heal_token(home: Path, token: str, *, check: bool = False) -> tuple[bo
     return result.changed, server_keys.load_heal_token(context.state).reveal()
 
 
-def test_only_another_heal_token_is_a_change(tmp_path: Path) -> None:
+def test_only_a_different_heal_token_is_a_change(tmp_path: Path) -> None:
     old, new = "a" * 64, "b" * 64
     assert store_heal_token(tmp_path, "", check=True) == (False, "")
     assert store_heal_token(tmp_path, old, check=True) == (True, "")

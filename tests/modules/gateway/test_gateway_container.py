@@ -12,9 +12,7 @@ from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
 
 
-def test_one_that_no_gateway_takes_back_yet_is_not_called_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_without_a_reachable_gateway_is_not_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RecordingContext(tmp_path)
     server_operations.ensure_key(context.state)
     drain_record.drain(context.state, [Gateway("box", "127.0.0.1", free_port(), False, "spark1")], "run-1")

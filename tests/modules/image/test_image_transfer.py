@@ -39,14 +39,14 @@ def send_image(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
     return outcomes[0]
 
 
-def test_a_host_that_talks_all_the_time_takes_the_image_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_is_sent_to_a_host_that_prints_continuously(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "head -c 8000000 /dev/zero; head -c 8000000 /dev/zero >&2; cat >/dev/null"
     assert send_image(monkeypatch, tmp_path, script) == (4 * 2**20, "")
 
 
-def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_line_of_a_refusal_is_shown_without_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = r"cat >/dev/null; head -c 1000000 /dev/zero; printf '\nno room \033[2J\n' >&2; exit 3"
     error = send_image(monkeypatch, tmp_path, script)
     assert isinstance(error, Failed) and "bytes: no room" in error.message and "\x1b" not in error.message
@@ -60,7 +60,7 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
     ],
     ids=["takes-nothing", "never-ends"],
 )
-def test_a_host_that_does_nothing_is_given_up(
+def test_inactive_host_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, result: str
 ) -> None:
     monkeypatch.setattr(transfer, limit, 0.5)
@@ -94,7 +94,7 @@ def transfer_key_repeatedly(home: Path, n: int, gate: str) -> None:
         CopyKey().run(CopyKey.Args(ssh_key(n), state="absent"), context)
 
 
-def test_transfers_at_once_keep_each_others_keys(tmp_path: Path) -> None:
+def test_concurrent_transfers_keep_the_keys_of_each_other(tmp_path: Path) -> None:
     authorized_keys_file(tmp_path).write_bytes(OWN_KEY_LINE + b"\n")
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
@@ -116,7 +116,7 @@ def test_transfers_at_once_keep_each_others_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_lines_of_others_stay_byte_for_byte(tmp_path: Path, end: bytes) -> None:
+def test_other_lines_of_authorized_keys_are_unchanged(tmp_path: Path, end: bytes) -> None:
     others = OWN_KEY_LINE + b"\n\n# a\x0cb \xff\xfe\x85 \xe2\x80\xa8\r\nssh-rsa AAAAB3 the last"
     authorized_keys_file(tmp_path).write_bytes(others + end)
     context = RecordingContext(tmp_path)
@@ -128,7 +128,7 @@ def test_lines_of_others_stay_byte_for_byte(tmp_path: Path, end: bytes) -> None:
     assert authorized_keys_file(tmp_path).read_bytes() == others + b"\n"
 
 
-def test_a_key_that_was_left_behind_goes_and_one_that_still_counts_stays(tmp_path: Path) -> None:
+def test_expired_key_is_removed_and_valid_keys_stay(tmp_path: Path) -> None:
     def line(n: int, in_s: float) -> str:
         until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + in_s))
         return f'restrict,expiry-time="{until}",command="true" {ssh_key(n)} sparkwright-copy'
@@ -141,7 +141,7 @@ def test_a_key_that_was_left_behind_goes_and_one_that_still_counts_stays(tmp_pat
     ]
 
 
-def test_mode_owner_and_a_symbolic_link_stay(tmp_path: Path) -> None:
+def test_mode_owner_and_symbolic_link_are_kept(tmp_path: Path) -> None:
     real = tmp_path / "dotfiles" / "keys"
     real.parent.mkdir()
     real.write_bytes(OWN_KEY_LINE)
@@ -157,7 +157,7 @@ def test_mode_owner_and_a_symbolic_link_stay(tmp_path: Path) -> None:
     assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
 
 
-def test_a_file_that_is_not_there_yet_is_made_for_its_user_only(tmp_path: Path) -> None:
+def test_new_authorized_keys_file_is_private(tmp_path: Path) -> None:
     CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
     file = tmp_path / ".ssh/authorized_keys"
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -175,24 +175,24 @@ def test_a_file_that_is_not_there_yet_is_made_for_its_user_only(tmp_path: Path) 
         "# x",
     ],
 )
-def test_a_key_of_a_stranger_is_one_key_and_nothing_else(tmp_path: Path, public_key: str) -> None:
+def test_invalid_public_keys_are_refused(tmp_path: Path, public_key: str) -> None:
     with pytest.raises(Refused, match="not a public key"):
         CopyKey().run(CopyKey.Args(public_key, "true"), RecordingContext(tmp_path))
     assert not (tmp_path / ".ssh").exists()
 
 
-def test_a_command_is_one_line(tmp_path: Path) -> None:
+def test_command_with_a_line_break_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="must be one line"):
         CopyKey().run(CopyKey.Args(ssh_key(1), f'true" {ssh_key(2)}\nx'), RecordingContext(tmp_path))
 
 
-def test_a_folder_in_its_place_is_a_sentence(tmp_path: Path) -> None:
+def test_folder_instead_of_authorized_keys_is_reported(tmp_path: Path) -> None:
     authorized_keys_file(tmp_path).mkdir()
     with pytest.raises(Failed, match=r"cannot read .*authorized_keys: Is a directory"):
         CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
 
 
-def test_nobody_else_can_hold_the_lock_of_the_keys(tmp_path: Path) -> None:
+def test_lock_of_the_keys_is_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))

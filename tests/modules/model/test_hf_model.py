@@ -90,7 +90,7 @@ def fetch_model(context: RecordingContext, transfer: Any = "plain", **fields: An
 
 
 @pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
-def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
+def test_model_is_fetched_once_and_completely(
     context: RecordingContext, hub: tuple[FlakyHub, Server], transfer: str
 ) -> None:
     first = fetch_model(context, transfer)
@@ -102,7 +102,7 @@ def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
     assert hub[0].asked == options
 
 
-def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(context: RecordingContext) -> None:
+def test_file_with_a_wrong_byte_is_fetched_again(context: RecordingContext) -> None:
     fetch_model(context)
     path = context.machine.home / "m" / SHARD
     data = bytearray(path.read_bytes())
@@ -113,7 +113,7 @@ def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(cont
     assert path.read_bytes() != data
 
 
-def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_there_stays(
+def test_file_missing_in_the_new_revision_is_removed_and_files_of_the_user_stay(
     context: RecordingContext,
 ) -> None:
     fetch_model(context)
@@ -132,7 +132,7 @@ def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_th
     assert not fetch_model(context, commit="b" * 40, files=fewer).changed
 
 
-def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: RecordingContext) -> None:
+def test_removed_file_of_the_verified_revision_is_restored(context: RecordingContext) -> None:
     fetch_model(context)
     entry, folder = lock_model(context), context.machine.home / "m"
     model = {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}
@@ -155,9 +155,7 @@ def restore_model(context: RecordingContext) -> None:
     RestoreModelFiles().run(RestoreModelFiles.Args(), context)
 
 
-def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
-    context: RecordingContext, no_container: None
-) -> None:
+def test_different_files_of_the_same_commit_are_rolled_back(context: RecordingContext, no_container: None) -> None:
     """As one quantisation of a GGUF repository after another."""
     entry, folder = lock_model(context), context.machine.home / "m"
     value, other = ([file for file in entry["files"] if file["path"] != left_out] for left_out in ("README.md", SHARD))
@@ -174,7 +172,7 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     assert not fetch_model(context, commit=entry["commit"], files=value).changed
 
 
-def test_a_revision_that_was_rolled_back_is_no_drift(
+def test_rolled_back_revision_is_not_drift(
     context: RecordingContext, hub: tuple[FlakyHub, Server], no_container: None
 ) -> None:
     fetch_model(context)
@@ -189,7 +187,7 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     assert hub[0].asked == options
 
 
-def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
+def test_revision_that_turns_thinking_off_is_reported_before_the_download(
     context: RecordingContext, hub: tuple[FlakyHub, Server]
 ) -> None:
     fetch_model(context)
@@ -200,7 +198,7 @@ def test_a_revision_that_turns_thinking_off_says_so_before_it_is_fetched(
     assert [text.split(" by default")[0] for text in message["chat template: thinking"]] == ["on", "off"]
 
 
-def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:
+def test_truncated_file_with_its_old_time_is_found(context: RecordingContext) -> None:
     fetch_model(context)
     path = context.machine.home / "m" / SHARD
     old = path.stat()
@@ -209,14 +207,14 @@ def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingCont
     assert fetch_model(context).data["fetched"] == [SHARD]
 
 
-def test_check_mode_names_what_is_missing_and_fetches_nothing(context: RecordingContext) -> None:
+def test_check_mode_lists_missing_files_and_fetches_nothing(context: RecordingContext) -> None:
     context.check = True
     result = fetch_model(context)
     assert (result.changed, len(result.diff)) == (True, 19)
     assert not (context.machine.home / "m").exists()
 
 
-def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_run(
+def test_copy_verified_in_check_mode_is_not_hashed_again(
     context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch_model(context)
@@ -233,14 +231,14 @@ def test_a_complete_copy_that_check_mode_has_proved_is_not_hashed_again_by_the_r
 
 
 @pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
-def test_transfers_that_break_off_are_tried_again(
+def test_interrupted_transfers_are_retried(
     context: RecordingContext, hub: tuple[FlakyHub, Server], transfer: str
 ) -> None:
     hub[0].cuts = 2
     assert len(fetch_model(context, transfer).data["fetched"]) == 19
 
 
-def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_place(
+def test_transfer_that_is_always_interrupted_fails_without_a_partial_file(
     context: RecordingContext, hub: tuple[FlakyHub, Server]
 ) -> None:
     entry = lock_model(context)
@@ -250,19 +248,19 @@ def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_plac
     assert not (context.machine.home / "m" / SHARD).exists()
 
 
-def test_bytes_that_are_not_what_was_pinned_fail_by_name(context: RecordingContext) -> None:
+def test_hash_mismatch_names_the_file(context: RecordingContext) -> None:
     files = [{**file, "sha256": "0" * 64} if file["path"] == SHARD else file for file in lock_model(context)["files"]]
     with pytest.raises(Failed, match=f"hash mismatch twice: {SHARD}"):
         fetch_model(context, files=files)
 
 
-def test_a_full_disk_is_refused_before_a_byte_is_fetched(context: RecordingContext) -> None:
+def test_full_disk_is_refused_before_the_download(context: RecordingContext) -> None:
     files = [{**lock_model(context)["files"][0], "size_bytes": 10**18}]
     with pytest.raises(Failed, match="not enough disk space"):
         fetch_model(context, files=files)
 
 
-def test_a_whole_model_needs_no_hub(context: RecordingContext) -> None:
+def test_complete_model_needs_no_hub(context: RecordingContext) -> None:
     entry = lock_model(context)
     fetch_model(context)
     context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
@@ -276,7 +274,7 @@ def disconnect_hub(context: RecordingContext) -> None:
     context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
 
 
-def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
+def test_complete_copy_is_locked_if_the_hub_is_down(context: RecordingContext) -> None:
     options = lock_model(context)
     fetch_model(context, **options)
     disconnect_hub(context)
@@ -287,7 +285,7 @@ def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(
 
 
 @pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
-def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContext, harm: str) -> None:
+def test_incomplete_copy_is_not_locked_if_the_hub_is_down(context: RecordingContext, harm: str) -> None:
     options = lock_model(context)
     if harm == "never whole":
         rows = [file for file in options["files"] if file["path"] == SHARD]
@@ -315,7 +313,7 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
         ("meta-llama/Llama-3.1-8B-Instruct", "main", "is gated. Accept its license at .*/meta-llama/Llama-3.1-8B-Instruct"),
     ],
 )  # fmt: skip
-def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, result: str) -> None:
+def test_refusals_of_the_hub_are_explained(context: RecordingContext, model: str, revision: str, result: str) -> None:
     with pytest.raises(Failed) as excinfo:
         LockModel().run(LockModel.Args(id=model, revision=revision), context)
     import re
@@ -323,12 +321,12 @@ def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: st
     assert re.search(result, str(excinfo.value))
 
 
-def test_a_gated_model_opens_with_a_token(context: RecordingContext) -> None:
+def test_gated_model_is_locked_with_a_token(context: RecordingContext) -> None:
     context.secrets = {"HF_TOKEN": Secret("hf_x")}
     assert lock_model(context, "meta-llama/Llama-3.1-8B-Instruct")["files"]
 
 
-def test_patterns_choose_the_files(context: RecordingContext) -> None:
+def test_patterns_select_files(context: RecordingContext) -> None:
     args = LockModel.Args(id=MODEL, allow=["*.safetensors"], ignore=["*00001*"])
     files = LockModel().run(args, context).data["files"]
     assert len(files) == 13

@@ -15,7 +15,7 @@ GIB = 2**30
     ("policy", "free_gib", "how"),
     [("drop", 119, "advised"), ("fit", 119, "kept"), ("fit", 100, "advised")],
 )
-def test_it_stays_only_where_the_server_fits_beside_it(
+def test_page_cache_is_kept_only_if_the_server_fits_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any, free_gib: int, how: str
 ) -> None:
     context = RecordingContext(tmp_path)
@@ -27,6 +27,6 @@ def test_it_stays_only_where_the_server_fits_beside_it(
     assert PageCache().run(args, context).data["how"] == how
 
 
-def test_what_nobody_knows_the_need_of_is_dropped(tmp_path: Path) -> None:
+def test_page_cache_is_dropped_if_the_need_is_unknown(tmp_path: Path) -> None:
     args = PageCache.Args(model_dir=str(tmp_path), policy="fit")
     assert PageCache().run(args, RecordingContext(tmp_path)).data["how"] in ("advised", "dropped")

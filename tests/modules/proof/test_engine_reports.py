@@ -39,11 +39,11 @@ def evaluate_log(text: str, **args: Any) -> list[str]:
         ("INFO: Started server process [1]\n", "disabled", "not found"),
     ],
 )
-def test_chunked_prefill_is_read_from_the_dump_and_never_from_silence(log: str, expected: str, verdict: str) -> None:
+def test_chunked_prefill_is_read_from_the_settings_in_the_log(log: str, expected: str, verdict: str) -> None:
     assert evaluate_log(log, chunked_prefill=expected) == [verdict]
 
 
-def test_nothing_is_checked_where_nothing_is_expected() -> None:
+def test_nothing_expected_means_no_checks() -> None:
     assert evaluate_log("") == []
 
 
@@ -60,17 +60,17 @@ def test_patterns_are_expected_and_forbidden(log: str, found: list[str]) -> None
     assert evaluate_log(log, expect_log=[r"NET/IB\b.*RoCE"], forbid_log=["NET/Socket"]) == found
 
 
-def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
+def test_missing_evidence_fails_unless_the_recipe_accepts_it() -> None:
     assert "not found" in engine_reports.failing_verdicts("fail")
     assert engine_reports.failing_verdicts("pass") == ("disproved",)
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(Refused, match="is not a regular expression"):
         PatternSearch(["NET/(IB"])
 
 
-def test_a_line_of_an_earlier_start_does_not_count() -> None:
+def test_lines_of_an_earlier_start_do_not_count() -> None:
     reader, search = LogReader(LOG), PatternSearch(["NET/IB"])
     for line in log_text.iter_lines(HYBRID_ON + NCCL_IB + HYBRID_OFF):
         if reader.feed(line):
@@ -79,7 +79,7 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
     assert search.matches == {}
 
 
-def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
+def test_reduced_context_in_the_log_is_disproved() -> None:
     llama, data = engine.get_engine("llama_cpp"), DATA.parent / "llama-b10068"
     (value,) = engine_reports.find_unmet_requests(
         read_log((data / "capped" / "server.log").read_bytes(), llama.log), llama

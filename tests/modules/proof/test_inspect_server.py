@@ -109,7 +109,7 @@ def wait_for_answer(api: Any, container_id: str, spec: ContainerSpec) -> None:
     raise AssertionError(api.logs(container_id).decode())
 
 
-def test_a_server_as_the_recipe_says_is_held_to_the_recipe(served: ServedContainer) -> None:
+def test_server_that_matches_the_recipe_is_compared_with_it(served: ServedContainer) -> None:
     result = served.look()
     assert (result.failed, result.data["drift"], result.data["id"]) == (False, [], served.id)
     assert (result.data["flags"]["max-num-seqs"], result.data["model_dir"]) == ("8", str(served.model))
@@ -120,7 +120,7 @@ def test_a_server_as_the_recipe_says_is_held_to_the_recipe(served: ServedContain
     assert result.data["expected"]["baseline_key"] == SERVE["baseline_key"]
 
 
-def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(served: ServedContainer) -> None:
+def test_changed_server_is_reported_by_field_and_compared_with_its_own_record(served: ServedContainer) -> None:
     other = dataclasses.replace(
         served.spec,
         image=f"{served.spec.name}:v2@sha256:{'b' * 64}",
@@ -143,7 +143,7 @@ def test_another_one_is_named_field_by_field_and_held_to_what_is_known_of_it(ser
     assert [item["field"] for item in renamed.data["drift"]] == ["name"]
 
 
-def test_without_a_server_it_says_why(served: ServedContainer) -> None:
+def test_missing_server_is_explained(served: ServedContainer) -> None:
     served.api.stop(served.id, timeout=5)
     ended = served.look()
     assert (ended.failed, ended.data["evidence"] != []) == (True, True)

@@ -62,12 +62,12 @@ def test_only_a_token_is_an_answer(tmp_path: Path, schedule: dict[str, Any], sil
 
 
 @pytest.mark.parametrize("schedule", [{"status": 400}, {"model": "other"}, {"api_key": "right"}])
-def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedule: dict[str, Any]) -> None:
+def test_problem_that_a_restart_would_not_fix_is_a_failure(tmp_path: Path, schedule: dict[str, Any]) -> None:
     with serving(Schedule(**schedule)) as server:
         assert check_liveness(tmp_path, server.url).failed
 
 
-def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
+def test_server_that_generates_for_other_clients_is_not_restarted(tmp_path: Path) -> None:
     """A stream is answered all the while; a request that comes now waits in the queue."""
     with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
         body = {**openai_api.build_request(HTTP, "m", "hello", 100_000), "stream": True}
@@ -86,7 +86,7 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])
-def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, silent: bool) -> None:
+def test_crash_loop_is_not_waited_for(tmp_path: Path, restarts: int, silent: bool) -> None:
     """Seen a second after Docker started it again."""
     result = check_liveness(tmp_path, NOBODY, age_s=1, restarts=restarts)
     assert result.data["silent"] is silent, result.msg
@@ -103,7 +103,7 @@ def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, sil
         (10, {"measured": {"ready_s": 100.0}, "since": 4e9}, True),  # it has answered in this very start
     ],
 )
-def test_a_start_is_waited_for_as_long_as_it_may_take(
+def test_start_is_waited_for_within_its_limit(
     tmp_path: Path, age_s: float, good: dict[str, Any] | None, silent: bool
 ) -> None:
     result = check_liveness(tmp_path, NOBODY, age_s=age_s, good=good)
@@ -121,12 +121,12 @@ def check_health(tmp_path: Path, *, requested_model: str = "m", key: str = "", *
         return VerifyHealth().run(VerifyHealth.Args(base_url=server.url, model=requested_model, timeout_s=1), context)
 
 
-def test_a_server_that_generates_is_ready(tmp_path: Path) -> None:
+def test_server_that_generates_is_ready(tmp_path: Path) -> None:
     result = check_health(tmp_path)
     assert (result.failed, result.data["verdict"], result.data["version"]) == (False, "ready", "0.32.0")
 
 
-def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
+def test_thinking_instead_of_content_is_reported(tmp_path: Path) -> None:
     result = check_health(tmp_path, kind="reasoning")
     assert result.data["thinks"]
     assert "content stays null" in result.msg
@@ -144,20 +144,20 @@ def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
         ({"api_key": "right"}, "unauthorized"),
     ],
 )
-def test_what_is_wrong_has_a_name(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
+def test_each_problem_has_a_verdict(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
     result = check_health(tmp_path, requested_model="" if plan.get("api_key") else "m", **plan)
     assert (result.failed, result.data["verdict"]) == (True, verdict)
 
 
-def test_an_error_under_200_is_told_in_the_servers_words(tmp_path: Path) -> None:
+def test_error_with_status_200_is_reported_in_the_words_of_the_server(tmp_path: Path) -> None:
     result = check_health(tmp_path, error_at=0)
     assert result.msg == "the test request failed with 200: EngineCore encountered an issue."
 
 
-def test_the_api_key_is_used(tmp_path: Path) -> None:
+def test_api_key_is_used(tmp_path: Path) -> None:
     assert check_health(tmp_path, key="right", api_key="right").data["verdict"] == "ready"
 
 
-def test_nobody_there_is_loading(tmp_path: Path) -> None:
+def test_unreachable_server_is_loading(tmp_path: Path) -> None:
     args = VerifyHealth.Args(base_url="http://127.0.0.1:1")
     assert VerifyHealth().run(args, RecordingContext(tmp_path)).data["verdict"] == "loading"

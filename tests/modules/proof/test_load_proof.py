@@ -44,7 +44,7 @@ def load_depth_rates(context: RecordingContext) -> dict[str, float]:
     return dict(json.loads(path.read_text())["about"]["depth"])
 
 
-def test_first_rates_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
+def test_first_depth_rates_are_stored_and_later_rates_compared(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     save_baseline(context, HTTP)
     with serving(Schedule(**FAST)) as server:
@@ -59,7 +59,7 @@ def test_first_rates_are_kept_and_later_ones_held_against_them(tmp_path: Path) -
     assert load_depth_rates(context)["2048"] == 1e6
 
 
-def test_without_a_baseline_nothing_is_kept_or_compared(tmp_path: Path) -> None:
+def test_depth_rates_without_a_baseline_are_not_stored(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         result = measure_depths(server, context, 280.0, 250.0)
@@ -67,14 +67,14 @@ def test_without_a_baseline_nothing_is_kept_or_compared(tmp_path: Path) -> None:
     assert not list(context.state.path.glob("baselines/*"))
 
 
-def test_what_does_not_fit_into_the_time_is_left_out_and_said(tmp_path: Path) -> None:
+def test_depth_beyond_the_time_limit_is_reported_as_not_measured(tmp_path: Path) -> None:
     with serving(Schedule(**FAST)) as server:
         result = measure_depths(server, make_context(tmp_path), 8.0, most_seconds=3.0)
     assert [row["tok_per_s"] is None for row in result.data["rates"]] == [False, True]
     assert "behind 2048 tokens not measured in time" in result.msg
 
 
-def test_a_recipe_s_depths_reach_as_far_as_its_context(tmp_path: Path) -> None:
+def test_depths_of_a_recipe_are_limited_by_its_context(tmp_path: Path) -> None:
     text = "vllm: {max-model-len: 16384}\nexpect: {depths: [8k, 32768]}\n"
     serve = recipe.scope(Host("spark1", "spark1"), "me", load_recipe(tmp_path, text), {"image": None, "model": None})[
         "serve"
@@ -84,12 +84,12 @@ def test_a_recipe_s_depths_reach_as_far_as_its_context(tmp_path: Path) -> None:
         load_recipe(tmp_path, "vllm: {}\nexpect: {depths: [64]}\n")
 
 
-def test_a_first_rate_below_half_of_the_short_one_is_doubtful() -> None:
+def test_first_depth_rate_below_half_of_the_short_rate_is_noted() -> None:
     assert "check the attention backend" in format_rates([Rate(8192, 20.0)], 47.0)
     assert "check the attention backend" not in format_rates([Rate(8192, 40.0)], 47.0)
 
 
-def test_what_a_baseline_keeps_is_read_as_numbers_only() -> None:
+def test_stored_depth_rates_are_read_as_numbers_only() -> None:
     assert parse_rates({"8192": 40.0, "x": "y", "1": True, "2": -1}) == {"8192": 40.0}
     assert parse_rates(None) == {}
     assert describe_rate_drops([Rate(8192, 29.0)], {"8192": 40.0}) and not describe_rate_drops(

@@ -46,7 +46,7 @@ def verdicts_and_fixes(result: Result) -> dict[str, tuple[str, str]]:
     return {check["check"]: (check["verdict"], check["fix"]) for check in result.data["checks"]}
 
 
-def test_a_server_with_the_right_parsers_passes_all(start_server: Any, tmp_path: Path) -> None:
+def test_server_with_the_right_parsers_passes_all_probes(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(
         start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3"), tmp_path, *ALL
     )
@@ -55,7 +55,7 @@ def test_a_server_with_the_right_parsers_passes_all(start_server: Any, tmp_path:
     assert result.data["thinking_field"] == "reasoning"
 
 
-def test_a_tool_call_that_a_wrong_parser_leaves_in_the_text_names_the_parser(start_server: Any, tmp_path: Path) -> None:
+def test_tool_call_left_in_the_text_names_the_parser_flag(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(QWEN35_CONFIG, *TOOLS, "hermes"), tmp_path, "tool_call")
     assert result.failed
     assert "came as text in the content: '<tool_call>" in result.msg
@@ -69,14 +69,14 @@ def test_tools_that_the_server_refuses_name_both_flags(start_server: Any, tmp_pa
     assert "--enable-auto-tool-choice" in result.fix
 
 
-def test_thinking_without_a_parser_is_found_in_the_content(start_server: Any, tmp_path: Path) -> None:
+def test_thinking_in_the_content_names_the_parser_flag(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(QWEN35_CONFIG), tmp_path, "reasoning")
     assert result.failed
     assert "the thinking is in the content" in result.msg
     assert "--reasoning-parser" in result.fix
 
 
-def test_a_parser_that_takes_all_text_is_named_for_null_content(start_server: Any, tmp_path: Path) -> None:
+def test_null_content_names_the_parser_flag(start_server: Any, tmp_path: Path) -> None:
     server = start_server(QWEN35_CONFIG, "--reasoning-parser", "qwen3")
     server.fault = "content-null"
     result = run_probes(server, tmp_path, "reasoning", "json_schema")
@@ -86,21 +86,21 @@ def test_a_parser_that_takes_all_text_is_named_for_null_content(start_server: An
     assert "--reasoning-parser" in result.fix
 
 
-def test_a_picture_for_a_model_that_sees_none_is_refused_by_name(start_server: Any, tmp_path: Path) -> None:
+def test_image_for_a_text_model_is_refused(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(LLAMA), tmp_path, "image")
     assert result.failed
     assert "is not a multimodal model" in result.msg
     assert "--limit-mm-per-prompt" in result.fix
 
 
-def test_an_answer_that_does_not_come_is_inconclusive_and_stops_nothing(start_server: Any, tmp_path: Path) -> None:
+def test_missing_answer_is_inconclusive(start_server: Any, tmp_path: Path) -> None:
     server = start_server(QWEN35_CONFIG)
     server.fault = "wedge"
     result = run_probes(server, tmp_path, "json_schema", timeout_s=0.3)
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "inconclusive")
 
 
-def test_a_vector_of_another_length_fails(start_server: Any, tmp_path: Path) -> None:
+def test_embedding_of_another_length_fails(start_server: Any, tmp_path: Path) -> None:
     server = start_server({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
     assert not run_probes(server, tmp_path, {"embedding_dimension": 64}).failed
     result = run_probes(server, tmp_path, {"embedding_dimension": 1024})
@@ -108,7 +108,7 @@ def test_a_vector_of_another_length_fails(start_server: Any, tmp_path: Path) -> 
     assert "64 numbers instead of 1024" in result.msg
 
 
-def test_without_probes_no_server_is_asked(tmp_path: Path) -> None:
+def test_no_request_without_probes(tmp_path: Path) -> None:
     args = Probes.Args(base_url="http://127.0.0.1:1", model="m")
     assert Probes().run(args, RecordingContext(tmp_path)).data["verdict"] == NOT_REQUESTED
 
@@ -117,7 +117,7 @@ def test_without_probes_no_server_is_asked(tmp_path: Path) -> None:
     ("fault", "check"),
     [("tool-stream", "tool_call, streamed"), ("many-tools", "tool_call, 40 tools, streamed")],
 )
-def test_a_tool_call_that_fails_only_as_clients_ask_for_it_is_found(
+def test_tool_call_that_fails_only_in_streams_or_with_many_tools_is_found(
     start_server: Any, tmp_path: Path, fault: str, check: str
 ) -> None:
     server = start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
@@ -129,7 +129,7 @@ def test_a_tool_call_that_fails_only_as_clients_ask_for_it_is_found(
     assert "came as text in the content" in result.msg
 
 
-def test_the_other_apis_are_asked_as_their_clients_do(start_server: Any, tmp_path: Path) -> None:
+def test_messages_and_responses_apis_are_probed(start_server: Any, tmp_path: Path) -> None:
     server = start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder", "--reasoning-parser", "qwen3")
     result = run_probes(server, tmp_path, "reasoning", "messages", "responses")
     assert not result.failed, result.msg
@@ -149,7 +149,7 @@ def test_the_other_apis_are_asked_as_their_clients_do(start_server: Any, tmp_pat
         ("messages", (*TOOLS, "hermes"), "the tool call came as text in the content"),
     ],
 )
-def test_a_tool_call_that_another_api_does_not_give_is_found(
+def test_tool_call_that_fails_in_another_api_is_found(
     start_server: Any, tmp_path: Path, api: str, words: tuple[str, ...], evidence: str
 ) -> None:
     result = run_probes(start_server(QWEN35_CONFIG, *words), tmp_path, api)
@@ -166,7 +166,7 @@ def test_thinking_in_the_text_of_a_message_names_the_parser(start_server: Any, t
     assert verdict == "disproved" and "--reasoning-parser" in fix
 
 
-def test_a_server_without_an_api_is_told_the_release_that_has_it(
+def test_missing_api_names_the_release_that_has_it(
     start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
@@ -176,7 +176,7 @@ def test_a_server_without_an_api_is_told_the_release_that_has_it(
     assert "vLLM supports /v1/messages since 0.11.2" in result.fix
 
 
-def test_a_probe_is_named_once_however_often_it_was_asked(start_server: Any, tmp_path: Path) -> None:
+def test_each_probe_is_named_once(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
     assert result.msg == "answers: tool_call, json_schema"
     assert {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"} <= set(
@@ -184,7 +184,7 @@ def test_a_probe_is_named_once_however_often_it_was_asked(start_server: Any, tmp
     )
 
 
-def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(start_server: Any, tmp_path: Path) -> None:
+def test_notes_about_prompts_do_not_fail(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(QWEN35_CONFIG, "--reasoning-parser", "qwen3"), tmp_path, "reasoning")
     assert not result.failed
     assert result.data["notes"] == ["it drops the thinking of earlier turns"]
@@ -194,7 +194,7 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(start
 
 
 @pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])
-def test_a_picture_out_of_reach_that_is_the_servers_fault_is_a_note(status: int, noted: bool) -> None:
+def test_unreachable_image_is_a_note_if_the_server_fails(status: int, noted: bool) -> None:
     (probe,) = (variant for variant in content.IMAGE_VARIANTS if variant.optional)
     outcome = probes._evaluate_reply(probe, Reply(status, "cannot connect" if status != 200 else "", {}), 5)
     assert (outcome.verdict, bool(outcome.note)) == ("proved", noted)

@@ -91,13 +91,13 @@ def check_reference_text(teller: ScriptedServer, home: Path, **arguments: Any) -
     return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
 
 
-def test_the_first_text_is_the_reference_and_the_next_is_held_to_it(server: ScriptedServer, tmp_path: Path) -> None:
+def test_first_text_becomes_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
     assert check_reference_text(server, tmp_path).data["verdict"] == "new reference"
     again = check_reference_text(server, tmp_path)
     assert (again.failed, again.exit, again.data["verdict"]) == (False, None, "same")
 
 
-def test_another_text_fails_with_both_texts_and_where_they_part(server: ScriptedServer, tmp_path: Path) -> None:
+def test_another_text_fails_with_both_texts_and_their_difference(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one zwei drei"]
     result = check_reference_text(server, tmp_path)
@@ -110,9 +110,7 @@ def test_another_text_fails_with_both_texts_and_where_they_part(server: Scripted
     assert check_reference_text(server, tmp_path).failed, "a failed text must not become the reference"
 
 
-def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+def test_one_different_text_of_three_is_inconclusive(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one two three", "one two three", "one zwei drei"]
     server.request_count = 0
@@ -120,7 +118,7 @@ def test_one_text_of_three_that_differs_is_inconclusive_and_the_run_goes_on(
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
 
 
-def test_another_image_model_or_argument_has_its_own_reference(server: ScriptedServer, tmp_path: Path) -> None:
+def test_another_model_has_its_own_reference(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one zwei drei"]
     assert (
@@ -129,7 +127,7 @@ def test_another_image_model_or_argument_has_its_own_reference(server: ScriptedS
     )
 
 
-def test_the_reference_outlives_a_member_that_was_replaced(server: ScriptedServer, tmp_path: Path) -> None:
+def test_reference_is_kept_when_a_member_is_replaced(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
     assert (
         check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"]
@@ -137,28 +135,26 @@ def test_the_reference_outlives_a_member_that_was_replaced(server: ScriptedServe
     )
 
 
-def test_a_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
+def test_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one zwei drei"]
     assert check_reference_text(server, tmp_path, new_baseline=True).data["verdict"] == "new reference"
     assert check_reference_text(server, tmp_path).data["verdict"] == "same"
 
 
-def test_of_a_server_that_is_not_verified_no_reference_is_kept(server: ScriptedServer, tmp_path: Path) -> None:
+def test_reference_of_an_unverified_server_is_not_stored(server: ScriptedServer, tmp_path: Path) -> None:
     assert check_reference_text(server, tmp_path, record=False).data["verdict"] == "not compared"
     assert check_reference_text(server, tmp_path, baseline_key={}).data["verdict"] == "not compared"
     assert not list(tmp_path.rglob("references/*"))
 
 
-def test_an_error_under_200_fails_in_the_servers_words(server: ScriptedServer, tmp_path: Path) -> None:
+def test_error_with_status_200_fails_in_the_words_of_the_server(server: ScriptedServer, tmp_path: Path) -> None:
     server.texts = [RuntimeError("EngineCore encountered an issue.")]
     result = check_reference_text(server, tmp_path)
     assert (result.failed, "EngineCore encountered an issue." in result.msg) == (True, True)
 
 
-def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+def test_cluster_is_asked_a_long_prompt_if_its_context_has_room(server: ScriptedServer, tmp_path: Path) -> None:
     pair = {**KEY, "members": ["spark1", "spark2"]}
     result = check_reference_text(server, tmp_path, baseline_key=pair)
     assert (len(result.data["texts"]), result.msg.endswith("recorded (4 prompts)")) == (4, True)
@@ -173,7 +169,7 @@ def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(
 GARBLED = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
 
 
-def test_a_first_text_that_is_garbage_fails_and_is_not_kept(server: ScriptedServer, tmp_path: Path) -> None:
+def test_garbage_fails_and_does_not_become_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
     server.texts = list(GARBLED)
     result = check_reference_text(server, tmp_path, answers="judged")
     assert (result.failed, result.data["verdict"]) == (True, "garbage")
@@ -187,7 +183,9 @@ def test_a_first_text_that_is_garbage_fails_and_is_not_kept(server: ScriptedServ
     ("right", "verdict"),
     [(12, "new reference"), (7, "new reference"), (6, "doubtful"), (2, "doubtful"), (1, "garbage")],
 )
-def test_few_right_answers_are_no_reference(server: ScriptedServer, tmp_path: Path, right: int, verdict: str) -> None:
+def test_few_right_answers_are_not_a_reference(
+    server: ScriptedServer, tmp_path: Path, right: int, verdict: str
+) -> None:
     server.texts, server.right = ["A sentence of its own, which answers no question at all."], right
     result = check_reference_text(server, tmp_path, answers="judged")
     assert result.data["verdict"] == verdict
@@ -195,9 +193,7 @@ def test_few_right_answers_are_no_reference(server: ScriptedServer, tmp_path: Pa
     assert result.failed == (verdict == "garbage")
 
 
-def test_a_model_whose_context_is_shorter_than_the_longest_question_is_judged_by_the_others(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+def test_questions_longer_than_the_context_are_ignored(server: ScriptedServer, tmp_path: Path) -> None:
     server.right, server.most_bytes = 11, 1000
     assert check_reference_text(server, tmp_path, answers="judged").data["verdict"] == "new reference"
 
@@ -215,7 +211,7 @@ def check_prefix_cache(tmp_path: Path, flags: dict[str, Any] | None = None, **pl
 
 
 @pytest.mark.parametrize("sightings", [1, 2])
-def test_a_cache_that_works_is_proved(tmp_path: Path, sightings: int) -> None:
+def test_working_prefix_cache_is_proved(tmp_path: Path, sightings: int) -> None:
     result = check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=sightings, prefill_s=1.0)
     assert result.data["verdict"] == "hits"
     assert result.data["hit_share"] == 1.0
@@ -224,27 +220,27 @@ def test_a_cache_that_works_is_proved(tmp_path: Path, sightings: int) -> None:
     assert first["ttft_s"] >= 0.15, "the first request waits for its prefill: 1 ms a token"
 
 
-def test_a_cache_that_never_hits_fails_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_prefix_cache_without_hits_fails_if_requested(tmp_path: Path) -> None:
     assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=99).failed
     result = check_prefix_cache(tmp_path, {}, prefix_block=64, sightings=99)
     assert (result.failed, result.data["verdict"]) == (False, "no hits")
 
 
-def test_turned_off_is_said_without_a_request(tmp_path: Path) -> None:
+def test_disabled_prefix_cache_is_reported(tmp_path: Path) -> None:
     assert check_prefix_cache(tmp_path, prefix_block=64, prefix_caching="False").data["verdict"] == "off"
     assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, prefix_caching="False").failed
 
 
-def test_a_server_without_counters_is_unknown(tmp_path: Path) -> None:
+def test_prefix_cache_without_counters_is_unknown(tmp_path: Path) -> None:
     result = check_prefix_cache(tmp_path, CACHING_ON)
     assert (result.failed, result.data["verdict"]) == (False, "unknown")
 
 
-def test_a_stream_that_breaks_off_fails(tmp_path: Path) -> None:
+def test_interrupted_stream_fails(tmp_path: Path) -> None:
     assert check_prefix_cache(tmp_path, prefix_block=64, error_at=1).failed
 
 
-def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
+def test_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.001, prefix_block=64)) as server:
         count = server._count_cached
         server._count_cached = lambda prompt: count(prompt) + count("of somebody else " * 50) * 0  # type: ignore[method-assign]
@@ -265,7 +261,5 @@ def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
         ("llama_cpp", {"no-cache-prompt": True}, False),
     ],
 )
-def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
-    name: str, flags: dict[str, Any], asked: bool
-) -> None:
+def test_prefix_cache_is_requested_by_the_flag_of_each_engine(name: str, flags: dict[str, Any], asked: bool) -> None:
     assert prefix_cache.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is asked

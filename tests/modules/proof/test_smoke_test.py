@@ -57,7 +57,7 @@ def run_smoke_test(server: ExactServer, context: RecordingContext, **arguments: 
     return SmokeTest().run(SmokeTest.Args(**args), context)
 
 
-def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -> None:
+def test_baseline_of_an_unknown_server_is_not_stored(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         result = run_smoke_test(server, context, baseline_key={})
@@ -65,7 +65,7 @@ def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -
     assert not list(context.state.path.glob("baselines/*"))
 
 
-def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
+def test_smoke_test_sends_nothing_during_another_measurement(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         with lock.acquire_measurement(context.state, "run-2", "Verify"):
@@ -74,7 +74,7 @@ def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
     assert (result.exit, "Verify is in progress on this host (run run-2)" in result.msg) == (Exit.INCONCLUSIVE, True)
 
 
-def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: Path) -> None:
+def test_first_run_creates_the_baseline_and_later_runs_are_compared(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         first, second = run_smoke_test(server, context), run_smoke_test(server, context)
@@ -86,7 +86,7 @@ def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: P
     assert third.data["verdict"] == "regression"
 
 
-def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
+def test_garbage_collection_pauses_while_tokens_arrive(tmp_path: Path) -> None:
     context, collected_s = make_context(tmp_path), list[float]()
 
     def collecting(phase: str, info: dict[str, int]) -> None:
@@ -106,7 +106,7 @@ def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
     assert not [at for at in collected_s if streams[0][0][0] < at < streams[-1][-1][0]]
 
 
-def test_a_failing_run_never_becomes_the_baseline(tmp_path: Path) -> None:
+def test_failed_run_does_not_become_the_baseline(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
         assert run_smoke_test(server, context, tok_per_s=300).data["verdict"] == "misconfigured"
@@ -114,7 +114,7 @@ def test_a_failing_run_never_becomes_the_baseline(tmp_path: Path) -> None:
         assert run_smoke_test(server, context, tok_per_s=300).data["verdict"] == "new baseline"
 
 
-def test_a_new_baseline_is_only_taken_when_asked_for(tmp_path: Path) -> None:
+def test_baseline_is_replaced_only_on_request(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         run_smoke_test(server, context)
@@ -135,7 +135,7 @@ def test_a_new_baseline_is_only_taken_when_asked_for(tmp_path: Path) -> None:
         ({"env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}}, False),
     ],
 )
-def test_what_makes_figures_comparable(tmp_path: Path, changed: dict[str, Any], same: bool) -> None:
+def test_comparable_configurations_share_a_baseline(tmp_path: Path, changed: dict[str, Any], same: bool) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         run_smoke_test(server, context)
@@ -143,7 +143,7 @@ def test_what_makes_figures_comparable(tmp_path: Path, changed: dict[str, Any], 
     assert verdict == ("proved" if same else "new baseline")
 
 
-def test_the_order_of_arguments_does_not_count(tmp_path: Path) -> None:
+def test_order_of_arguments_is_ignored(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     value = {**KEY, "command": ["m", "--max-num-seqs", "8", "--enforce-eager"]}
     other = {**KEY, "command": ["m", "--enforce-eager", "--max-num-seqs", "8"]}
@@ -152,7 +152,7 @@ def test_the_order_of_arguments_does_not_count(tmp_path: Path) -> None:
         assert run_smoke_test(server, context, baseline_key=other).data["verdict"] == "proved"
 
 
-def test_a_new_key_is_set_beside_the_nearest_one(tmp_path: Path) -> None:
+def test_new_baseline_is_compared_with_the_nearest_one(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST)) as server:
         run_smoke_test(server, context)
@@ -160,7 +160,7 @@ def test_a_new_key_is_set_beside_the_nearest_one(tmp_path: Path) -> None:
     assert "with another image" in result.msg
 
 
-def test_requests_of_others_make_it_inconclusive_before_it_begins(tmp_path: Path) -> None:
+def test_running_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, running=2)) as server:
         result = run_smoke_test(server, make_context(tmp_path))
         assert (result.failed, result.exit) == (True, Exit.INCONCLUSIVE)
@@ -169,9 +169,7 @@ def test_requests_of_others_make_it_inconclusive_before_it_begins(tmp_path: Path
 
 
 @pytest.mark.parametrize("busy", [{"running": 2}, {"ghost": 20}], ids=["before it begins", "meanwhile"])
-def test_in_a_swap_an_inconclusive_measurement_is_reported_and_gives_no_figure(
-    tmp_path: Path, busy: dict[str, int]
-) -> None:
+def test_inconclusive_measurement_in_a_deploy_is_reported_without_a_rate(tmp_path: Path, busy: dict[str, int]) -> None:
     with serving(Schedule(**FAST, **busy)) as server:
         result = run_smoke_test(server, make_context(tmp_path), unclear="report")
     assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
@@ -179,13 +177,13 @@ def test_in_a_swap_an_inconclusive_measurement_is_reported_and_gives_no_figure(
     assert result.data["tok_per_s"] is None
 
 
-def test_in_a_swap_a_slow_server_is_still_a_failure(tmp_path: Path) -> None:
+def test_slow_server_fails_in_a_deploy(tmp_path: Path) -> None:
     with serving(Schedule(**FAST)) as server:
         assert run_smoke_test(server, make_context(tmp_path), unclear="report", tok_per_s=1_000_000).failed
 
 
 @pytest.mark.parametrize(("ghost", "doubted"), [(0, False), (20, True), (-3, True)])
-def test_the_servers_own_count_must_agree(tmp_path: Path, ghost: int, doubted: bool) -> None:
+def test_token_count_of_the_server_must_agree(tmp_path: Path, ghost: int, doubted: bool) -> None:
     with serving(Schedule(**FAST, ghost=ghost)) as server:
         result = run_smoke_test(server, make_context(tmp_path))
     assert (result.exit is Exit.INCONCLUSIVE) is doubted
@@ -193,19 +191,19 @@ def test_the_servers_own_count_must_agree(tmp_path: Path, ghost: int, doubted: b
         assert "the server counted" in result.msg
 
 
-def test_a_server_without_counters_is_measured_all_the_same(tmp_path: Path) -> None:
+def test_server_without_counters_is_measured(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, metrics=False)) as server:
         assert run_smoke_test(server, make_context(tmp_path)).data["verdict"] == "new baseline"
 
 
-def test_a_host_that_is_held_at_a_low_clock_is_not_a_regression(tmp_path: Path) -> None:
+def test_host_with_a_low_clock_is_not_a_regression(tmp_path: Path) -> None:
     with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
         result = run_smoke_test(server, make_context(tmp_path, clock=851), tok_per_s=300)
     assert (result.exit, result.data["verdict"]) == (Exit.INCONCLUSIVE, "host degraded")
     assert "851 MHz" in result.msg
 
 
-def test_a_normal_clock_is_kept_with_the_baseline(tmp_path: Path) -> None:
+def test_normal_clock_is_stored_with_the_baseline(tmp_path: Path) -> None:
     context = make_context(tmp_path, clock=2411)
     with serving(Schedule(**FAST)) as server:
         result = run_smoke_test(server, context)
@@ -214,7 +212,7 @@ def test_a_normal_clock_is_kept_with_the_baseline(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["clock_mhz"] == 2411
 
 
-def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tmp_path: Path) -> None:
+def test_very_slow_server_fails_quickly_with_likely_causes(tmp_path: Path) -> None:
     began_s = time.monotonic()
     with serving(Schedule(first_s=0.1, gap_s=1 / 5.7, chunks=10_000)) as server:
         result = run_smoke_test(server, make_context(tmp_path, clock=2411), tok_per_s=47, tokens=128)
@@ -226,7 +224,7 @@ def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tm
     assert all(cause["evidence"] for cause in result.data["causes"])
 
 
-def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
+def test_rate_above_the_memory_bandwidth_is_invalid(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"hidden_size": 8, "num_hidden_layers": 1}))
@@ -240,7 +238,7 @@ def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
     assert result.data["verdict"] == "invalid"
 
 
-def test_the_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
+def test_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
     config = {"text_config": {"hidden_size": 8, "num_hidden_layers": 1, "num_experts": 256, "num_experts_per_tok": 8}}
     tensors = [
         ("model.layers.0.mlp.experts.0.up_proj.weight", 256_000),
@@ -254,7 +252,7 @@ def test_the_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
     assert roofline.ceiling("NVIDIA H100", 3_650_000_000) is None
 
 
-def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
+def test_api_key_is_used_and_never_shown(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     context.secrets = {"VLLM_API_KEY": Secret("sesame-opens")}
     with serving(Schedule(**FAST, api_key="sesame-opens")) as server:
@@ -263,14 +261,14 @@ def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
     assert "sesame" not in json.dumps([result.registered(), context.events])
 
 
-def test_a_stream_that_breaks_off_is_a_failure_with_the_servers_words(tmp_path: Path) -> None:
+def test_interrupted_stream_fails_in_the_words_of_the_server(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, error_at=5)) as server:
         result = run_smoke_test(server, make_context(tmp_path))
     assert result.failed
     assert "EngineCore encountered an issue" in result.msg
 
 
-def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> None:
+def test_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[60.0])) as server:  # slow, so that a busy machine adds little
         run_smoke_test(server, context)
@@ -280,7 +278,7 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
     assert defaults.SMOKE_TOKENS == 128
 
 
-def test_a_busy_gpu_at_little_power_is_told() -> None:
+def test_busy_gpu_with_little_power_is_reported() -> None:
     waiting = gpu_sampler.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
     assert waiting.describe_stall(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
     assert waiting.describe_stall(30.0) == waiting.describe_stall(None) == ""
@@ -293,7 +291,7 @@ SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp",
 
 
 @pytest.mark.parametrize(("held_up", "verdict"), [(2, "new baseline"), (3, "inconclusive")])
-def test_it_measures_again_while_the_client_was_held_up(
+def test_measurement_is_repeated_while_the_client_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_up: int, verdict: str
 ) -> None:
     context, measurements = make_context(tmp_path), []
@@ -309,7 +307,7 @@ def test_it_measures_again_while_the_client_was_held_up(
     assert (result.data["verdict"], len(measurements)) == (verdict, 3), result.msg
 
 
-def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails(tmp_path: Path) -> None:
+def test_acceptance_by_position_is_stored_and_a_drop_fails(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
         first = run_smoke_test(server, context, baseline_key=SPECULATING)
@@ -329,7 +327,7 @@ def test_acceptance_by_position_is_kept_with_the_baseline_and_a_fallen_one_fails
     assert any("few draft tokens are accepted" in row for row in fell.data["evidence"])
 
 
-def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Path) -> None:
+def test_speculation_that_fails_with_a_temperature_creates_no_baseline(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     with serving(Schedule(**FAST, accepts=[0.8], greedy_only=True)) as server:
         result = run_smoke_test(server, context, baseline_key=SPECULATING)
@@ -342,7 +340,7 @@ def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Pa
     assert len(list(context.state.path.glob("baselines/*.json"))) == 1
 
 
-def test_speculation_is_probed_with_one_stream_and_eight_at_both_temperatures(tmp_path: Path) -> None:
+def test_speculation_is_probed_with_one_and_eight_streams_at_both_temperatures(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, accepts=[0.8])) as server:
         result = run_smoke_test(server, make_context(tmp_path), baseline_key=SPECULATING)
     cells = [(cell["streams"], cell["temperature"]) for cell in result.data["speculation"]]

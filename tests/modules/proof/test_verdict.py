@@ -32,12 +32,14 @@ def run_verdict(tmp_path: Path, **checks: Any) -> Result:
         ({"a": BAD, "b": SKIPPED}, True, None),
     ],
 )
-def test_a_failure_outweighs_a_doubt(tmp_path: Path, checks: dict[str, Any], failed: bool, code: Exit | None) -> None:
+def test_failure_outweighs_an_inconclusive_check(
+    tmp_path: Path, checks: dict[str, Any], failed: bool, code: Exit | None
+) -> None:
     result = run_verdict(tmp_path, **checks)
     assert (result.failed, result.exit) == (failed, code)
 
 
-def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
+def test_rows_include_unchecked_and_unknown(tmp_path: Path) -> None:
     rows = run_verdict(tmp_path, a=BAD, b=SKIPPED, c=LOG, d=GOOD).data["rows"]
     assert [(row["check"], row["verdict"]) for row in rows] == [
         ("a", "failed"),
@@ -48,7 +50,7 @@ def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
     assert rows[3]["figure"] == "47.2 / 47.0 (+0%) tok/s"
 
 
-def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
+def test_table_fits_the_terminal(tmp_path: Path) -> None:
     long = Result(failed=True, msg="word " * 60, fix="mend it").registered()
     rows = run_verdict(tmp_path, throughput=long, health=GOOD).data["rows"]
     lines = [text for _, text in format_table(rows, TABLES["verdict"][1], 80)]
@@ -56,7 +58,7 @@ def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
     assert any("→ mend it" in text for text in lines)
 
 
-def test_what_the_recipe_does_not_ask_for_is_no_finding(tmp_path: Path) -> None:
+def test_check_that_was_not_requested_is_left_out(tmp_path: Path) -> None:
     aside = Result(msg="not checked: the recipe requests no GPU", data={"verdict": "not asked for"}).registered()
     result = run_verdict(tmp_path, a=GOOD, GPU=aside)
     assert ([row["check"] for row in result.data["rows"]], result.msg) == (["a"], "1 proved")

@@ -41,7 +41,7 @@ def gateway_row(name: str, port: int) -> dict[str, Any]:
     ("at_gateway", "message"),
     [(2, "at least 2 requests aborted after 0 s"), (0, "number of running requests unknown; they are aborted")],
 )
-def test_a_count_of_gateways_only_is_a_minimum(tmp_path: Path, at_gateway: int, message: str) -> None:
+def test_count_of_gateways_only_is_a_minimum(tmp_path: Path, at_gateway: int, message: str) -> None:
     context = OneContainerContext(tmp_path)
     server_operations.ensure_key(context.state)
     row = {"backend": "org::qwen", "server": "one", "status": "DRAIN", "running": at_gateway}

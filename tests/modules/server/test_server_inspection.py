@@ -72,7 +72,7 @@ def test_only_a_token_counts(tmp_path: Path, schedule: dict[str, Any], serves: b
         assert inspect_server(tmp_path, server.url)["serving"] is serves
 
 
-def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path: Path) -> None:
+def test_unverified_server_is_serving_but_not_verified(tmp_path: Path) -> None:
     with serving(Schedule()) as server:
         assert inspect_server(tmp_path, server.url, named="qwen35", verified="")["verified"] is False
         assert inspect_server(tmp_path, server.url)["verified"] is True
@@ -88,12 +88,12 @@ def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path:
         ({}, "publishes no port"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path: Path, about: dict[str, Any], why: str) -> None:
+def test_reason_for_not_serving_is_reported(tmp_path: Path, about: dict[str, Any], why: str) -> None:
     result = inspect_server(tmp_path, "", **about)
     assert (result["serving"], why in result["why"]) == (False, True), result
 
 
-def test_an_engine_that_does_not_answer_is_no_error(tmp_path: Path) -> None:
+def test_unreachable_docker_engine_is_not_an_error(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host=f"unix://{tmp_path}/none.sock")
     result = Serving().run(Serving.Args(name="qwen35"), context)
     assert (result.failed, result.data["serving"]) == (False, False)

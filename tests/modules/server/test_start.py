@@ -40,7 +40,7 @@ def inspect_start(home: Path, log: str, *, age_s: float = 12, restarts: int = 0)
         return InspectServer().run(args, RecordingContext(home, docker_host=docker_host))
 
 
-def test_a_server_that_is_starting_proves_nothing(tmp_path: Path) -> None:
+def test_starting_server_is_inconclusive(tmp_path: Path) -> None:
     result = inspect_start(tmp_path, LOADING)
     assert (result.failed, result.exit) == (True, Exit.INCONCLUSIVE)
     assert re.match(r"qwen35 has been starting for \d+ s \(weights, 0 of 1 shards\); nothing answers at", result.msg), (
@@ -51,14 +51,14 @@ def test_a_server_that_is_starting_proves_nothing(tmp_path: Path) -> None:
     assert verdict.exit == Exit.INCONCLUSIVE and "has been starting for" in verdict.msg
 
 
-def test_a_log_without_a_stage_is_believed_for_as_long_as_a_start_may_take(tmp_path: Path) -> None:
+def test_log_without_a_stage_is_trusted_within_the_start_limit(tmp_path: Path) -> None:
     assert inspect_start(tmp_path, "").exit == Exit.INCONCLUSIVE
     late = inspect_start(tmp_path, "", age_s=601)
     assert (late.failed, late.exit) == (True, None)
 
 
 @pytest.mark.parametrize(("log", "restarts"), [(READY, 0), (FAILED, 0), (LOADING, 1)])
-def test_one_that_was_ready_has_failed_or_was_restarted_is_a_failure(tmp_path: Path, log: str, restarts: int) -> None:
+def test_server_that_was_ready_failed_or_restarted_is_a_failure(tmp_path: Path, log: str, restarts: int) -> None:
     result = inspect_start(tmp_path, log, restarts=restarts)
     assert (result.failed, result.exit) == (True, None)
     assert "nothing answers at" in result.msg

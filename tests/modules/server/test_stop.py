@@ -72,7 +72,7 @@ def _wait_for_loop(container: Any) -> None:
         (_wait_for_loop, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
     ],
 )
-def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
+def test_container_that_is_not_running_is_silent_and_can_be_stopped(
     engine: docker.DockerClient,
     make_container: Callable[[str], Any],
     tmp_path: Path,

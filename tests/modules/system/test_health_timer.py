@@ -37,7 +37,7 @@ def host(tmp_path: Path) -> RecordingContext:
     return RecordingContext(home, root=str(tmp_path / "root"), env=env)
 
 
-def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingContext, tmp_path: Path) -> None:
+def test_crontab_line_is_added_and_removed_without_traces(host: RecordingContext, tmp_path: Path) -> None:
     shown = tmp_path / "textfile"
     shown.mkdir()
     args = HealthTimer.Args(host="spark1", every_s=600, textfile=str(shown))
@@ -58,24 +58,24 @@ def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingConte
     assert not HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
 
 
-def test_in_check_mode_it_only_says_so(host: RecordingContext, tmp_path: Path) -> None:
+def test_check_mode_changes_nothing(host: RecordingContext, tmp_path: Path) -> None:
     host.check = True
     assert HealthTimer().run(HealthTimer.Args(), host).changed
     assert (tmp_path / "table").read_text() == OWN_LINES and not host.state.path.exists()
 
 
-def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingContext) -> None:
+def test_system_timer_is_refused_without_systemd(host: RecordingContext) -> None:
     with pytest.raises(Refused, match="systemd is not running"):
         HealthTimer().run(HealthTimer.Args(system=True), host)
 
 
-def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path: Path) -> None:
+def test_missing_textfile_folder_is_refused(host: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no such directory"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
     assert (tmp_path / "table").read_text() == OWN_LINES
 
 
-def test_only_the_folder_of_the_metrics_changes_where_the_rest_is_kept(host: RecordingContext, tmp_path: Path) -> None:
+def test_textfile_folder_is_changed_and_other_settings_stay(host: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no health timer is installed"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host)
     HealthTimer().run(
@@ -87,6 +87,6 @@ def test_only_the_folder_of_the_metrics_changes_where_the_rest_is_kept(host: Rec
     assert not HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
 
 
-def test_the_sandbox_has_no_clock(tmp_path: Path) -> None:
+def test_sandbox_has_no_scheduler(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="has no scheduler"):
         HealthTimer().run(HealthTimer.Args(), RecordingContext(tmp_path, root=str(tmp_path), sandbox=True))

@@ -90,16 +90,14 @@ def list_servers(tmp_path: Path, *containers: dict[str, Any]) -> list[running_se
     return running_server.list_servers(context)
 
 
-def test_a_container_that_lists_its_models_is_a_server_whoever_started_it(
-    tmp_path: Path, server: ThreadingHTTPServer
-) -> None:
+def test_container_that_lists_models_is_a_server(tmp_path: Path, server: ThreadingHTTPServer) -> None:
     mine = container_attrs("mine", server.server_port, words=("--model", "/models/m"))
     (value,) = list_servers(tmp_path, mine, container_attrs("closed", 1))
     assert (value.name, value.engine, value.port, value.models) == ("mine", "llama_cpp", server.server_port, ["qwen"])
     assert value.model_dir == "/data/m"
 
 
-def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, server: ThreadingHTTPServer) -> None:
+def test_port_on_the_host_network_is_read_from_the_flags(tmp_path: Path, server: ThreadingHTTPServer) -> None:
     words = ("--port", str(server.server_port))
     assert [item.name for item in list_servers(tmp_path, container_attrs("host", 0, network="host", words=words))] == [
         "host"
@@ -116,7 +114,7 @@ def test_on_the_hosts_network_the_port_is_what_the_flags_say(tmp_path: Path, ser
         ((401, {}), {engine.ENGINE_LABEL: "vllm"}, [[]]),
     ],
 )
-def test_another_web_server_is_none_and_one_with_a_key_is_known_by_its_label(
+def test_other_web_servers_are_ignored_unless_labelled(
     tmp_path: Path,
     server: ThreadingHTTPServer,
     message: tuple[int, Any],
@@ -145,14 +143,14 @@ def write_model(folder: Path, name: str = "model.safetensors", size: int = 100) 
         (f".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/{COMMIT}", "hub cache"),
     ],
 )
-def test_a_model_is_found_where_people_keep_it(tmp_path: Path, place: str, kind: str) -> None:
+def test_model_is_found_in_the_usual_places(tmp_path: Path, place: str, kind: str) -> None:
     folder = write_model(tmp_path / place)
     machine = RecordingContext(tmp_path, root=str(tmp_path)).machine
     (value,) = model_folders.find_on_disk(machine, [MODEL], [OWN])
     assert (value.dir, value.place, value.size_bytes) == (str(folder), kind, 100)
 
 
-def test_a_folder_without_weights_or_of_another_model_is_none(tmp_path: Path) -> None:
+def test_folder_without_weights_or_of_another_model_is_ignored(tmp_path: Path) -> None:
     write_model(tmp_path / "models/embedding", "config.json")
     write_model(tmp_path / "models/another")
     write_model(tmp_path / ".cache/huggingface/hub/models--Qwen--Qwen3-Embedding-0.6B/snapshots/main")
@@ -173,7 +171,7 @@ def make_host(
     return RecordingContext(folder, check=check, sandbox=sandbox, env={"PATH": str(path.parent)})
 
 
-def test_it_runs_the_command_that_was_shown(tmp_path: Path) -> None:
+def test_fix_runs_the_shown_command(tmp_path: Path) -> None:
     context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"')
     result = Fix().run(Fix.Args("linger", "o p"), context)
     assert result.changed
@@ -181,24 +179,24 @@ def test_it_runs_the_command_that_was_shown(tmp_path: Path) -> None:
     assert (tmp_path / "bin/loginctl.called").read_text() == "enable-linger o p\n"
 
 
-def test_check_mode_runs_nothing(tmp_path: Path) -> None:
+def test_check_mode_runs_no_fix(tmp_path: Path) -> None:
     context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', check=True)
     assert Fix().run(Fix.Args("linger", "ops"), context).changed
     assert not (tmp_path / "bin/loginctl.called").exists()
 
 
-def test_a_command_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_failed_fix_is_reported_with_its_output(tmp_path: Path) -> None:
     context = make_host(tmp_path, "timedatectl", "echo 'NTP not supported' >&2; exit 1")
     with pytest.raises(Failed, match="NTP not supported"):
         Fix().run(Fix.Args("clock", "ops"), context)
 
 
-def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
+def test_unknown_fix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="unknown fix 'reboot'"):
         Fix().run(Fix.Args("reboot", "ops"), make_host(tmp_path, "reboot", "exit 0"))
 
 
-def test_the_sandbox_is_left_alone(tmp_path: Path) -> None:
+def test_fix_is_refused_on_the_sandbox(tmp_path: Path) -> None:
     """Its programs are the laptop's own."""
     context = make_host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', sandbox=True)
     with pytest.raises(Refused, match="sandbox"):

@@ -56,7 +56,7 @@ def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
-def test_a_dry_run_shows_each_setting_and_touches_nothing(host: FakeHost) -> None:
+def test_dry_run_shows_each_setting_and_changes_nothing(host: FakeHost) -> None:
     before = host.files()
     shown = {item.field: (item.before, item.after) for item in host.run(check=True, **ALL).diff}
     assert shown["clock cap"] == (None, "2000 MHz")
@@ -67,7 +67,7 @@ def test_a_dry_run_shows_each_setting_and_touches_nothing(host: FakeHost) -> Non
     assert not Path(f"{host.root}{RECORD_FILE}").exists()
 
 
-def test_settings_are_made_once_and_undone_to_what_was_there(host: FakeHost) -> None:
+def test_settings_are_applied_once_and_undone_exactly(host: FakeHost) -> None:
     before = host.files()
     assert host.run(**ALL).changed
     assert "-lgc 0,2000" in host.files()["etc/systemd/system/sparkwright-clock-cap.service"]
@@ -89,7 +89,7 @@ def test_settings_are_made_once_and_undone_to_what_was_there(host: FakeHost) -> 
     assert not host.run(undo=True).changed
 
 
-def test_a_file_that_somebody_changed_since_is_left_alone(host: FakeHost) -> None:
+def test_file_changed_by_the_user_is_not_undone(host: FakeHost) -> None:
     host.run(earlyoom_percent=2)
     (host.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
     with pytest.raises(Refused, match="was changed since"):
@@ -97,7 +97,7 @@ def test_a_file_that_somebody_changed_since_is_left_alone(host: FakeHost) -> Non
     assert host.files()["etc/default/earlyoom"] == 'EARLYOOM_ARGS="-m 7"\n'
 
 
-def test_what_nobody_changed_is_undone_beside_what_somebody_did(host: FakeHost) -> None:
+def test_unchanged_settings_are_undone_despite_a_changed_file(host: FakeHost) -> None:
     before = host.files()
     host.run(**ALL)
     (host.root / "etc/default/earlyoom").write_text('EARLYOOM_ARGS="-m 7"\n')
@@ -109,7 +109,7 @@ def test_what_nobody_changed_is_undone_beside_what_somebody_did(host: FakeHost) 
     assert host.run(undo=True).changed and host.files() == before
 
 
-def test_a_run_that_was_killed_before_it_wrote_is_undone(host: FakeHost) -> None:
+def test_run_killed_before_writing_is_undone(host: FakeHost) -> None:
     before = host.files()
     host.run(earlyoom_percent=2)
     record = Path(f"{host.root}{RECORD_FILE}")
@@ -118,14 +118,14 @@ def test_a_run_that_was_killed_before_it_wrote_is_undone(host: FakeHost) -> None
     assert host.run(undo=True).changed and host.files() == before
 
 
-def test_a_file_that_could_not_be_restored_is_not_touched(host: FakeHost) -> None:
+def test_file_that_cannot_be_restored_is_not_changed(host: FakeHost) -> None:
     (host.root / "etc/default/earlyoom").write_bytes(b'EARLYOOM_ARGS="-r 3600" # \xff\n')
     with pytest.raises(Refused, match="not a UTF-8 text file"):
         host.run(earlyoom_percent=2)
     assert (host.root / "etc/default/earlyoom").read_bytes().endswith(b"\xff\n")
 
 
-def test_what_is_not_installed_is_not_configured(host: FakeHost) -> None:
+def test_program_that_is_not_installed_is_not_configured(host: FakeHost) -> None:
     (host.root / "etc/default/earlyoom").unlink()
     before = host.files()
     for check in (True, False):
@@ -135,7 +135,7 @@ def test_what_is_not_installed_is_not_configured(host: FakeHost) -> None:
     assert (host.files(), host.commands) == (before, [])
 
 
-def test_what_the_kernel_was_told_since_is_set_again(host: FakeHost) -> None:
+def test_kernel_setting_changed_since_is_applied_again(host: FakeHost) -> None:
     host.run(swappiness=10)
     (host.root / "proc/sys/vm/swappiness").write_text("60\n")
     assert host.run(swappiness=10).changed
@@ -154,20 +154,20 @@ def test_what_the_kernel_was_told_since_is_set_again(host: FakeHost) -> None:
         {"ollama_limits": {"keep_alive": '5m"\nExecStart=x'}},
     ],
 )
-def test_a_value_that_no_host_can_have_is_refused(host: FakeHost, given: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(host: FakeHost, given: dict[str, Any]) -> None:
     with pytest.raises(Refused):
         host.run(**given)
     assert host.commands == []
 
 
-def test_a_damaged_record_is_never_taken_for_an_empty_one(host: FakeHost) -> None:
+def test_damaged_record_is_refused(host: FakeHost) -> None:
     host.run(swappiness=10)
     Path(f"{host.root}{RECORD_FILE}").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
         host.run(undo=True)
 
 
-def test_a_command_that_failed_is_given_again_by_the_next_run(host: FakeHost) -> None:
+def test_failed_command_is_repeated_by_the_next_run(host: FakeHost) -> None:
     broken = Path(host.env["PATH"].partition(":")[0]) / "sysctl"
     works = broken.read_text()
     broken.write_text("#!/bin/sh\necho no >&2; exit 1\n")
@@ -185,7 +185,7 @@ def test_a_command_that_failed_is_given_again_by_the_next_run(host: FakeHost) ->
 @pytest.mark.parametrize(
     "name", ["../../cron.d/x.service", "/etc/x.service", "a\nb.service", "ollama", "a b.service", ""]
 )
-def test_what_is_no_unit_is_refused_before_systemd_is_asked(tmp_path: Path, name: str) -> None:
+def test_invalid_unit_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused, match="is not a unit name"):
         SystemdUnit().run(SystemdUnit.Args(name=name, content="[Unit]\n"), RecordingContext(tmp_path))
 
@@ -193,5 +193,5 @@ def test_what_is_no_unit_is_refused_before_systemd_is_asked(tmp_path: Path, name
 @pytest.mark.parametrize(
     "name", ["ollama.service", "user@1000.service", "dev-sda1.swap", r"a\x2db.mount", "x:y_z.timer"]
 )
-def test_the_names_of_systemd_are_taken(name: str) -> None:
+def test_valid_unit_names_are_accepted(name: str) -> None:
     assert UNIT_NAME.fullmatch(name)
