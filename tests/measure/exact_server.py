@@ -1,14 +1,10 @@
-"""A server with a known schedule that records what it sent and when, to check the client's measurements.
+"""A server with a known schedule that records the time of continuous_usage token that it sends, to check the client's measurements.
 
-    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record returns the record
-
-It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all processes
-of a machine.
+It runs in a thread. Its clock is time.perf_counter, which the client uses too.
 """
 
 import asyncio
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -47,35 +43,35 @@ class Schedule:
     status: int = 200
     #: seconds between the bytes of the headers
     drip_s: float = 0.0
-    #: decode rate of each request in turn; the last one stays
+    #: decode rate of continuous_usage request in turn; the last rate applies to all further requests
     rates: list[float] = field(default_factory=list)
-    #: keys of a request that are answered 400
+    #: keys that are refused with 400
     refuses: list[str] = field(default_factory=list)
-    #: tokens that the server's counter has too many
+    #: additional tokens in the server's counter
     ghost: int = 0
     #: other running requests
     running: int = 0
-    #: tokens of a block of the prefix cache; 0 without one
+    #: tokens of a block of the prefix cache; 0 disables the cache
     prefix_block: int = 0
-    #: how often a prefix must be seen before it hits
+    #: number of requests with a prefix before it hits
     sightings: int = 1
-    #: seconds for 1000 tokens
+    #: seconds of prefill for 1000 tokens
     prefill_s: float = 0.0
     #: status of /health
-    answers: int = 200
-    #: no token is ever sent
+    health_status: int = 200
+    #: never send a token
     silent: bool = False
-    #: the last token decodes to nothing
-    silent_last: bool = False
+    #: the last token has no text
+    empty_last: bool = False
     api_key: str = ""
     model: str = "m"
     metrics: bool = True
     prefix_caching: str = "True"
-    #: the first request is answered 500, then the port is closed
+    #: answer the first request with 500, then close the port
     dies: bool = False
-    #: share of accepted tokens of a draft, by position
+    #: share of accepted draft tokens by position
     accepts: list[float] = field(default_factory=list)
-    #: a request with a temperature is answered 500
+    #: answer requests with a temperature with 500
     greedy_only: bool = False
 
 
@@ -85,22 +81,20 @@ HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; 
 class ExactServer:
     """A server on 127.0.0.1 that follows a schedule.
 
-    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for each stream.
+    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for continuous_usage stream.
     """
 
-    def __init__(self, plan: Schedule) -> None:
-        self.plan = plan
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
         self.port = 0
         self.record: list[tuple[float, list[tuple[float, int]]]] = []
         self.bodies: list[dict[str, Any]] = []
         self.generated = self.queries = self.hits = 0
         self._seen: dict[str, int] = {}
 
-    async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        self._listener = server
-        return server
+    async def start(self) -> None:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -111,7 +105,7 @@ class ExactServer:
                 fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
                 raw = await reader.readexactly(int(fields.get("content-length", 0)))
                 body = json.loads(raw) if raw else {}
-                allowed = not self.plan.api_key or fields.get("authorization") == f"bearer {self.plan.api_key}"
+                allowed = not self.schedule.api_key or fields.get("authorization") == f"bearer {self.schedule.api_key}"
                 if not allowed and path.startswith("/v1"):
                     self._reply(writer, 401, {"error": "Unauthorized"})
                 elif method == "POST":
@@ -125,45 +119,38 @@ class ExactServer:
             writer.close()
 
     def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
-        plan = self.plan
+        schedule = self.schedule
         if path == "/health":
-            self._reply(writer, plan.answers, None)
+            self._reply(writer, schedule.health_status, None)
         elif path == "/version":
             self._reply(writer, 200, {"version": "0.32.0"})
         elif path == "/v1/models":
-            self._reply(writer, 200, {"data": [{"id": plan.model}]})
-        elif path == "/record":
-            self._reply(writer, 200, self.record)
-        elif path == "/metrics" and plan.metrics:
+            self._reply(writer, 200, {"data": [{"id": schedule.model}]})
+        elif path == "/metrics" and schedule.metrics:
             self._reply(writer, 200, self._metrics().encode())
         else:
             self._reply(writer, 404, {"detail": "Not Found"})
 
     def _metrics(self) -> str:
-        plan = self.plan
-        rows = {
-            "num_requests_running": plan.running,
-            "num_requests_waiting": 0,
-            "generation_tokens_total": self.generated,
-        }
-        if plan.prefix_block:
+        schedule = self.schedule
+        rows = {"num_requests_running": schedule.running, "num_requests_waiting": 0}
+        rows["generation_tokens_total"] = self.generated
+        if schedule.prefix_block:
             rows |= {"prefix_cache_queries_total": self.queries, "prefix_cache_hits_total": self.hits}
         labels = '{engine="0",model_name="m"}'
         text = "".join(f"vllm:{name}{labels} {float(value)}\n" for name, value in rows.items())
-        text += self._speculation() if plan.accepts else ""
-        info = f'block_size="{plan.prefix_block}",enable_prefix_caching="{plan.prefix_caching}"'
-        return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if plan.prefix_block else "")
+        text += self._speculation() if schedule.accepts else ""
+        info = f'block_size="{schedule.prefix_block}",enable_prefix_caching="{schedule.prefix_caching}"'
+        return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if schedule.prefix_block else "")
 
     def _speculation(self) -> str:
         """Return the counters of drafts, one draft for each token, named as in vLLM 0.32.0."""
-        labels, counted = 'engine="0",model_name="m"', [self.generated * share for share in self.plan.accepts]
-        names = {"num_drafts": self.generated, "num_accepted_tokens": sum(counted)}
-        rows = [f"vllm:spec_decode_{name}_total{{{labels}}} {float(value)}" for name, value in names.items()]
-        rows += [
-            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{n}"}} {value}'
-            for n, value in enumerate(counted)
-        ]
-        return "\n".join(rows) + "\n"
+        labels, accepted = 'engine="0",model_name="m"', [self.generated * share for share in self.schedule.accepts]
+        rows = {f"num_drafts_total{{{labels}}}": self.generated}
+        rows[f"num_accepted_tokens_total{{{labels}}}"] = sum(accepted)
+        for n, count in enumerate(accepted):
+            rows[f'num_accepted_tokens_per_pos_total{{{labels},position="{n}"}}'] = count
+        return "".join(f"vllm:spec_decode_{name} {float(value)}\n" for name, value in rows.items())
 
     @staticmethod
     def _reply(writer: asyncio.StreamWriter, status: int, payload: Any) -> None:
@@ -171,86 +158,78 @@ class ExactServer:
         writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
 
     async def _chat(self, writer: asyncio.StreamWriter, body: dict[str, Any], received_s: float) -> None:
-        plan = self.plan
+        schedule = self.schedule
         self.bodies.append(body)
-        refused = [key for key in plan.refuses if key in body]
-        if plan.status != 200 or refused:
+        refused = [key for key in schedule.refuses if key in body]
+        if schedule.status != 200 or refused:
             message = f"Unrecognized request argument supplied: {refused[0]}" if refused else "no"
-            self._reply(writer, 400 if refused else plan.status, {"error": {"message": message}})
-            return
-        if plan.dies:
+            return self._reply(writer, 400 if refused else schedule.status, {"error": {"message": message}})
+        if schedule.dies:
             self._listener.close()
-            self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
-            return
-        if plan.silent:
+        if schedule.dies or (schedule.greedy_only and body.get("temperature")):
+            return self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
+        if schedule.silent:
             await asyncio.sleep(3600)
-        if not body.get("stream") and plan.error_at == 0:
-            self._reply(writer, 200, plan.error.partition(": ")[2].encode())
-            return
-        if plan.greedy_only and body.get("temperature"):
-            self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
-            return
+        if not body.get("stream") and schedule.error_at == 0:
+            return self._reply(writer, 200, schedule.error.partition(": ")[2].encode())
         if not body.get("stream"):
             self.generated += body.get("max_tokens", 1)
-            message = {"role": "assistant", plan.kind: "ok", **({} if plan.kind == "content" else {"content": None})}
-            self._reply(writer, 200, {"choices": [{"message": message}], "usage": {"completion_tokens": 1}})
-            return
+            answer = {"role": "assistant", "content": None, schedule.kind: "ok"}
+            return self._reply(writer, 200, {"choices": [{"message": answer}], "usage": {"completion_tokens": 1}})
         prompt = "".join(message["content"] for message in body.get("messages", ()))
         cached = self._count_cached(prompt)
-        for n in range(0, len(HEAD), 4) if plan.drip_s else ():
+        for n in range(0, len(HEAD), 4) if schedule.drip_s else ():
             writer.write(HEAD[n : n + 4])
-            await asyncio.sleep(plan.drip_s)
-        if not plan.drip_s:
+            await asyncio.sleep(schedule.drip_s)
+        if not schedule.drip_s:
             writer.write(HEAD)
         sent: list[tuple[float, int]] = []
         self.record.append((received_s, sent))
-        due_s = received_s + plan.first_s + plan.prefill_s * (len(prompt.split()) - cached) / 1000
+        due_s = received_s + schedule.first_s + schedule.prefill_s * (len(prompt.split()) - cached) / 1000
         for tokens, data in self._events(body, len(prompt.split())):
             if tokens > 0:
                 await self._sleep_until(due_s)
-                due_s += self._gap_s() + (plan.stall_s if len(sent) + 1 == plan.stall_at else 0)
-                if len(sent) + 1 == plan.cut_at:
-                    writer.transport.abort()
-                    return
+                due_s += self._gap_s() + (schedule.stall_s if len(sent) + 1 == schedule.stall_at else 0)
+                if len(sent) + 1 == schedule.cut_at:
+                    return writer.transport.abort()
                 sent.append((time.perf_counter(), tokens))
                 self.generated += tokens - (sent[-2][1] if len(sent) > 1 else 0)
             if writer.transport.is_closing():
-                return
+                return None
             writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.generated += plan.ghost
-        writer.write(b"0\r\n\r\n")
+        self.generated += schedule.ghost
+        return writer.write(b"0\r\n\r\n")
 
     @staticmethod
     async def _sleep_until(due_s: float) -> None:
-        wait_s = due_s - time.perf_counter()
-        await asyncio.sleep(max(0.0, wait_s))
+        await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
 
     def _gap_s(self) -> float:
-        rates = self.plan.rates
-        return self.plan.per_chunk / rates[min(len(self.record), len(rates)) - 1] if rates else self.plan.gap_s
+        rates = self.schedule.rates
+        return self.schedule.per_chunk / rates[min(len(self.record), len(rates)) - 1] if rates else self.schedule.gap_s
 
     def _count_cached(self, prompt: str) -> int:
-        """Return the number of a prompt's words that the prefix cache holds, in whole blocks."""
-        block, words = self.plan.prefix_block, prompt.split()
+        """Return the number of the prompt's words in whole blocks of the prefix cache."""
+        block, words = self.schedule.prefix_block, prompt.split()
         if not block:
             return 0
         cached, counting = 0, True
         for end in range(block, len(words) + 1, block):
             part = " ".join(words[:end])
-            counting = counting and self._seen.get(part, 0) >= self.plan.sightings
+            counting = counting and self._seen.get(part, 0) >= self.schedule.sightings
             cached = end if counting else cached
             self._seen[part] = self._seen.get(part, 0) + 1
         self.queries += len(words)
-        cached = cached if self.plan.prefix_caching == "True" else 0
+        cached = cached if self.schedule.prefix_caching == "True" else 0
         self.hits += cached
         return cached
 
     def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (cumulative tokens, or 0 without a token; event) in their order."""
-        plan = self.plan
-        chunks = min(plan.chunks, -(-int(body.get("max_tokens") or 10**9) // plan.per_chunk))
+        """Yield continuous_usage event with the cumulative number of tokens; 0 for an event without a token."""
+        schedule = self.schedule
+        chunks = min(schedule.chunks, -(-int(body.get("max_tokens") or 10**9) // schedule.per_chunk))
         options = body.get("stream_options") or {}
-        each = plan.usage == "continuous" and options.get("continuous_usage_stats", True)
+        continuous_usage = schedule.usage == "continuous" and options.get("continuous_usage_stats", True)
 
         def event(delta: dict[str, Any] | None, tokens: int, usage: bool) -> bytes:
             data: dict[str, Any] = {"choices": [] if delta is None else [{"index": 0, "delta": delta}]}
@@ -258,19 +237,19 @@ class ExactServer:
                 data["usage"] = {"prompt_tokens": prompt, "completion_tokens": tokens}
             return b"data: " + json.dumps(data).encode() + b"\n\n"
 
-        yield 0, event({"role": "assistant", "content": ""}, 0, each)
+        yield 0, event({"role": "assistant", "content": ""}, 0, continuous_usage)
         for n in range(1, chunks + 1):
-            tokens = n * plan.per_chunk
-            if n == plan.error_at:
-                yield 0, f"{plan.error}\n\n".encode()
+            tokens = n * schedule.per_chunk
+            if n == schedule.error_at:
+                yield 0, f"{schedule.error}\n\n".encode()
                 yield 0, b"data: [DONE]\n\n"
                 return
-            kind = "reasoning" if n <= plan.reasoning else plan.kind
-            text = "" if plan.silent_last and n == chunks else "x"
+            kind = "reasoning" if n <= schedule.reasoning else schedule.kind
+            text = "" if schedule.empty_last and n == chunks else "x"
             delta = {kind: [{"index": 0, "function": {"arguments": text}}] if kind == "tool_calls" else text}
-            yield tokens, event(delta, tokens, each or (plan.usage == "inside" and n == chunks))
-        if plan.usage in ("continuous", "final"):
-            yield 0, event(None, chunks * plan.per_chunk, True)
+            yield tokens, event(delta, tokens, continuous_usage or (schedule.usage == "inside" and n == chunks))
+        if schedule.usage in ("continuous", "final"):
+            yield 0, event(None, chunks * schedule.per_chunk, True)
         yield 0, b"data: [DONE]\n\n"
 
     @property
@@ -279,15 +258,15 @@ class ExactServer:
 
 
 @contextmanager
-def serving(plan: Schedule) -> Iterator[ExactServer]:
+def serving(schedule: Schedule) -> Iterator[ExactServer]:
     """Run the server in a thread of this process."""
-    server, loop = ExactServer(plan), asyncio.new_event_loop()
-    up = threading.Event()
+    server, loop = ExactServer(schedule), asyncio.new_event_loop()
+    started = threading.Event()
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(server.start())
-        up.set()
+        started.set()
         loop.run_forever()
         for task in (left := asyncio.all_tasks(loop)):
             task.cancel()
@@ -296,23 +275,9 @@ def serving(plan: Schedule) -> Iterator[ExactServer]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    up.wait(10)
+    started.wait(10)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
-
-
-async def _main() -> None:
-    server = ExactServer(Schedule(**(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})))
-    listener = await server.start()
-    print(server.port, flush=True)
-    async with listener:
-        await listener.serve_forever()
-
-
-__all__ = ["ExactServer", "Schedule", "serving"]
-
-if __name__ == "__main__":
-    asyncio.run(_main())

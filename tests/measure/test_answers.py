@@ -1,18 +1,20 @@
-"""First answers judged on their own: texts of a working model in any language, and texts that none writes."""
+"""Answers judged without a reference: sensible texts in any language, and nonsense."""
 
 import pytest
 
 from sparkwright.measure import reference
 
 RIGHT = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold")
+LOOP = "the the the the the the the the the the the the"
+EXCLAMATIONS = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "'s't's't's's's't's's't's's't's's",
-        "the the the the the the the the the the the the",
-        "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!",
+        LOOP,
+        EXCLAMATIONS,
         "哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈",
         "",
         "  \n ",
@@ -43,21 +45,21 @@ def test_sensible_texts_in_any_language_pass(text: str) -> None:
 
 
 def test_same_answer_to_all_questions_is_garbage() -> None:
-    judged = reference.evaluate_answers(["The lamp turned above the dark water."] * 12)
-    assert (judged.verdict, judged.right) == ("garbage", 0)
-    assert "the same answer to all" in judged.sentence
+    evaluation = reference.evaluate_answers(["The lamp turned above the dark water."] * 12)
+    assert (evaluation.verdict, evaluation.right) == ("garbage", 0)
+    assert "the same answer to all" in evaluation.sentence
 
 
-def test_looping_reference_texts_outweigh_right_answers() -> None:
-    assert (
-        reference.evaluate_answers(RIGHT, ["the the the the the the the the the the the the the"] * 3).verdict
-        == "garbage"
-    )
-    assert (
-        reference.evaluate_answers(RIGHT, ["A fine sentence.", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "Another."]).verdict
-        == "doubtful"
-    )
-    assert reference.evaluate_answers(RIGHT, ["A fine sentence.", "Another.", "A third."]).verdict == "sane"
+@pytest.mark.parametrize(
+    ("texts", "verdict"),
+    [
+        ([LOOP] * 3, "garbage"),
+        (["A fine sentence.", EXCLAMATIONS, "Another."], "doubtful"),
+        (["A fine sentence.", "Another.", "A third."], "sane"),
+    ],
+)
+def test_looping_reference_texts_outweigh_right_answers(texts: list[str], verdict: str) -> None:
+    assert reference.evaluate_answers(RIGHT, texts).verdict == verdict
 
 
 def test_no_answer_is_right_for_two_questions() -> None:

@@ -1,4 +1,4 @@
-"""A cell of the lab, compared with the exact server's own record."""
+"""A cell of the lab, compared with the record of the server."""
 
 from typing import Any
 
@@ -19,62 +19,61 @@ def make_target(server: ExactServer) -> Target:
     return Target(HTTP, server.url, "m", counters=lambda: server_counters.read_counters(HTTP, server.url, "")[0])
 
 
-def measure_cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
-    with serving(plan) as server:
+def measure_cell(load: Load, schedule: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
+    with serving(schedule) as server:
         return lab.measure_load(make_target(server), load, idle_s=0), server
 
 
 def test_all_tokens_are_counted_except_the_warm_up() -> None:
-    cell_result, server = measure_cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
-    assert cell_result["verdict"] == "measured", cell_result["doubts"]
-    assert (cell_result["figures"]["streams"], cell_result["figures"]["output_tokens"]) == (6, 120)
+    cell, server = measure_cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
+    assert cell["verdict"] == "measured", cell["doubts"]
+    assert (cell["figures"]["streams"], cell["figures"]["output_tokens"]) == (6, 120)
     assert len(server.record) == 6 + 3
-    options = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
-    assert all(150 < words < 230 for words in options)
+    word_counts = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
+    assert all(150 < count < 230 for count in word_counts)
 
 
 def test_times_agree_with_the_record_of_the_server() -> None:
-    cell_result, server = measure_cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
-    truth = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
-    assert cell_result["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
-    span = [(sent[-1][0] - sent[0][0]) for _, sent in server.record[-3:]]
-    rate = sorted(29 / item for item in span)[1]
-    assert cell_result["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
+    cell, server = measure_cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
+    ttfts_ms = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
+    assert cell["figures"]["ttft_p50_ms"] == pytest.approx(ttfts_ms[1], abs=5)
+    rate = sorted(29 / (sent[-1][0] - sent[0][0]) for _, sent in server.record[-3:])[1]
+    assert cell["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
 
 
 def test_stall_of_every_stream_is_found() -> None:
     load = Load("hol1", streams=3, output_tokens=40, long_tokens=300, after_s=0.02)
-    cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
-    decoding = cell_result["groups"]["decoding"]
+    cell, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
+    decoding = cell["groups"]["decoding"]
     assert decoding["stalls"] >= 3
     assert decoding["largest_gap_ms"] == pytest.approx(253, abs=25)
-    assert len(cell_result["series"]) == 3
-    assert max(cell_result["series"][0]["gap_ms"]) == pytest.approx(253, abs=25)
-    assert cell_result["derived"]["chunks_meanwhile"] in (2, 3, 4, 5)
-    assert cell_result["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
+    assert len(cell["series"]) == 3
+    assert max(cell["series"][0]["gap_ms"]) == pytest.approx(253, abs=25)
+    assert cell["derived"]["chunks_meanwhile"] in (2, 3, 4, 5)
+    assert cell["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
 
 
 def test_short_requests_behind_a_long_prompt_are_compared_with_short_requests_alone() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
-    cell_result, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
-    message = cell_result["derived"]
-    assert message["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
-    assert message["long_ttft_ms"] == pytest.approx(110, abs=20)
-    assert message["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
-    assert set(cell_result["groups"]) == {"long", "short", "short alone"}
+    cell, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
+    derived = cell["derived"]
+    assert derived["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
+    assert derived["long_ttft_ms"] == pytest.approx(110, abs=20)
+    assert derived["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
+    assert set(cell["groups"]) == {"long", "short", "short alone"}
 
 
 def test_single_stream_gives_the_two_rates_of_llama_benchy() -> None:
     load = Load("smoke", requests=2, prompt_tokens=500, output_tokens=20)
-    message = measure_cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
-    assert message["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
-    assert message["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
+    derived = measure_cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
+    assert derived["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
+    assert derived["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
 
 
 def test_load_uses_its_temperature_and_reports_draft_acceptance() -> None:
     load = Load("serve", concurrency=2, requests=4, prompt_tokens=50, output_tokens=20, temperature=0.7)
-    cell_result, server = measure_cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
-    assert cell_result["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
+    cell, server = measure_cell(load, Schedule(first_s=0.02, gap_s=0.004, chunks=60, accepts=[0.8, 0.5]))
+    assert cell["derived"] == {"accepted_per_draft": 1.3, "accepted_first": 0.8}
     assert {body["temperature"] for body in server.bodies} == {0.7}
 
 
@@ -84,27 +83,27 @@ def test_other_traffic_is_inconclusive() -> None:
 
 
 def test_unmatched_token_counts_are_inconclusive() -> None:
-    cell_result, _ = measure_cell(
+    cell, _ = measure_cell(
         Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20)
     )
-    assert cell_result["verdict"] == "inconclusive"
-    assert "the server counted 50 tokens, the client 40" in cell_result["doubts"]
+    assert cell["verdict"] == "inconclusive"
+    assert "the server counted 50 tokens, the client 40" in cell["doubts"]
 
 
 def test_prefix_cache_hits_are_inconclusive() -> None:
     before = {engine_http.PREFIX_HITS: 0.0, engine_http.PREFIX_QUERIES: 0.0}
     after = {engine_http.PREFIX_HITS: 800.0, engine_http.PREFIX_QUERIES: 1000.0}
-    answers = iter([before, before, after])
+    counters = iter([before, before, after])
     with serving(FAST) as server:
-        options = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
-        cell_result = lab.measure_load(options, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
-    assert (cell_result["verdict"], cell_result["prefix_hit_share"]) == ("inconclusive", 0.8)
+        target = Target(HTTP, server.url, "m", counters=lambda: next(counters, after))
+        cell = lab.measure_load(target, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+    assert (cell["verdict"], cell["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 
 def test_server_that_accepts_only_common_keys_is_measured() -> None:
-    plan = Schedule(first_s=0.01, gap_s=0.002, refuses=["chat_template_kwargs", "ignore_eos"], usage="final")
-    cell_result, server = measure_cell(Load("serve", concurrency=2, requests=2, output_tokens=10), plan)
-    assert (cell_result["verdict"], cell_result["failed_requests"]) == ("measured", 0)
+    schedule = Schedule(first_s=0.01, gap_s=0.002, refuses=["chat_template_kwargs", "ignore_eos"], usage="final")
+    cell, server = measure_cell(Load("serve", concurrency=2, requests=2, output_tokens=10), schedule)
+    assert (cell["verdict"], cell["failed_requests"]) == ("measured", 0)
     assert "ignore_eos" not in server.bodies[-1]
 
 
@@ -114,7 +113,7 @@ def test_server_without_a_token_fails_with_its_message() -> None:
 
 
 def test_later_requests_connect_later() -> None:
-    cell_result, server = measure_cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
-    arrived = [received_s for received_s, _ in server.record[-4:]]
-    assert cell_result["figures"]["streams"] == 4
-    assert max(arrived) - min(arrived) > 0.3
+    cell, server = measure_cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
+    arrivals_s = [received_s for received_s, _ in server.record[-4:]]
+    assert cell["figures"]["streams"] == 4
+    assert max(arrivals_s) - min(arrivals_s) > 0.3

@@ -1,9 +1,6 @@
-"""The verdict on two texts: same, different at a near-tie, or another model's."""
+"""The verdict on two texts: same, different at a near-tie, or from another model."""
 
-import http.server
 import json
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,17 +8,18 @@ import pytest
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import reference
 from sparkwright.measure.reference import GeneratedText
+from tests.measure.json_server import json_server
 
-FAR = 3.0
+LARGE_LEAD = 3.0
 
 
 def make_text(
     words: str, *, others: dict[int, tuple[str, float]] | None = None, with_logprobs: bool = True
 ) -> GeneratedText:
-    """Return a text of words, each with a large lead. `others` has, by token (from 0), the second candidate and its distance."""
+    """Return a text whose words have a large lead, except `others`: the second candidate and the lead, by index of the word."""
     steps = []
     for n, word in enumerate(words.split()):
-        other, gap = (others or {}).get(n, ("never", FAR))
+        other, gap = (others or {}).get(n, ("never", LARGE_LEAD))
         steps.append(((word, -0.1), (other, -0.1 - gap)))
     return GeneratedText(words, tuple(steps) if with_logprobs else ())
 
@@ -49,13 +47,11 @@ def test_near_tie_of_one_run_is_doubtful() -> None:
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
 
 
-@pytest.mark.parametrize(("common", "verdict"), [(1, "another"), (12, "doubtful")])
-def test_near_ties_do_not_excuse_differences_at_the_start_of_every_text(common: int, verdict: str) -> None:
-    start = "one " * common
-    before, now = (
-        make_text(f"{start}two", others={common: ("zwei", 0.04)}),
-        make_text(f"{start}zwei", others={common: ("two", 0.02)}),
-    )
+@pytest.mark.parametrize(("common_words", "verdict"), [(1, "another"), (12, "doubtful")])
+def test_near_ties_do_not_excuse_differences_at_the_start_of_every_text(common_words: int, verdict: str) -> None:
+    start = "one " * common_words
+    before = make_text(f"{start}two", others={common_words: ("zwei", 0.04)})
+    now = make_text(f"{start}zwei", others={common_words: ("two", 0.02)})
     assert reference.compare_texts([before] * 3, [now] * 3)[0] == verdict
     assert reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
 
@@ -82,50 +78,24 @@ def test_text_survives_json() -> None:
     assert GeneratedText.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
 
 
-# -- asked over HTTP ---------------------------------------------------------------------------------------------------
+TOP_LOGPROBS = [
+    {"token": "\ufffd", "bytes": [226], "logprob": -0.1},
+    {"token": "\ufffd", "bytes": [227], "logprob": -9999.0},
+]
 
 
-class PlainServer(http.server.BaseHTTPRequestHandler):
-    """A server that, if `strict`, accepts neither logprobs nor chat_template_kwargs."""
+@pytest.mark.parametrize("strict", [False, True], ids=["accepts all keys", "refuses optional keys"])
+def test_request_is_reduced_to_the_accepted_keys_and_partial_characters_are_named(strict: bool) -> None:
+    def answer(path: str, body: Any) -> tuple[int, Any]:
+        if strict and ("logprobs" in body or "chat_template_kwargs" in body):
+            return 400, {"error": {"message": "unknown"}}
+        rows = [{"token": "\ufffd", "logprob": -0.1, "top_logprobs": TOP_LOGPROBS}] if body.get("logprobs") else []
+        return 200, {"choices": [{"message": {"content": "one"}, "logprobs": {"content": rows} if rows else None}]}
 
-    strict = False
-    top = (
-        {"token": "�", "bytes": [226], "logprob": -0.1},
-        {"token": "�", "bytes": [227], "logprob": -9999.0},
-    )
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.strict and ("logprobs" in body or "chat_template_kwargs" in body):
-            return self._say(400, {"error": {"message": "unknown"}})
-        rows = [{"token": "�", "logprob": -0.1, "top_logprobs": self.top}] if body.get("logprobs") else []
-        choice = {"message": {"content": "one"}, "logprobs": {"content": rows} if rows else None}
-        return self._say(200, {"choices": [choice]})
-
-    def _say(self, status: int, answer: Any) -> None:
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: object) -> None: ...
-
-
-@pytest.fixture(params=[False, True])
-def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
-    handler = type("Handler", (PlainServer,), {"strict": request.param})
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{web.server_port}", request.param
-    web.shutdown()
-    web.server_close()
-
-
-def test_request_is_reduced_to_the_accepted_keys_and_partial_characters_are_named(url: tuple[str, bool]) -> None:
-    texts = reference.query_texts(HTTP, url[0], "m", api_key="", timeout_s=5)
-    assert [item.text for item in texts] == ["one"] * len(reference.PROMPTS)
-    assert texts[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
+    with json_server(answer) as url:
+        texts = reference.query_texts(HTTP, url, "m", api_key="", timeout_s=5)
+    assert [text.text for text in texts] == ["one"] * len(reference.PROMPTS)
+    assert texts[0].steps == (() if strict else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
 def test_unreachable_server_raises_unanswered() -> None:

@@ -1,4 +1,4 @@
-"""Acceptance from an engine's counters, and the verdict on answers with many streams and a temperature."""
+"""Acceptance of draft tokens from an engine's counters, and the verdict on answers with many streams and a temperature."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_acceptance_is_read_by_position_over_all_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drafts", "now", "before", "fell"),
+    ("drafts", "now", "before", "dropped"),
     [
         (500, (0.61, 0.3), (0.8, 0.5), False),
         (500, (0.59, 0.3), (0.8, 0.5), True),
@@ -44,28 +44,26 @@ def test_acceptance_is_read_by_position_over_all_engines() -> None:
     ],
 )
 def test_acceptance_of_the_first_position_is_compared_with_the_baseline(
-    drafts: float, now: tuple[float, ...], before: tuple[float, ...], fell: bool
+    drafts: float, now: tuple[float, ...], before: tuple[float, ...], dropped: bool
 ) -> None:
-    assert bool(speculation.describe_acceptance_drop(Acceptance(drafts, None, now), before)) is fell
+    assert bool(speculation.describe_acceptance_drop(Acceptance(drafts, None, now), before)) is dropped
 
 
 def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
-    rows = zip(speculation.CELLS, outcomes, strict=False)
-    return [Cell(streams, heat, right, nonsense, error) for (streams, heat), (right, nonsense, error) in rows]
+    return [Cell(*cell, *outcome) for cell, outcome in zip(speculation.CELLS, outcomes, strict=False)]
 
 
 @pytest.mark.parametrize(
-    ("found", "text"),
+    ("outcomes", "text"),
     [
         (((8, 0, ""), (7, 0, ""), (8, 0, ""), (6, 0, "")), ""),
         (((8, 0, ""), (7, 0, ""), (8, 0, ""), (1, 6, "")), "with 8 streams at temperature 0.7 it answers 1 of 8"),
         (((8, 0, ""), (2, 0, ""), (8, 0, ""), (8, 0, "")), "with 1 stream at temperature 0.7 it answers 2 of 8"),
         (((8, 0, ""), (7, 0, ""), (0, 0, "EngineDeadError")), "with 8 streams at temperature 0 the server does not answer: EngineDead"),
-        (((1, 0, ""), (0, 0, ""), (0, 0, ""), (0, 0, "")), ""),  # it knows nothing alone
+        (((1, 0, ""), (0, 0, ""), (0, 0, ""), (0, 0, "")), ""),  # no right answers without speculation either
         (((1, 0, ""), (0, 7, ""), (0, 0, ""), (0, 0, "")), "temperature 0.7"),
     ],
 )  # fmt: skip
-def test_speculation_is_compared_with_one_greedy_stream(found: tuple[tuple[int, int, str], ...], text: str) -> None:
-    assert text in speculation.describe_failure(make_cells(*found)) and bool(
-        speculation.describe_failure(make_cells(*found))
-    ) == bool(text)
+def test_speculation_is_compared_with_one_greedy_stream(outcomes: tuple[tuple[int, int, str], ...], text: str) -> None:
+    failure = speculation.describe_failure(make_cells(*outcomes))
+    assert text in failure and bool(failure) == bool(text)

@@ -1,4 +1,4 @@
-"""The verdict on a server's throughput: the rule of docs/measuring.md."""
+"""The verdict on a server's throughput, by the rule in docs/measuring.md."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.measure import gpu_sampler, throughput
 from sparkwright.measure.background import LagSampler
 from sparkwright.measure.throughput import Baseline, Bounds, Run
-from tests.measure.exact_server import Schedule, serving
+from tests.measure.exact_server import ExactServer, Schedule, serving
 
 NAMES = tuple(throughput.PROMPTS)
 
@@ -18,6 +18,17 @@ def make_runs(*rates: float) -> list[Run]:
 
 def make_baseline(rate: float, deviation: float = 0.0) -> Baseline:
     return Baseline(dict.fromkeys(NAMES, rate), deviation, 5)
+
+
+def measure(
+    schedule: Schedule, baseline: Baseline | None = None, *, expected: float | None = None, tokens: int = 40
+) -> tuple[throughput.SmokeResult, ExactServer]:
+    with serving(schedule) as server:
+        bounds = Bounds(expected)
+        measurement = throughput.measure_decode_rate(
+            HTTP, server.url, "m", bounds=bounds, baseline=baseline, tokens=tokens
+        )
+    return measurement, server
 
 
 @pytest.mark.parametrize(
@@ -73,39 +84,31 @@ def test_faster_server_passes_with_a_note() -> None:
 
 
 def test_with_speculation_each_prompt_is_compared_with_itself() -> None:
-    measured = [Run(name, rate, 0.1) for name, rate in zip(NAMES * 2, (41, 84, 127) * 2, strict=True)]
-    baseline = Baseline.of(measured, by_prompt=True)
+    runs = make_runs(41, 84, 127, 41, 84, 127)
+    baseline = Baseline.of(runs, by_prompt=True)
     assert baseline.deviation == 0
-    again = [Run(name, rate, 0.1) for name, rate in zip(NAMES, (30, 62, 94), strict=True)]
-    assert throughput.evaluate_runs(again, Bounds(speculation=True), baseline)[0] == "regression"
-    assert throughput.evaluate_runs(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
+    assert throughput.evaluate_runs(make_runs(30, 62, 94), Bounds(speculation=True), baseline)[0] == "regression"
+    assert throughput.evaluate_runs(runs[:3], Bounds(speculation=True), baseline)[0] == "proved"
 
 
 def test_baseline_has_five_runs_and_survives_json() -> None:
-    with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
-        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
-        options = [body["max_tokens"] for body in server.bodies]
-        prompts = [body["messages"][0]["content"] for body in server.bodies]
+    measurement, server = measure(Schedule(first_s=0.01, gap_s=0.004, chunks=40))
     assert (measurement.verdict, len(measurement.runs)) == ("new baseline", 5)
-    assert options == [32, 40, 40, 40, 40, 40]
-    assert len({text[:8] for text in prompts}) == 6
+    assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40, 40, 40]
+    assert len({body["messages"][0]["content"][:8] for body in server.bodies}) == 6
     baseline = Baseline.of(measurement.runs)
     assert Baseline.from_json(baseline.to_json()) == baseline
 
 
 def test_unclear_rate_causes_four_more_runs() -> None:
-    with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
-        measurement = throughput.measure_decode_rate(
-            HTTP, server.url, "m", bounds=Bounds(), baseline=make_baseline(235, 0.05), tokens=40
-        )
-    assert len(measurement.runs) == 7
-    assert measurement.verdict == "proved"
+    measurement, _ = measure(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40), make_baseline(235, 0.05))
+    assert (measurement.verdict, len(measurement.runs)) == ("proved", 7)
 
 
 def test_refused_request_keys_are_not_a_failure() -> None:
-    with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
-        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
-        assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
+    schedule = Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])
+    measurement, server = measure(schedule, tokens=30)
+    assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
     assert measurement.verdict == "new baseline"
 
 
@@ -131,9 +134,8 @@ def test_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float
 
 
 def test_host_without_a_gpu_gives_no_sample() -> None:
-    assert (
-        gpu_sampler.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
-    )
+    printed = nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)
+    assert gpu_sampler.build_sample(printed) is None
     assert gpu_sampler.summarize_samples([]).has_clock is False
 
 
@@ -146,9 +148,7 @@ def test_client_lag_spoils_percentiles_before_rates() -> None:
 
 
 def test_server_that_answers_in_bursts_gets_no_baseline() -> None:
-    """The server of this case sends a third of its answer at a time."""
-    with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
-        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
+    measurement, _ = measure(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2), expected=47, tokens=128)
     assert (measurement.verdict, measurement.runs) == ("not compared", [])
     assert len(measurement.burst_rates) == throughput.MIN_RUNS
     assert "in bursts" in measurement.reason

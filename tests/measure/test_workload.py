@@ -1,4 +1,4 @@
-"""The requests of a load: lengths, arrivals, and prompts that were never sent before."""
+"""The requests of a load: lengths, arrivals, and new prompts."""
 
 import itertools
 import statistics
@@ -12,8 +12,8 @@ from sparkwright.measure.workload import Load
 
 
 def test_default_lengths_are_those_of_sharegpt() -> None:
-    drawn = list(itertools.islice(workload._lengths(Load("serve")), 20_000))
-    prompts, answers = [row[1] for row in drawn], [row[2] for row in drawn]
+    lengths = list(itertools.islice(workload._lengths(Load("serve")), 20_000))
+    prompts, answers = [row[1] for row in lengths], [row[2] for row in lengths]
     assert statistics.fmean(prompts) == pytest.approx(230, rel=0.05)
     assert statistics.fmean(answers) == pytest.approx(203, rel=0.05)
     assert min(prompts + answers) >= 4
@@ -30,9 +30,9 @@ def test_arrivals_are_a_seeded_poisson_process() -> None:
 
 
 def test_token_estimator_learns_from_two_counted_prompts() -> None:
-    ruler = TokenEstimator.from_prompts((32, 90), (256, 426))
-    assert (ruler.per_word, ruler.fixed) == (1.5, 42)
-    assert len(ruler.text(1542).split()) == 1 + 1000
+    estimator = TokenEstimator.from_prompts((32, 90), (256, 426))
+    assert (estimator.per_word, estimator.fixed) == (1.5, 42)
+    assert len(estimator.text(1542).split()) == 1 + 1000
     assert TokenEstimator.from_prompts((32, 0), (256, 0)) == TokenEstimator()
 
 

@@ -1,6 +1,7 @@
-"""Values that members share and compare at a barrier: real channels to a real coordinator on 127.0.0.1."""
+"""Values that members share and compare at a barrier, over channels to a coordinator on 127.0.0.1."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from tests.modules.context import RecordingContext
-from tests.modules.server.test_server_inspection import docker_engine
+from tests.modules.docker_engine import container_attrs, docker_engine
 from tests.remote.sshd import free_port
 from tests.runner.cluster.members import SECRET
 from tests.waiting import wait_until
@@ -29,22 +30,21 @@ Outcome = Result | SparkwrightError
 
 @contextlib.contextmanager
 def open_channels(world: int) -> Iterator[list[Channel]]:
-    """The channels of all members, joined."""
+    """Yield the joined channels of all members."""
     hosts, port = tuple(f"spark{n + 1}" for n in range(world)), free_port()
     clusters = [Cluster("pair", rank, hosts, "127.0.0.1", port, join_s=60) for rank in range(world)]
     head = Coordinator(clusters[0], Secret(SECRET), print)
-    joined = [
-        Channel(cluster, Secret(SECRET), note=print, redactor=Redactor(["geheim-geheim"])) for cluster in clusters
-    ]
-    run_at_once([item.join for item in joined])
+    redactor = Redactor(["geheim-geheim"])
+    channels = [Channel(cluster, Secret(SECRET), note=print, redactor=redactor) for cluster in clusters]
+    run_concurrently([channel.join for channel in channels])
     try:
-        yield joined
+        yield channels
     finally:
-        run_at_once([item.close for item in joined])
+        run_concurrently([channel.close for channel in channels])
         head.close()
 
 
-def run_at_once(calls: list[Any]) -> None:
+def run_concurrently(calls: list[Any]) -> None:
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
@@ -53,7 +53,7 @@ def run_at_once(calls: list[Any]) -> None:
 
 
 def run_barrier(home: Path, *shares: dict[str, Any], notes: list[str] | None = None, **args: Any) -> list[Outcome]:
-    """Return each member's outcome of one barrier, with the values that each shares. notes: filled with their notes."""
+    """Run a barrier with the values that each member shares, and return their outcomes. Appends their notes to `notes`."""
     outcomes: dict[int, Outcome] = {}
 
     def run(rank: int, channel: Channel) -> None:
@@ -66,16 +66,17 @@ def run_barrier(home: Path, *shares: dict[str, Any], notes: list[str] | None = N
         if notes is not None:
             notes.extend(context.notes)
 
-    with open_channels(len(shares)) as joined:
-        run_at_once([lambda rank=rank, value=value: run(rank, value) for rank, value in enumerate(joined)])
+    with open_channels(len(shares)) as channels:
+        run_concurrently([functools.partial(run, *item) for item in enumerate(channels)])
     return [outcomes[rank] for rank in range(len(shares))]
 
 
 def test_equal_values_pass(tmp_path: Path) -> None:
-    share = {"digest": "sha256:aa", "model": {"b": [1, None], "a": True}, "of my own": 5}
-    for item in run_barrier(tmp_path, share, {**share, "of my own": 6}, compare=["digest", "model"]):
-        assert isinstance(item, Result)
-        assert item.data["members"] == {"spark1": share, "spark2": {**share, "of my own": 6}}
+    share = {"digest": "sha256:aa", "model": {"b": [1, None], "a": True}, "not compared": 5}
+    other = {**share, "not compared": 6}
+    for outcome in run_barrier(tmp_path, share, other, compare=["digest", "model"]):
+        assert isinstance(outcome, Result)
+        assert outcome.data["members"] == {"spark1": share, "spark2": other}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_equal_values_pass(tmp_path: Path) -> None:
         ([None, "a"], "image digest differs: spark1 null, spark2 a."),
         (["x\x1b]52;c;aGk=\x07", "a"], "image digest differs: spark1 x\\x1b]52;c;aGk=\\x07, spark2 a."),
         (
-            ["y" * 100 + "1", "y" * 100 + "2"],
-            f"image digest differs: spark1 {'y' * 80}... (21 more characters), spark2 {'y' * 80}... (21 more characters).",
+            ["y" * 101, "y" * 102],
+            f"image digest differs: spark1 {'y' * 80}... (21 more characters), spark2 {'y' * 80}... (22 more characters).",
         ),
     ],
 )
@@ -106,30 +107,27 @@ def test_all_differences_are_reported_together(tmp_path: Path) -> None:
 def test_warnings_name_differences_and_ignore_unknown_values(
     tmp_path: Path,
 ) -> None:
-    shares = [
-        {"kernel": "6.14", "driver": "580.95"},
-        {"kernel": "6.17", "driver": None},
-        {"kernel": "6.14", "driver": ""},
-    ]
+    versions = [("6.14", "580.95"), ("6.17", None), ("6.14", "")]
+    shares = [{"kernel": kernel, "driver": driver} for kernel, driver in versions]
     notes: list[str] = []
     outcomes = run_barrier(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
-    assert all(isinstance(item, Result) for item in outcomes), outcomes
+    assert all(isinstance(outcome, Result) for outcome in outcomes), outcomes
     assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. It should be the same on all members."] * 3
 
 
 def test_members_learn_who_shares_equal_values(tmp_path: Path) -> None:
     outcomes = run_barrier(tmp_path, {"group": ["a", "b"]}, {"group": ["a", "b"]}, {"group": []})
-    alike = [outcome.data["alike"]["group"] for outcome in outcomes if isinstance(outcome, Result)]
-    assert alike == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
+    groups = [outcome.data["alike"]["group"] for outcome in outcomes if isinstance(outcome, Result)]
+    assert groups == [["spark1", "spark2"], ["spark1", "spark2"], ["spark3"]]
 
 
 def test_member_may_pass_a_barrier_without_waiting(tmp_path: Path) -> None:
     passed = threading.Event()
     with open_channels(2) as (head, worker):
         assert worker.arrive("later", {}, timeout_s=0, wait=False) == {}
-        waits = threading.Thread(target=lambda: (head.arrive("later", {"a": 1}, timeout_s=60), passed.set()))
-        waits.start()
-        waits.join(60)
+        waiter = threading.Thread(target=lambda: (head.arrive("later", {"a": 1}, timeout_s=60), passed.set()))
+        waiter.start()
+        waiter.join(60)
     assert passed.is_set()
 
 
@@ -142,7 +140,7 @@ def test_compared_values_must_be_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "why"),
+    ("args", "message"),
     [
         ({"name": "a" * 65}, "is not a barrier name"),
         ({"name": "a/b"}, "is not a barrier name"),
@@ -151,38 +149,29 @@ def test_compared_values_must_be_shared(tmp_path: Path) -> None:
     ],
 )
 def test_value_that_cannot_be_sent_fails_without_closing_the_connection(
-    tmp_path: Path, args: dict[str, Any], why: str
+    tmp_path: Path, args: dict[str, Any], message: str
 ) -> None:
     context = RecordingContext(tmp_path)
     with open_channels(2) as (channel, other):
         context.cluster = channel
-        with pytest.raises(SparkwrightError, match=why):
+        with pytest.raises(SparkwrightError, match=message):
             Barrier().run(Barrier.Args(**args), context)
-        run_at_once([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
+        run_concurrently([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
         with pytest.raises(SparkwrightError, match="this run has already passed barrier 'next'"):
             channel.arrive("next", {}, 60)
 
 
 def test_failure_of_another_member_ends_the_wait_for_an_engine_except_during_a_rescue(tmp_path: Path) -> None:
-    container = {
-        "Id": "abc",
-        "Name": "/qwen35",
-        "Image": "sha256:0",
-        "Config": {},
-        "RestartCount": 0,
-        "State": {"Running": True, "Status": "running", "StartedAt": ""},
-        "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "no"}},
-    }
-    with open_channels(2) as (channel, other), docker_engine(container) as docker_host:
+    with open_channels(2) as (channel, other), docker_engine(container_attrs()) as docker_host:
         context = RecordingContext(tmp_path, docker_host=docker_host)
         context.cluster = channel
         other.fail("Start the server", "the engine exited (exit code 1).")
-        wait_until(channel.remote_failure, "it is known here")
+        wait_until(channel.remote_failure, "the failure")
         with pytest.raises(
             Failed, match=r"^spark2 \(rank 1\) failed at 'Start the server': the engine exited \(exit code 1\)\.$"
         ):
             WaitReady().run(WaitReady.Args("qwen35", "http://127.0.0.1:1"), context)
-        channel.fail("Wait for the server", "so this one restores what was there")
+        channel.fail("Wait for the server", "the previous server is restored")
         context.check_failures()
 
 
@@ -193,7 +182,7 @@ def test_shared_secrets_are_masked(tmp_path: Path) -> None:
 
 
 def store_heal_token(home: Path, token: str, *, check: bool = False) -> tuple[bool, str]:
-    """Run the module with this token. Returns whether it reports a change, and the token that is stored then."""
+    """Run the module with this token, and return whether it reports a change, and the stored token."""
     secrets = {server_keys.HEAL_TOKEN_SECRET: Secret(token)} if token else {}
     context = RecordingContext(home, check=check, secrets=secrets)
     result = KeepHealToken().run(KeepHealToken.Args(), context)

@@ -25,7 +25,7 @@ DEPTHS = [1024, 2048]
 
 def measure_depths(server: ExactServer, context: RecordingContext, *rates: float, **arguments: Any) -> Result:
     """rates: of the answers behind each depth; two short requests come before, which teach the length of a word."""
-    server.plan.rates = [300.0, 300.0, *rates]
+    server.schedule.rates = [300.0, 300.0, *rates]
     server.record.clear()
     args = {"base_url": server.url, "model": "m", "depths": DEPTHS, "baseline_key": KEY, **arguments}
     return DepthRates().run(DepthRates.Args(**args), context)

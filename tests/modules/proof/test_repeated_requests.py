@@ -1,8 +1,6 @@
-"""The reference text against a server that tells another text: recorded, compared, accepted."""
+"""Texts and the prefix cache of a server, compared with earlier requests."""
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,81 +12,56 @@ from sparkwright.errors import Exit
 from sparkwright.measure import reference
 from sparkwright.modules.proof.repeated_requests import PrefixCache, ReferenceText
 from sparkwright.protocol.result import Result
-from tests.measure.exact_server import Schedule, serving
+from tests.measure.exact_server import ExactServer, Schedule, serving
+from tests.measure.json_server import json_server
 from tests.modules.context import RecordingContext
 
 KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": ["m"], "env": {}}
-
-
-#: a right answer to each question
-RIGHT = list(
-    zip(
-        (question.prompt for question in reference.QUESTIONS),
-        ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold"),
-        strict=True,
-    )
-)
+ANSWERS = ("42", "54", "Paris", "Tokyo", "15", "Tuesday", "8", "cold", "quixotry", "LAMP", "1, 2, 3, 4, 5", "marigold")
+PROMPTS = [question.prompt for question in reference.QUESTIONS]
 
 
 class ScriptedServer:
-    """texts: what is generated for each prompt after another, again and again; an Exception's text is an error under 200.
+    """A server that generates `texts` in turn; an Exception becomes an error with status 200.
 
-    most_bytes: a longer request is refused.
+    Attributes:
+        right: number of questions that are answered correctly.
+        max_bytes: longer requests are refused.
     """
 
     def __init__(self) -> None:
         self.texts: list[str | Exception] = ["one two three"]
         self.request_count = 0
-        self.most_bytes = 10**6
-        self.port = 0
+        self.max_bytes = 10**6
         self.right = 0
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def answer(self, prompt: str) -> dict[str, Any]:
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
         text = self.texts[self.request_count % len(self.texts)]
-        right_answers = [answer for question, answer in RIGHT[: self.right] if question == prompt]
-        text = right_answers[0] if right_answers else text
         self.request_count += 1
+        prompt = body["messages"][-1]["content"]
+        if prompt in PROMPTS[: self.right]:
+            text = ANSWERS[PROMPTS.index(prompt)]
+        if len(json.dumps(body)) >= self.max_bytes:
+            return 400, {}
         if isinstance(text, Exception):
-            return {"error": {"message": str(text)}}
+            return 200, {"error": {"message": str(text)}}
         rows = [{"top_logprobs": [{"token": word, "logprob": -0.1}]} for word in text.split()]
-        return {"choices": [{"message": {"content": text}, "logprobs": {"content": rows}}]}
+        return 200, {"choices": [{"message": {"content": text}, "logprobs": {"content": rows}}]}
 
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     value = ScriptedServer()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            size = int(self.headers["Content-Length"])
-            options = json.loads(self.rfile.read(size))
-            data = json.dumps(value.answer(options["messages"][-1]["content"])).encode()
-            self.send_response(200 if size < value.most_bytes else 400)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *words: object) -> None: ...
-
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    value.port = web.server_port
-    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    yield value
-    web.shutdown()
-    web.server_close()
+    with json_server(value.answer) as value.url:
+        yield value
 
 
-def check_reference_text(teller: ScriptedServer, home: Path, **arguments: Any) -> Result:
+def check_reference_text(server: ScriptedServer, home: Path, **arguments: Any) -> Result:
     (home / "root/etc").mkdir(parents=True, exist_ok=True)
     (home / "root/etc/machine-id").write_text("spark-one\n")
-    args = ReferenceText.Args(
-        **{"base_url": teller.url, "model": "m", "baseline_key": KEY, "answers": "any", **arguments}
-    )
-    return ReferenceText().run(args, RecordingContext(home, root=f"{home}/root"))
+    defaults = {"base_url": server.url, "model": "m", "baseline_key": KEY, "answers": "any"}
+    return ReferenceText().run(ReferenceText.Args(**defaults | arguments), RecordingContext(home, root=f"{home}/root"))
 
 
 def test_first_text_becomes_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
@@ -112,8 +85,7 @@ def test_another_text_fails_with_both_texts_and_their_difference(server: Scripte
 
 def test_one_different_text_of_three_is_inconclusive(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
-    server.texts = ["one two three", "one two three", "one zwei drei"]
-    server.request_count = 0
+    server.texts, server.request_count = ["one two three", "one two three", "one zwei drei"], 0
     result = check_reference_text(server, tmp_path)
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
 
@@ -121,18 +93,14 @@ def test_one_different_text_of_three_is_inconclusive(server: ScriptedServer, tmp
 def test_another_model_has_its_own_reference(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path)
     server.texts = ["one zwei drei"]
-    assert (
-        check_reference_text(server, tmp_path, baseline_key={**KEY, "model": "other"}).data["verdict"]
-        == "new reference"
-    )
+    result = check_reference_text(server, tmp_path, baseline_key={**KEY, "model": "other"})
+    assert result.data["verdict"] == "new reference"
 
 
 def test_reference_is_kept_when_a_member_is_replaced(server: ScriptedServer, tmp_path: Path) -> None:
     check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
-    assert (
-        check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]}).data["verdict"]
-        == "same"
-    )
+    result = check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]})
+    assert result.data["verdict"] == "same"
 
 
 def test_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
@@ -162,15 +130,12 @@ def test_cluster_is_asked_a_long_prompt_if_its_context_has_room(server: Scripted
     result = check_reference_text(server, tmp_path, baseline_key=pair)
     assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
     assert result.data["evidence"][0].startswith("'a long prompt' differs at token 2")
-    server.most_bytes = 1000
+    server.max_bytes = 1000
     assert len(check_reference_text(server, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
 
 
-GARBLED = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
-
-
 def test_garbage_fails_and_does_not_become_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
-    server.texts = list(GARBLED)
+    server.texts = ["'s't's't's's's't's's't's's't's's", "'s't's't's's't's's", "'s't's's't's"]
     result = check_reference_text(server, tmp_path, answers="judged")
     assert (result.failed, result.data["verdict"]) == (True, "garbage")
     assert "0 of 12 simple questions right" in result.msg
@@ -186,7 +151,7 @@ def test_garbage_fails_and_does_not_become_the_reference(server: ScriptedServer,
 def test_few_right_answers_are_not_a_reference(
     server: ScriptedServer, tmp_path: Path, right: int, verdict: str
 ) -> None:
-    server.texts, server.right = ["A sentence of its own, which answers no question at all."], right
+    server.texts, server.right = ["A sentence that answers no question."], right
     result = check_reference_text(server, tmp_path, answers="judged")
     assert result.data["verdict"] == verdict
     assert result.exit == (Exit.INCONCLUSIVE if verdict == "doubtful" else None)
@@ -194,63 +159,71 @@ def test_few_right_answers_are_not_a_reference(
 
 
 def test_questions_longer_than_the_context_are_ignored(server: ScriptedServer, tmp_path: Path) -> None:
-    server.right, server.most_bytes = 11, 1000
+    server.right, server.max_bytes = 11, 1000
     assert check_reference_text(server, tmp_path, answers="judged").data["verdict"] == "new reference"
-
-
-# The prefix cache check against a server with a cache of a known kind.
 
 
 CACHING_ON = {"enable-prefix-caching": True}
 
 
-def check_prefix_cache(tmp_path: Path, flags: dict[str, Any] | None = None, **plan: Any) -> Result:
-    with serving(Schedule(first_s=0.01, gap_s=0.001, **plan)) as server:
-        args = PrefixCache.Args(base_url=server.url, model="m", flags=flags or {})
-        return PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
+def check_prefix_cache(tmp_path: Path, server: ExactServer, flags: dict[str, Any] | None = None) -> Result:
+    args = PrefixCache.Args(base_url=server.url, model="m", flags=flags or {})
+    return PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
+
+
+def make_schedule(**changes: Any) -> Schedule:
+    return Schedule(first_s=0.01, gap_s=0.001, **{"prefix_block": 64, **changes})
 
 
 @pytest.mark.parametrize("sightings", [1, 2])
 def test_working_prefix_cache_is_proved(tmp_path: Path, sightings: int) -> None:
-    result = check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=sightings, prefill_s=1.0)
-    assert result.data["verdict"] == "hits"
-    assert result.data["hit_share"] == 1.0
+    with serving(make_schedule(sightings=sightings, prefill_s=1.0)) as server:
+        result = check_prefix_cache(tmp_path, server, CACHING_ON)
+    assert (result.data["verdict"], result.data["hit_share"]) == ("hits", 1.0)
     first = result.data["sightings"][0]
     assert first["hits"] == 0
-    assert first["ttft_s"] >= 0.15, "the first request waits for its prefill: 1 ms a token"
-
-
-def test_prefix_cache_without_hits_fails_if_requested(tmp_path: Path) -> None:
-    assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, sightings=99).failed
-    result = check_prefix_cache(tmp_path, {}, prefix_block=64, sightings=99)
-    assert (result.failed, result.data["verdict"]) == (False, "no hits")
-
-
-def test_disabled_prefix_cache_is_reported(tmp_path: Path) -> None:
-    assert check_prefix_cache(tmp_path, prefix_block=64, prefix_caching="False").data["verdict"] == "off"
-    assert check_prefix_cache(tmp_path, CACHING_ON, prefix_block=64, prefix_caching="False").failed
-
-
-def test_prefix_cache_without_counters_is_unknown(tmp_path: Path) -> None:
-    result = check_prefix_cache(tmp_path, CACHING_ON)
-    assert (result.failed, result.data["verdict"]) == (False, "unknown")
-
-
-def test_interrupted_stream_fails(tmp_path: Path) -> None:
-    assert check_prefix_cache(tmp_path, prefix_block=64, error_at=1).failed
-
-
-def test_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
-    with serving(Schedule(first_s=0.01, gap_s=0.001, prefix_block=64)) as server:
-        count = server._count_cached
-        server._count_cached = lambda prompt: count(prompt) + count("of somebody else " * 50) * 0  # type: ignore[method-assign]
-        args = PrefixCache.Args(base_url=server.url, model="m")
-        result = PrefixCache().run(args, RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1"))
-    assert result.exit is Exit.INCONCLUSIVE
+    assert first["ttft_s"] >= 0.15, "the first request waits for its prefill: 1 ms per token"
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "asked"),
+    ("flags", "schedule", "failed", "verdict"),
+    [
+        (CACHING_ON, {"sightings": 99}, True, "no hits"),
+        ({}, {"sightings": 99}, False, "no hits"),
+        (CACHING_ON, {"prefix_caching": "False"}, True, "off"),
+        ({}, {"prefix_caching": "False"}, False, "off"),
+        (CACHING_ON, {"prefix_block": 0}, False, "unknown"),
+    ],
+    ids=["requested, no hits", "no hits", "requested, off", "off", "no counters"],
+)
+def test_prefix_cache_without_hits_fails_only_if_requested(
+    tmp_path: Path, flags: dict[str, Any], schedule: dict[str, Any], failed: bool, verdict: str
+) -> None:
+    with serving(make_schedule(**schedule)) as server:
+        result = check_prefix_cache(tmp_path, server, flags)
+    assert (result.failed, result.data["verdict"]) == (failed, verdict)
+
+
+def test_interrupted_stream_fails(tmp_path: Path) -> None:
+    with serving(make_schedule(error_at=1)) as server:
+        assert check_prefix_cache(tmp_path, server).failed
+
+
+def test_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
+    with serving(make_schedule()) as server:
+        count_cached = server._count_cached
+
+        def count_with_another_request(prompt: str) -> int:
+            cached = count_cached(prompt)
+            count_cached("another client " * 50)
+            return cached
+
+        server._count_cached = count_with_another_request  # type: ignore[method-assign]
+        assert check_prefix_cache(tmp_path, server).exit is Exit.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "requested"),
     [
         ("vllm", {"enable-prefix-caching": True}, True),
         ("vllm", {"enable_prefix_caching": False}, False),
@@ -261,5 +234,7 @@ def test_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
         ("llama_cpp", {"no-cache-prompt": True}, False),
     ],
 )
-def test_prefix_cache_is_requested_by_the_flag_of_each_engine(name: str, flags: dict[str, Any], asked: bool) -> None:
-    assert prefix_cache.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is asked
+def test_prefix_cache_is_requested_by_the_flag_of_each_engine(
+    name: str, flags: dict[str, Any], requested: bool
+) -> None:
+    assert prefix_cache.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is requested

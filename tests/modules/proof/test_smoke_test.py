@@ -311,10 +311,10 @@ def test_acceptance_by_position_is_stored_and_a_drop_fails(tmp_path: Path) -> No
     context = make_context(tmp_path)
     with serving(Schedule(first_s=0.01, rates=[100.0], accepts=[0.8, 0.5])) as server:
         first = run_smoke_test(server, context, baseline_key=SPECULATING)
-        server.plan.accepts = [0.75, 0.4]
+        server.schedule.accepts = [0.75, 0.4]
         alike = run_smoke_test(server, context, baseline_key=SPECULATING)
         server.generated = 0  # as after a restart
-        server.plan.accepts = [0.3, 0.05]
+        server.schedule.accepts = [0.3, 0.05]
         fell = run_smoke_test(server, context, baseline_key=SPECULATING)
     assert (first.failed, first.data["verdict"]) == (False, "new baseline"), first.msg
     assert first.data["acceptance_by_position"] == [0.8, 0.5] and first.data["acceptance"] == 1.3

@@ -1,7 +1,6 @@
-"""The result of `verify` for a running container that does not answer: it is starting, or something is wrong."""
+"""The result of `verify` for a running container that does not answer: it is starting, or it has failed."""
 
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from sparkwright.modules.proof.verdict import Verdict
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
-from tests.modules.server.test_server_inspection import docker_engine
+from tests.modules.docker_engine import container_attrs, docker_engine
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 READY, FAILED = ((LOGS / name / "server.log").read_text() for name in ("abbreviated", "chunked-disable"))
@@ -20,20 +19,7 @@ LOADING = READY[: READY.index("Loading safetensors checkpoint shards: 100%")]
 
 
 def inspect_start(home: Path, log: str, *, age_s: float = 12, restarts: int = 0) -> Result:
-    started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
-    container = {
-        "Id": "abc",
-        "Name": "/qwen35",
-        "Image": "sha256:0",
-        "Config": {"Image": "vllm/vllm-openai:v0.32.0", "Labels": {}, "Tty": False},
-        "RestartCount": restarts,
-        "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
-        "HostConfig": {
-            "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": "1"}]},
-            "RestartPolicy": {"Name": "no"},
-            "LogConfig": {"Type": "json-file"},
-        },
-    }
+    container = container_attrs(port=1, age_s=age_s, restarts=restarts)
     spec = ContainerSpec(name="qwen35", image="vllm/vllm-openai:v0.32.0", ports=("1:8000",))
     with docker_engine(container, log.encode()) as docker_host:
         args = InspectServer.Args(spec=spec.to_json(), serve={"ready_s": 600}, host="spark1")
