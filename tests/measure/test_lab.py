@@ -55,10 +55,10 @@ def test_stall_of_every_stream_is_found() -> None:
 
 def test_short_requests_behind_a_long_prompt_are_compared_with_short_requests_alone() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
-    cell, _ = measure_cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
+    cell, _ = measure_cell(load, Schedule(first_s=0.1, gap_s=0.002, prefill_s=0.05))
     derived = cell["derived"]
     assert derived["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
-    assert derived["long_ttft_ms"] == pytest.approx(110, abs=20)
+    assert derived["long_ttft_ms"] == pytest.approx(200, abs=50)
     assert derived["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
     assert set(cell["groups"]) == {"long", "short", "short alone"}
 

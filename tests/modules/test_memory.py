@@ -1,11 +1,13 @@
-"""Holders of memory, released memory and refusals: on real processes and files, with a made-up meminfo."""
+"""Holders of memory, released memory and refusals, with real processes and files and a simulated meminfo."""
 
 import ctypes
+import gc
+import itertools
 import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,9 +26,9 @@ from tests.modules.context import RecordingContext
 
 @pytest.fixture
 def hog() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds 0.4 GiB of its own."""
-    words = [sys.executable, "-c", "x = bytearray(400 * 2**20); print('ready', flush=True); input()"]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    """Yield a process with 0.4 GiB of memory."""
+    command = [sys.executable, "-c", "x = bytearray(400 * 2**20); print('ready', flush=True); input()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline()
     yield process
     process.kill()
@@ -34,7 +36,7 @@ def hog() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class FakeSpark(RecordingContext):
-    """A host whose nvidia-smi and meminfo the test sets; its processes are this machine's."""
+    """A host whose nvidia-smi and meminfo the test sets; its processes are those of this machine."""
 
     def set_memory(self, **gib: float) -> None:
         self.memory_bytes = {name: int(size * GIB) for name, size in gib.items()}
@@ -45,6 +47,12 @@ class FakeSpark(RecordingContext):
         tool.write_text(f'#!/bin/sh\necho "{pid}, {mib}"\necho "77777777, [N/A]"\n')
         tool.chmod(0o755)
 
+    def save_stop(self, held_gib: float | None) -> None:
+        """Store the record of a stopped server, with 10 GiB available before its stop."""
+        held_bytes = None if held_gib is None else int(held_gib * GIB)
+        record = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": held_bytes, "run": "run-1"}
+        self.state.write("stopping", record)
+
 
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
@@ -53,6 +61,20 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     value.set_memory(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
     monkeypatch.setattr(Machine, "meminfo", lambda self: dict(value.memory_bytes))
     return value
+
+
+SetAvailable = Callable[..., None]
+
+
+@pytest.fixture
+def set_available(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> SetAvailable:
+    """Return a function that sets the available GiB of the next reads; the last value stays."""
+
+    def set_values(*values_gib: int) -> None:
+        values = itertools.chain(values_gib, itertools.repeat(values_gib[-1]))
+        monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(values) * GIB})
+
+    return set_values
 
 
 def test_table_names_process_user_gpu_memory_and_remedy(spark: FakeSpark, hog: subprocess.Popen[bytes]) -> None:
@@ -75,14 +97,11 @@ def test_insufficient_memory_is_refused_with_the_table(spark: FakeSpark, hog: su
     assert result.msg.startswith(
         "113.0 GiB needed (102.0 for the engine, 7.0 on the host's side, 4 reserve), but 25.0 GiB are available"
     )
-    header, first, *_ = _holder_rows(result.data["evidence"])
+    evidence = result.data["evidence"]
+    begin = next(n for n, row in enumerate(evidence) if "held by" in row)
+    header, first, *_ = evidence[begin:]
     assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
     assert first.split()[0] == "50.4" and f"pid {hog.pid}" in first
-
-
-def _holder_rows(evidence: list[str]) -> list[str]:
-    """The table of who holds the memory, below that of the budget."""
-    return evidence[next(n for n, row in enumerate(evidence) if "held by" in row) :]
 
 
 def test_share_that_exceeds_the_host_is_refused_at_once(spark: FakeSpark) -> None:
@@ -99,53 +118,47 @@ def test_reserve_above_the_host_is_named_as_the_cause(spark: FakeSpark) -> None:
     )
 
 
-def test_released_memory_is_waited_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([25, 25, 60, 115, 115, 115, 115])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks) * GIB})
+def test_released_memory_is_waited_for(spark: FakeSpark, set_available: SetAvailable) -> None:
+    set_available(25, 25, 60, 115)
     result = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
     assert (result.failed, result.data["available_bytes"]) == (False, 115 * GIB)
 
 
-@pytest.mark.parametrize(
-    "stopped", [{}, {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 50 * GIB, "run": "run-1"}]
-)
+@pytest.mark.parametrize("held_gib", [0, 50])
 def test_memory_that_cannot_be_released_is_not_waited_for(
-    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, stopped: dict[str, object]
+    spark: FakeSpark, set_available: SetAvailable, monkeypatch: pytest.MonkeyPatch, held_gib: int
 ) -> None:
-    """60 GiB are available once all is released, and 113 are needed: another program holds the rest."""
-    if stopped:
-        spark.state.write("stopping", stopped)
-    looks = iter([25, 25, 40, 60])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 60) * GIB})
+    """113 GiB are needed, and 60 are available after the release: another program holds the rest."""
+    if held_gib:
+        spark.save_stop(held_gib)
+    set_available(25, 25, 40, 60)
     monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.3)
     result = Memory().run(Memory.Args(utilization=0.85, timeout_s=600, ollama="leave"), spark)
     assert (result.failed, result.exit, result.data["available_bytes"]) == (True, Exit.REFUSED, 60 * GIB)
 
 
 def test_memory_of_a_stopped_server_is_waited_for_until_it_is_released(
-    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+    spark: FakeSpark, set_available: SetAvailable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 105 * GIB, "run": "run-1"})
-    looks = iter([10] * 8)
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 115) * GIB})
+    spark.save_stop(105)
+    set_available(*[10] * 8, 115)
     monkeypatch.setattr(memory, "QUIET_PERIOD_S", 0.0)
     assert not Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark).failed
 
 
 def test_released_memory_is_compared_with_the_memory_of_the_server(spark: FakeSpark) -> None:
-    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
+    spark.save_stop(100)
     spark.memory_bytes["MemAvailable"] = 106 * GIB
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
     spark.memory_bytes["MemAvailable"] = 90 * GIB
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (result.data["back"], result.data["missing_bytes"], result.failed) == (False, 20 * GIB, False)
     assert "20.0 of the stopped server's 100.0 GiB not released" in result.msg
-    assert any("what frees it" in item.get("text", "") for item in spark.events), "who holds it is told"
+    assert any("what frees it" in item.get("text", "") for item in spark.events)
 
 
 def test_small_server_allows_for_memory_of_other_programs(spark: FakeSpark) -> None:
-    held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
-    spark.state.write("stopping", held)
+    spark.save_stop(0.25)
     spark.memory_bytes["MemAvailable"] = 10 * GIB - GIB // 8
     assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is True
     spark.memory_bytes["MemAvailable"] = 9 * GIB
@@ -153,18 +166,14 @@ def test_small_server_allows_for_memory_of_other_programs(spark: FakeSpark) -> N
 
 
 def test_unrecorded_memory_is_waited_for_until_no_more_is_released(
-    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+    spark: FakeSpark, set_available: SetAvailable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start is measured from there: with less than all of it back, what that one takes would be wrong, too."""
-    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": None, "run": "run-1"})
-    looks = iter([10, 40, 80, 110])
-    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 110) * GIB})
+    spark.save_stop(None)
+    set_available(10, 40, 80, 110)
     monkeypatch.setattr(memory, "SETTLE_S", 0.2)
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
-    assert (result.data["back"], result.msg) == (
-        None,
-        "the stopped server's memory was not recorded; 100.0 GiB released",
-    )
+    assert result.data["back"] is None
+    assert result.msg == "the stopped server's memory was not recorded; 100.0 GiB released"
 
 
 def test_unrecorded_stop_is_not_waited_for(spark: FakeSpark) -> None:
@@ -186,11 +195,8 @@ def test_cached_pages_of_a_model_are_dropped_without_root(tmp_path: Path) -> Non
     if count_cached_pages(file) == 0:
         pytest.skip("this file system keeps no pages")
     assert model_files.drop_cached_pages(tmp_path / "model") == 1
-    if (
-        "tmpfs"
-        in subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
-    ):
-        pytest.skip("tmpfs is page cache: nothing can be forgotten")
+    if "tmpfs" in subprocess.check_output(["stat", "-f", "-c", "%T", tmp_path], text=True):
+        pytest.skip("the pages of tmpfs cannot be dropped")
     assert count_cached_pages(file) == 0
 
 
@@ -205,14 +211,12 @@ def count_cached_pages(path: Path) -> int:
         assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags) == 0
         cached_pages = sum(flag & 1 for flag in flags)
         del address
-        import gc
-
         gc.collect()
     return cached_pages
 
 
 @pytest.mark.parametrize(
-    "line",
+    "cgroup",
     [
         "0::/system.slice/docker-{id}.scope",
         "12:memory:/docker/{id}",
@@ -221,68 +225,68 @@ def count_cached_pages(path: Path) -> int:
         "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope",
     ],
 )
-def test_processes_of_a_container_are_found_by_cgroup(tmp_path: Path, line: str) -> None:
-    container = "0123456789abcdef" * 4
-    (tmp_path / "42").mkdir()
-    (tmp_path / "42/cgroup").write_text(line.format(id=container) + "\n")
-    (tmp_path / "42/stat").write_text("42 (a b) S 1 2\n")
-    (tmp_path / "43").mkdir()
-    (tmp_path / "43/cgroup").write_text("0::/user.slice/session-1.scope\n")
-    (tmp_path / "43/stat").write_text("43 (c) S 1 2\n")
-    assert gpu_processes.list_container_pids(container, proc=tmp_path) == [42]
+def test_processes_of_a_container_are_found_by_cgroup(tmp_path: Path, cgroup: str) -> None:
+    container_id = "0123456789abcdef" * 4
+    for pid, text in (("42", cgroup.format(id=container_id)), ("43", "0::/user.slice/session-1.scope")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cgroup").write_text(f"{text}\n")
+        (tmp_path / pid / "stat").write_text(f"{pid} (a b) S 1 2\n")
+    assert gpu_processes.list_container_pids(container_id, proc=tmp_path) == [42]
     (tmp_path / "42/stat").write_text("42 (a b) Z 1 2\n")
-    assert gpu_processes.list_container_pids(container, proc=tmp_path) == []
+    assert gpu_processes.list_container_pids(container_id, proc=tmp_path) == []
 
 
-def test_memory_of_the_running_server_counts_as_available(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
-
-    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
+@pytest.fixture
+def running_server(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let a server run, and return a function that stores the GiB that it held when it was verified."""
+    attrs = {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
+    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", lambda client, name: attrs)
     monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
+    return lambda held_gib: spark.state.write("verified", {"container_id": "server", "held_bytes": held_gib * GIB})
+
+
+def test_memory_of_the_running_server_counts_as_available(
+    spark: FakeSpark, running_server: Callable[[int], None]
+) -> None:
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
     assert "is unknown" in AssertMemoryFits().run(args, spark).msg
-    spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
+    running_server(90)
     result = AssertMemoryFits().run(args, spark)
     assert result.msg.startswith("2.0 of 120.0 GiB left: 113.0 GiB needed")
     sizes = {row["name"]: row["size_bytes"] // GIB for row in result.data["budget"]["rows"]}
     assert sizes == {"GPU's side": 102, "host's side": 7, "compile peak": 0, "the host itself": 5, "reserve": 4}
-    spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
+    running_server(70)
     result = AssertMemoryFits().run(args, spark)
     assert result.exit is Exit.REFUSED
     assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in result.msg
 
 
-def test_memory_of_ollama_does_not_count_as_the_servers(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Ollama left alone its 30 GiB stay, however much a dead server is recorded to hold."""
-
-    def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
-
-    kept = SimpleNamespace(held=[SimpleNamespace(model=SimpleNamespace(size_bytes=30 * GIB))])
-    monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: kept)
-    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
-    monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
-    spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave"), spark).msg
-    assert result.startswith("7.0 of 120.0 GiB left: 83.0 GiB needed")
-
-
-def test_recorded_memory_above_the_host_is_limited(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that died between two restarts holds nothing of what was recorded for it."""
-
-    def inspect(client: object, name: str) -> dict[str, object]:
-        return {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
-
-    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
-    monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
-    spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    result = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
-    assert result.startswith("7.0 of 120.0 GiB left: 113.0 GiB needed")
+@pytest.mark.parametrize(
+    ("ollama_gib", "utilization", "message"),
+    [
+        (0, 0.85, "7.0 of 120.0 GiB left: 113.0 GiB needed"),
+        (30, 0.6, "7.0 of 120.0 GiB left: 83.0 GiB needed"),
+    ],
+    ids=["without Ollama", "with models in Ollama"],
+)
+def test_recorded_memory_is_limited_to_the_memory_of_the_host(
+    spark: FakeSpark,
+    running_server: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    ollama_gib: int,
+    utilization: float,
+    message: str,
+) -> None:
+    """A crashed server holds nothing of its recorded memory, and models that Ollama keeps are not available."""
+    model = SimpleNamespace(model=SimpleNamespace(size_bytes=ollama_gib * GIB))
+    monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: SimpleNamespace(held=[model]))
+    running_server(10_000)
+    args = AssertMemoryFits.Args(name="qwen35", utilization=utilization, ollama="leave")
+    assert AssertMemoryFits().run(args, spark).msg.startswith(message)
 
 
 def test_memory_that_a_dead_server_released_is_not_waited_for(spark: FakeSpark) -> None:
-    """Recorded is what it held when it was verified; a crash loop holds nothing of that."""
+    """The record says what it held when it was verified; in a crash loop it holds nothing."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 100 * GIB})
     spark.state.write("before_start", {"available_bytes": 110 * GIB, "run": "run-0"})
@@ -295,13 +299,13 @@ def test_memory_that_a_dead_server_released_is_not_waited_for(spark: FakeSpark) 
 
 
 def test_interim_server_does_not_change_the_memory_of_the_server(spark: FakeSpark) -> None:
-    """The interim server's memory was released when it was removed; it does not count as the server's."""
+    """The memory of the interim server was released when it was removed, and does not count."""
     container = {"Id": "x", "State": {"Running": True}}
     spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 7 * GIB})
     spark.state.write("interim", {"name": "qwen35", "gateways": [], "since": 1.0, "run": "run-0"})
     holders.record_available(spark, 106 * GIB)
-    for gone, available in ((False, 99), (True, 106)):
-        if gone:
+    for is_removed, available in ((False, 99), (True, 106)):
+        if is_removed:
             spark.state.remove("interim")
         spark.memory_bytes["MemAvailable"] = available * GIB
         holders.record_stop(spark, container)

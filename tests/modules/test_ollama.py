@@ -1,11 +1,9 @@
-"""Ollama as it really behaves, played by a small server: unloads that are lost, models that are busy, calls that block."""
+"""Ollama, simulated with its known faults: lost unloads, busy models, blocking calls."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from sparkwright.host import machine, ollama
 from sparkwright.host.ollama import LoadedModel, Ollama
 from sparkwright.modules.ollama import OllamaPs, OllamaReload, OllamaUnload
 from sparkwright.units import GIB
+from tests.measure.json_server import json_server
 from tests.modules.context import RecordingContext
 
 
@@ -23,13 +22,13 @@ from tests.modules.context import RecordingContext
 class FakeOllama:
     """The state of a simulated Ollama."""
 
-    #: models that ps lists
+    #: loaded models
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: number of unloads that have no effect
+    #: number of further unloads without effect
     lost: int = 0
-    #: models that a request uses
+    #: models in use by a request
     busy: set[str] = field(default_factory=set)
-    #: set while ps does not answer
+    #: set while the list of models does not answer
     blocked: threading.Event = field(default_factory=threading.Event)
     requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -60,35 +59,9 @@ class FakeOllama:
 @pytest.fixture
 def fake_ollama() -> Iterator[FakeOllama]:
     value = FakeOllama()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._reply(None)
-
-        def do_POST(self) -> None:
-            self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _reply(self, body: dict[str, Any] | None) -> None:
-            status, result = value.answer(self.path, body)
-            data = json.dumps(result).encode()
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            except BrokenPipeError:
-                pass
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    value.url = f"http://127.0.0.1:{server.server_port}"
-    yield value
-    value.blocked.clear()
-    server.shutdown()
+    with json_server(value.answer) as value.url:
+        yield value
+        value.blocked.clear()
 
 
 @pytest.fixture
@@ -97,7 +70,8 @@ def context(tmp_path: Path, fake_ollama: FakeOllama) -> RecordingContext:
 
 
 def test_all_models_are_unloaded_and_named(fake_ollama: FakeOllama, context: RecordingContext) -> None:
-    fake_ollama.add_model("a"), fake_ollama.add_model("b")
+    fake_ollama.add_model("a")
+    fake_ollama.add_model("b")
     result = OllamaUnload().run(OllamaUnload.Args(), context)
     assert (result.changed, result.data["unloaded"], fake_ollama.models) == (True, ["a", "b"], {})
 
@@ -128,9 +102,9 @@ def test_blocked_list_of_models_is_reported(fake_ollama: FakeOllama, context: Re
 
 
 def test_missing_ollama_changes_nothing(tmp_path: Path) -> None:
-    nobody = RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1", sandbox=True)
-    assert OllamaUnload().run(OllamaUnload.Args(), nobody).changed is False
-    assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "Ollama is not running"
+    context = RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1", sandbox=True)
+    assert OllamaUnload().run(OllamaUnload.Args(), context).changed is False
+    assert OllamaPs().run(OllamaPs.Args(), context).msg == "Ollama is not running"
 
 
 def test_mode_leave_sends_no_request(fake_ollama: FakeOllama, context: RecordingContext) -> None:
@@ -140,20 +114,19 @@ def test_mode_leave_sends_no_request(fake_ollama: FakeOllama, context: Recording
 
 
 def test_remote_ollama_holds_no_local_memory(tmp_path: Path) -> None:
-    elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
-    assert ollama.inspect(elsewhere).running == ()
+    context = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
+    assert ollama.inspect(context).running == ()
 
 
 def test_unloaded_models_are_reloaded_if_they_fit(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.add_model("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
     fake_ollama.add_model("large", 900)
-    had = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
+    unloaded = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
     fake_ollama.requests.clear()
-    back = OllamaReload().run(OllamaReload.Args(models=had, reserve_gib=0), context)
-    assert (back.data["loaded"], back.data["left_out"]) == (["small"], ["large"])
+    result = OllamaReload().run(OllamaReload.Args(models=unloaded, reserve_gib=0), context)
+    assert (result.data["loaded"], result.data["left_out"]) == (["small"], ["large"])
     assert fake_ollama.requests == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
-    again = OllamaReload().run(OllamaReload.Args(models=had[:1], reserve_gib=0), context)
-    assert again.changed is False
+    assert OllamaReload().run(OllamaReload.Args(models=unloaded[:1], reserve_gib=0), context).changed is False
 
 
 def test_model_of_unknown_size_is_not_reloaded(fake_ollama: FakeOllama, context: RecordingContext) -> None:
@@ -162,8 +135,8 @@ def test_model_of_unknown_size_is_not_reloaded(fake_ollama: FakeOllama, context:
     result = OllamaUnload().run(OllamaUnload.Args(), context)
     assert result.msg == "odd: size unknown" and result.diff[0].before == "loaded, size unknown"
     fake_ollama.requests.clear()
-    back = OllamaReload().run(OllamaReload.Args(models=result.data["models"], reserve_gib=0), context)
-    assert (back.data["loaded"], back.data["left_out"], fake_ollama.requests) == ([], ["odd"], [])
+    reload = OllamaReload().run(OllamaReload.Args(models=result.data["models"], reserve_gib=0), context)
+    assert (reload.data["loaded"], reload.data["left_out"], fake_ollama.requests) == ([], ["odd"], [])
     assert "not reloading odd: its size is unknown" in "".join(item.get("text", "") for item in context.events)
 
 
@@ -203,6 +176,10 @@ def test_service_url_is_read_from_its_unit(tmp_path: Path) -> None:
     assert ("http://127.0.0.1:8888", "service", 77) in [(item.url, item.kind, item.pid) for item in instances]
 
 
+def network(name: str, address: str) -> dict[str, Any]:
+    return {"Networks": {name: {"IPAddress": address}}}
+
+
 @pytest.mark.parametrize(
     ("row", "url"),
     [
@@ -210,12 +187,12 @@ def test_service_url_is_read_from_its_unit(tmp_path: Path) -> None:
         ({"Ports": [{"PrivatePort": 11434, "PublicPort": 11500, "IP": "::"}]}, "http://127.0.0.1:11500"),
         ({"Ports": [{"PrivatePort": 11434, "PublicPort": 80, "IP": "192.168.1.5"}]}, "http://192.168.1.5:80"),
         (
-            {"Ports": [{"PrivatePort": 11434}], "NetworkSettings": {"Networks": {"web": {"IPAddress": "172.18.0.3"}}}},
+            {"Ports": [{"PrivatePort": 11434}], "NetworkSettings": network("web", "172.18.0.3")},
             "http://172.18.0.3:11434",
         ),
-        ({"NetworkSettings": {"Networks": {"host": {"IPAddress": ""}}}}, "http://127.0.0.1:11434"),
+        ({"NetworkSettings": network("host", "")}, "http://127.0.0.1:11434"),
     ],
-    ids=["everywhere", "everywhere, IPv6", "one address", "not published", "the host's network"],
+    ids=["all addresses", "all addresses, IPv6", "one address", "not published", "host network"],
 )
 def test_container_url_is_reachable_from_the_host(row: dict[str, Any], url: str) -> None:
     assert ollama.container_url(row) == url

@@ -1,4 +1,4 @@
-"""Inspection of a real container: its image, its arguments, its server, and its differences from the recipe."""
+"""Inspection of a real container: its image, arguments and server, and its differences from the recipe."""
 
 import dataclasses
 import io
@@ -31,7 +31,7 @@ SERVE = {"served_name": "tiny", "tok_per_s": 47.0, "baseline_key": {"image": "re
 
 @dataclass
 class ServedContainer:
-    """A container of the stand-in engine, and the spec that it was made from."""
+    """A container of the sandbox's engine, and its spec."""
 
     api: Any
     id: str
@@ -39,7 +39,7 @@ class ServedContainer:
     model: Path
     context: RecordingContext
 
-    def look(self, spec: ContainerSpec | None = None) -> Result:
+    def inspect(self, spec: ContainerSpec | None = None) -> Result:
         args = InspectServer.Args(spec=(spec or self.spec).to_json(), serve=SERVE, recipe="r", host="spark1")
         return InspectServer().run(args, self.context)
 
@@ -59,16 +59,16 @@ def api() -> Iterator[Any]:
 
 @pytest.fixture
 def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
-    """The stand-in, run by this machine's own Python in a container that has nothing else."""
+    """Yield a container that runs the sandbox's engine with this machine's Python."""
     name, model = f"test-inspect-{secrets.token_hex(4)}", tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(LLAMA))
-    empty = io.BytesIO()
-    with tarfile.open(fileobj=empty, mode="w") as archive:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("empty"))
-    api.import_image_from_data(empty.getvalue(), repository=name, tag="v1")
+    api.import_image_from_data(data.getvalue(), repository=name, tag="v1")
     image = api.inspect_image(f"{name}:v1")["Id"]
-    mounted = {str(Path(path)) for path in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, SOURCE)}
+    mounts = {str(Path(path)) for path in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, SOURCE)}
     spec = ContainerSpec(
         name=name,
         image=f"{name}:v1@sha256:{'a' * 64}",
@@ -76,16 +76,15 @@ def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
         gpus="",
         ipc="",
         ports=(f"127.0.0.1:{free_port()}:8000",),
-        volumes=(f"{model}:/models/m", *(f"{path}:{path}:ro" for path in sorted(mounted) if Path(path).exists())),
+        volumes=(f"{model}:/models/m", *(f"{path}:{path}:ro" for path in sorted(mounts) if Path(path).exists())),
         env={"PYTHONPATH": str(SOURCE), "SPARKWRIGHT_SANDBOX_SPEED": "instant"},
         entrypoint=(sys.executable, "-m", "sparkwright.sandbox.vllm", "serve"),
         command=(
             "--model", "/models/m", "--served-model-name", "tiny", "--max-model-len", "4096", "--max-num-seqs", "8",
         ),
     )  # fmt: skip
-    container_id = api.create_container_from_config(
-        {**container_options.build_create_body(spec), "Image": image}, name
-    )["Id"]
+    config = {**container_options.build_create_body(spec), "Image": image}
+    container_id = api.create_container_from_config(config, name)["Id"]
     try:
         api.start(container_id)
         wait_for_answer(api, container_id, spec)
@@ -97,7 +96,6 @@ def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
 
 
 def wait_for_answer(api: Any, container_id: str, spec: ContainerSpec) -> None:
-    """Wait until the server of a container answers."""
     until_s = time.monotonic() + READY_S
     while time.monotonic() < until_s:
         assert api.inspect_container(container_id)["State"]["Running"], api.logs(container_id).decode()
@@ -110,7 +108,7 @@ def wait_for_answer(api: Any, container_id: str, spec: ContainerSpec) -> None:
 
 
 def test_server_that_matches_the_recipe_is_compared_with_it(served: ServedContainer) -> None:
-    result = served.look()
+    result = served.inspect()
     assert (result.failed, result.data["drift"], result.data["id"]) == (False, [], served.id)
     assert (result.data["flags"]["max-num-seqs"], result.data["model_dir"]) == ("8", str(served.model))
     assert (result.data["models"], result.data["loopback"]) == ({"tiny": 4096}, True)
@@ -127,27 +125,26 @@ def test_changed_server_is_reported_by_field_and_compared_with_its_own_record(se
         image_ids=(f"sha256:{'b' * 64}",),
         command=tuple("4" if word == "8" else word for word in served.spec.command),
     )
-    result = served.look(other)
+    result = served.inspect(other)
     assert [item["field"] for item in result.data["drift"]] == ["image", "--max-num-seqs"]
     assert [check["verdict"] for check in result.data["checks"]] == ["differs", "differs"]
     assert "`invoke deploy --host spark1`" in result.data["checks"][-1]["fix"]
     assert "--max-num-seqs" in result.msg
     assert (result.data["expected"]["tok_per_s"], result.data["expected"]["baseline_key"]) == (None, {})
-    own = {"served_name": "tiny", "tok_per_s": 12.0, "baseline_key": {"image": "its own"}}
-    served.context.state.write(
-        "verified", {"spec": served.spec.to_json(), "serve": own, "container_id": served.id, "since": time.time()}
-    )
-    assert served.look(other).data["expected"]["tok_per_s"] == 12.0
-    assert served.look(other).data["expected"]["baseline_key"] == own["baseline_key"]
-    renamed = served.look(dataclasses.replace(served.spec, name="another-name"))
+    serve = {"served_name": "tiny", "tok_per_s": 12.0, "baseline_key": {"image": "verified"}}
+    verified = {"spec": served.spec.to_json(), "serve": serve, "container_id": served.id, "since": time.time()}
+    served.context.state.write("verified", verified)
+    expected = served.inspect(other).data["expected"]
+    assert (expected["tok_per_s"], expected["baseline_key"]) == (12.0, {"image": "verified"})
+    renamed = served.inspect(dataclasses.replace(served.spec, name="another-name"))
     assert [item["field"] for item in renamed.data["drift"]] == ["name"]
 
 
 def test_missing_server_is_explained(served: ServedContainer) -> None:
     served.api.stop(served.id, timeout=5)
-    ended = served.look()
-    assert (ended.failed, ended.data["evidence"] != []) == (True, True)
-    assert f"{served.spec.name} has exited (exit code " in ended.msg and " s ago)" in ended.msg
+    stopped = served.inspect()
+    assert stopped.failed and stopped.data["evidence"] != []
+    assert f"{served.spec.name} has exited (exit code " in stopped.msg and " s ago)" in stopped.msg
     served.api.remove_container(served.id)
-    gone = served.look()
-    assert (gone.failed, f"there is no container {served.spec.name}" in gone.msg) == (True, True)
+    removed = served.inspect()
+    assert removed.failed and f"there is no container {served.spec.name}" in removed.msg

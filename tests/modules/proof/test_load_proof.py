@@ -1,4 +1,4 @@
-"""The decode rate at depth: kept with the throughput baseline, compared with it, bounded in time."""
+"""The decode rate at depth: stored with the throughput baseline, compared, and limited in time."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import Baselines, build_key
@@ -24,19 +23,16 @@ DEPTHS = [1024, 2048]
 
 
 def measure_depths(server: ExactServer, context: RecordingContext, *rates: float, **arguments: Any) -> Result:
-    """rates: of the answers behind each depth; two short requests come before, which teach the length of a word."""
+    """Measure with these decode rates at each depth, after two short requests that calibrate the length of a word."""
     server.schedule.rates = [300.0, 300.0, *rates]
     server.record.clear()
     args = {"base_url": server.url, "model": "m", "depths": DEPTHS, "baseline_key": KEY, **arguments}
     return DepthRates().run(DepthRates.Args(**args), context)
 
 
-def save_baseline(context: RecordingContext, http: Http, **depth: float) -> None:
-    """A throughput baseline with these rates at depth, by tokens."""
-    rates_by_depth = {name.removeprefix("at_"): rate for name, rate in depth.items()}
-    Baselines(context.state).write(
-        build_key(KEY, context.machine, http), Baseline({"prose": 300.0}, 0.01, 5), {"depth": rates_by_depth}
-    )
+def save_baseline(context: RecordingContext, depth_rates: dict[str, float]) -> None:
+    key = build_key(KEY, context.machine, HTTP)
+    Baselines(context.state).write(key, Baseline({"prose": 300.0}, 0.01, 5), {"depth": depth_rates})
 
 
 def load_depth_rates(context: RecordingContext) -> dict[str, float]:
@@ -46,16 +42,16 @@ def load_depth_rates(context: RecordingContext) -> dict[str, float]:
 
 def test_first_depth_rates_are_stored_and_later_rates_compared(tmp_path: Path) -> None:
     context = make_context(tmp_path)
-    save_baseline(context, HTTP)
+    save_baseline(context, {})
     with serving(Schedule(**FAST)) as server:
         first = measure_depths(server, context, 280.0, 250.0)
         stored = load_depth_rates(context)
-        save_baseline(context, HTTP, at_1024=0.001, at_2048=1e6)
-        fell = measure_depths(server, context, 280.0, 250.0)
+        save_baseline(context, {"1024": 0.001, "2048": 1e6})
+        dropped = measure_depths(server, context, 280.0, 250.0)
     assert (first.failed, first.data["verdict"], first.data["baseline"]) == (False, "proved", None)
     assert set(stored) == {"1024", "2048"} and stored["2048"] == first.data["tok_per_s"]
-    assert (fell.failed, fell.data["verdict"], fell.data["baseline"]) == (True, "regression", 1e6)
-    assert "behind 2048 tokens" in fell.msg and "1024" not in fell.msg
+    assert (dropped.failed, dropped.data["verdict"], dropped.data["baseline"]) == (True, "regression", 1e6)
+    assert "behind 2048 tokens" in dropped.msg and "1024" not in dropped.msg
     assert load_depth_rates(context)["2048"] == 1e6
 
 
@@ -76,10 +72,8 @@ def test_depth_beyond_the_time_limit_is_reported_as_not_measured(tmp_path: Path)
 
 def test_depths_of_a_recipe_are_limited_by_its_context(tmp_path: Path) -> None:
     text = "vllm: {max-model-len: 16384}\nexpect: {depths: [8k, 32768]}\n"
-    serve = recipe.scope(Host("spark1", "spark1"), "me", load_recipe(tmp_path, text), {"image": None, "model": None})[
-        "serve"
-    ]
-    assert serve["depths"] == [8000]
+    names = recipe.scope(Host("spark1", "spark1"), "me", load_recipe(tmp_path, text), {"image": None, "model": None})
+    assert names["serve"]["depths"] == [8000]
     with pytest.raises(Refused, match=r"`expect.depths`: 64 is not between"):
         load_recipe(tmp_path, "vllm: {}\nexpect: {depths: [64]}\n")
 
@@ -92,6 +86,5 @@ def test_first_depth_rate_below_half_of_the_short_rate_is_noted() -> None:
 def test_stored_depth_rates_are_read_as_numbers_only() -> None:
     assert parse_rates({"8192": 40.0, "x": "y", "1": True, "2": -1}) == {"8192": 40.0}
     assert parse_rates(None) == {}
-    assert describe_rate_drops([Rate(8192, 29.0)], {"8192": 40.0}) and not describe_rate_drops(
-        [Rate(8192, 31.0)], {"8192": 40.0}
-    )
+    assert describe_rate_drops([Rate(8192, 29.0)], {"8192": 40.0})
+    assert not describe_rate_drops([Rate(8192, 31.0)], {"8192": 40.0})

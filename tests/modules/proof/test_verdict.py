@@ -1,4 +1,4 @@
-"""The table that sums up checks, and how it ends."""
+"""The table of all checks, and the exit code."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def run_verdict(tmp_path: Path, **checks: Any) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("checks", "failed", "code"),
+    ("checks", "failed", "exit_code"),
     [
         ({"a": GOOD}, False, None),
         ({"a": GOOD, "b": LOG}, False, None),
@@ -33,20 +33,16 @@ def run_verdict(tmp_path: Path, **checks: Any) -> Result:
     ],
 )
 def test_failure_outweighs_an_inconclusive_check(
-    tmp_path: Path, checks: dict[str, Any], failed: bool, code: Exit | None
+    tmp_path: Path, checks: dict[str, Any], failed: bool, exit_code: Exit | None
 ) -> None:
     result = run_verdict(tmp_path, **checks)
-    assert (result.failed, result.exit) == (failed, code)
+    assert (result.failed, result.exit) == (failed, exit_code)
 
 
 def test_rows_include_unchecked_and_unknown(tmp_path: Path) -> None:
     rows = run_verdict(tmp_path, a=BAD, b=SKIPPED, c=LOG, d=GOOD).data["rows"]
-    assert [(row["check"], row["verdict"]) for row in rows] == [
-        ("a", "failed"),
-        ("b", "unknown"),
-        ("graphs", "unknown"),
-        ("d", "proved"),
-    ]
+    verdicts = {row["check"]: row["verdict"] for row in rows}
+    assert verdicts == {"a": "failed", "b": "unknown", "graphs": "unknown", "d": "proved"}
     assert rows[3]["figure"] == "47.2 / 47.0 (+0%) tok/s"
 
 
@@ -59,6 +55,6 @@ def test_table_fits_the_terminal(tmp_path: Path) -> None:
 
 
 def test_check_that_was_not_requested_is_left_out(tmp_path: Path) -> None:
-    aside = Result(msg="not checked: the recipe requests no GPU", data={"verdict": "not asked for"}).registered()
-    result = run_verdict(tmp_path, a=GOOD, GPU=aside)
+    unrequested = Result(msg="not checked: the recipe requests no GPU", data={"verdict": "not asked for"}).registered()
+    result = run_verdict(tmp_path, a=GOOD, GPU=unrequested)
     assert ([row["check"] for row in result.data["rows"]], result.msg) == (["a"], "1 proved")
