@@ -1,4 +1,4 @@
-"""The end of `send_image` that talks to another host: whatever that one does, the transfer ends."""
+"""The connection of `send_image` to another host, and the temporary key in authorized_keys."""
 
 import multiprocessing
 import os
@@ -19,10 +19,10 @@ ARGS = transfer.SendImage.Args("sha256:1", "a/b:incoming")
 
 
 def send_image(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
-    """Return the outcome of sending 4 MiB to a program in the place of ssh."""
+    """Return the outcome of sending 4 MiB to a shell script instead of ssh."""
     outcomes: list[Any] = []
 
-    def saved(*given: Any) -> Iterator[bytes]:
+    def export_image(*args: Any) -> Iterator[bytes]:
         yield from (os.urandom(2**20) for _ in range(4))
 
     def run() -> None:
@@ -31,11 +31,11 @@ def send_image(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> Any:
         except Failed as error:
             outcomes.append(error)
 
-    monkeypatch.setattr(transfer, "_export_image", saved)
-    work = threading.Thread(target=run, daemon=True)
-    work.start()
-    work.join(30)
-    assert outcomes, "it hangs"
+    monkeypatch.setattr(transfer, "_export_image", export_image)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert outcomes, "the transfer hangs"
     return outcomes[0]
 
 
@@ -53,22 +53,19 @@ def test_last_line_of_a_refusal_is_shown_without_control_characters(
 
 
 @pytest.mark.parametrize(
-    ("script", "limit", "result"),
+    ("script", "limit", "message"),
     [
         ("exec sleep 60", "SILENCE_TIMEOUT_S", "no progress for 0.5 s"),
         ("cat >/dev/null; exec sleep 60", "FINISH_TIMEOUT_S", "not finished 0.5 s after the last byte"),
     ],
-    ids=["takes-nothing", "never-ends"],
+    ids=["never reads", "never ends"],
 )
 def test_inactive_host_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, result: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, message: str
 ) -> None:
     monkeypatch.setattr(transfer, limit, 0.5)
     error = send_image(monkeypatch, tmp_path, script)
-    assert isinstance(error, Failed) and result in error.message
-
-
-# The key of a transfer in authorized_keys: two at once, everybody else's lines, and what a stranger's key may hold.
+    assert isinstance(error, Failed) and message in error.message
 
 
 OWN_KEY_LINE = b'from="10.0.0.0/8",command="echo \\"hi\\"" ssh-ed25519 AAAAmine me@sparkwright-copy.lab'
@@ -78,87 +75,91 @@ def ssh_key(n: int) -> str:
     return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{n:04d}"
 
 
-def authorized_keys_file(home: Path) -> Path:
-    file = home / ".ssh/authorized_keys"
-    file.parent.mkdir(exist_ok=True)
-    return file
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    path = tmp_path / ".ssh/authorized_keys"
+    path.parent.mkdir()
+    return path
+
+
+def add_key(home: Path, public_key: str, command: str = "true") -> bool:
+    return CopyKey().run(CopyKey.Args(public_key, command), RecordingContext(home)).changed
+
+
+def remove_key(home: Path, public_key: str) -> None:
+    CopyKey().run(CopyKey.Args(public_key, state="absent"), RecordingContext(home))
 
 
 def transfer_key_repeatedly(home: Path, n: int, gate: str) -> None:
-    """A key comes and goes many times; another that came before it stays."""
-    context = RecordingContext(home)
-    CopyKey().run(CopyKey.Args(ssh_key(1000 + n), "true"), context)
-    os.open(gate, os.O_RDONLY)  # until all have begun
+    """Add a key that stays, then add and remove another one many times."""
+    add_key(home, ssh_key(1000 + n))
+    os.open(gate, os.O_RDONLY)  # until all processes have started
     for _ in range(20):
-        CopyKey().run(CopyKey.Args(ssh_key(n), "true"), context)
-        CopyKey().run(CopyKey.Args(ssh_key(n), state="absent"), context)
+        add_key(home, ssh_key(n))
+        remove_key(home, ssh_key(n))
 
 
-def test_concurrent_transfers_keep_the_keys_of_each_other(tmp_path: Path) -> None:
-    authorized_keys_file(tmp_path).write_bytes(OWN_KEY_LINE + b"\n")
+def test_concurrent_transfers_keep_the_keys_of_each_other(tmp_path: Path, keys_file: Path) -> None:
+    keys_file.write_bytes(OWN_KEY_LINE + b"\n")
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     fork = multiprocessing.get_context("fork")
-    pending = [fork.Process(target=transfer_key_repeatedly, args=(tmp_path, n, gate)) for n in range(6)]
-    for process in pending:
+    processes = [fork.Process(target=transfer_key_repeatedly, args=(tmp_path, n, gate)) for n in range(6)]
+    for process in processes:
         process.start()
     os.close(os.open(gate, os.O_WRONLY))
-    for process in pending:
+    for process in processes:
         while process.is_alive():
             try:
-                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # who came late to the gate
+                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # for processes that reach the gate late
             except OSError:
                 process.join(0.05)
-    assert [process.exitcode for process in pending] == [0] * 6
-    lines = authorized_keys_file(tmp_path).read_bytes().splitlines()
+    assert [process.exitcode for process in processes] == [0] * 6
+    lines = keys_file.read_bytes().splitlines()
     assert lines[0] == OWN_KEY_LINE
     assert {line.split()[-2].decode() for line in lines[1:]} == {ssh_key(1000 + n).split()[1] for n in range(6)}
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_other_lines_of_authorized_keys_are_unchanged(tmp_path: Path, end: bytes) -> None:
-    others = OWN_KEY_LINE + b"\n\n# a\x0cb \xff\xfe\x85 \xe2\x80\xa8\r\nssh-rsa AAAAB3 the last"
-    authorized_keys_file(tmp_path).write_bytes(others + end)
-    context = RecordingContext(tmp_path)
-    assert CopyKey().run(CopyKey.Args(ssh_key(1), 'sh -c "x"'), context).changed
-    content = authorized_keys_file(tmp_path).read_bytes()
-    assert content.startswith(others + b"\n")
-    assert b'command="sh -c \\"x\\"" ' in content.removeprefix(others)
-    CopyKey().run(CopyKey.Args(ssh_key(1), state="absent"), context)
-    assert authorized_keys_file(tmp_path).read_bytes() == others + b"\n"
+def test_other_lines_of_authorized_keys_are_unchanged(tmp_path: Path, keys_file: Path, end: bytes) -> None:
+    other_lines = OWN_KEY_LINE + b"\n\n# a\x0cb \xff\xfe\x85 \xe2\x80\xa8\r\nssh-rsa AAAAB3 the last"
+    keys_file.write_bytes(other_lines + end)
+    assert add_key(tmp_path, ssh_key(1), 'sh -c "x"')
+    content = keys_file.read_bytes()
+    assert content.startswith(other_lines + b"\n")
+    assert b'command="sh -c \\"x\\"" ' in content.removeprefix(other_lines)
+    remove_key(tmp_path, ssh_key(1))
+    assert keys_file.read_bytes() == other_lines + b"\n"
 
 
-def test_expired_key_is_removed_and_valid_keys_stay(tmp_path: Path) -> None:
-    def line(n: int, in_s: float) -> str:
-        until = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + in_s))
-        return f'restrict,expiry-time="{until}",command="true" {ssh_key(n)} sparkwright-copy'
+def test_expired_key_is_removed_and_valid_keys_stay(tmp_path: Path, keys_file: Path) -> None:
+    def format_line(n: int, lifetime_s: float) -> str:
+        expiry = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + lifetime_s))
+        return f'restrict,expiry-time="{expiry}",command="true" {ssh_key(n)} sparkwright-copy'
 
-    authorized_keys_file(tmp_path).write_text(f"{line(1, -3600)}\n{line(2, KEY_LIFETIME_S)}\n")
-    CopyKey().run(CopyKey.Args(ssh_key(3), "true"), RecordingContext(tmp_path))
-    assert [text.split()[-2][-4:] for text in authorized_keys_file(tmp_path).read_text().splitlines()] == [
-        "0002",
-        "0003",
-    ]
+    keys_file.write_text(f"{format_line(1, -3600)}\n{format_line(2, KEY_LIFETIME_S)}\n")
+    add_key(tmp_path, ssh_key(3))
+    assert [line.split()[-2][-4:] for line in keys_file.read_text().splitlines()] == ["0002", "0003"]
 
 
-def test_mode_owner_and_symbolic_link_are_kept(tmp_path: Path) -> None:
-    real = tmp_path / "dotfiles" / "keys"
-    real.parent.mkdir()
-    real.write_bytes(OWN_KEY_LINE)
-    real.chmod(0o640)
+def test_mode_owner_and_symbolic_link_are_kept(tmp_path: Path, keys_file: Path) -> None:
+    target = tmp_path / "dotfiles" / "keys"
+    target.parent.mkdir()
+    target.write_bytes(OWN_KEY_LINE)
+    target.chmod(0o640)
     if os.geteuid() == 0:
-        os.chown(real, 12345, 54321)
-    was = real.stat()
-    authorized_keys_file(tmp_path).symlink_to("../dotfiles/keys")
-    CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
-    assert authorized_keys_file(tmp_path).is_symlink()
-    now = real.stat()
-    assert ssh_key(1) in real.read_text()
-    assert (now.st_mode, now.st_uid, now.st_gid) == (was.st_mode, was.st_uid, was.st_gid)
+        os.chown(target, 12345, 54321)
+    before = target.stat()
+    keys_file.symlink_to("../dotfiles/keys")
+    add_key(tmp_path, ssh_key(1))
+    assert keys_file.is_symlink()
+    after = target.stat()
+    assert ssh_key(1) in target.read_text()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
 def test_new_authorized_keys_file_is_private(tmp_path: Path) -> None:
-    CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
+    add_key(tmp_path, ssh_key(1))
     file = tmp_path / ".ssh/authorized_keys"
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -166,37 +167,32 @@ def test_new_authorized_keys_file_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "public_key",
     [
-        f"{ssh_key(1)}\n{ssh_key(2)}",
-        f"{ssh_key(1)} comment",
-        f'command="x" {ssh_key(1)}',
-        "",
-        "ssh-ed25519",
-        f"{ssh_key(1)}\r",
-        "# x",
+        f"{ssh_key(1)}\n{ssh_key(2)}", f"{ssh_key(1)} comment", f'command="x" {ssh_key(1)}', f"{ssh_key(1)}\r",
+        "ssh-ed25519", "# x", "",
     ],
-)
+)  # fmt: skip
 def test_invalid_public_keys_are_refused(tmp_path: Path, public_key: str) -> None:
     with pytest.raises(Refused, match="not a public key"):
-        CopyKey().run(CopyKey.Args(public_key, "true"), RecordingContext(tmp_path))
+        add_key(tmp_path, public_key)
     assert not (tmp_path / ".ssh").exists()
 
 
 def test_command_with_a_line_break_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="must be one line"):
-        CopyKey().run(CopyKey.Args(ssh_key(1), f'true" {ssh_key(2)}\nx'), RecordingContext(tmp_path))
+        add_key(tmp_path, ssh_key(1), f'true" {ssh_key(2)}\nx')
 
 
-def test_folder_instead_of_authorized_keys_is_reported(tmp_path: Path) -> None:
-    authorized_keys_file(tmp_path).mkdir()
+def test_folder_instead_of_authorized_keys_is_reported(tmp_path: Path, keys_file: Path) -> None:
+    keys_file.mkdir()
     with pytest.raises(Failed, match=r"cannot read .*authorized_keys: Is a directory"):
-        CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
+        add_key(tmp_path, ssh_key(1))
 
 
 def test_lock_of_the_keys_is_private(tmp_path: Path) -> None:
-    before = os.umask(0)
+    umask = os.umask(0)
     try:
-        CopyKey().run(CopyKey.Args(ssh_key(1), "true"), RecordingContext(tmp_path))
+        add_key(tmp_path, ssh_key(1))
     finally:
-        os.umask(before)
+        os.umask(umask)
     lock = next(tmp_path.rglob("authorized_keys.lock"))
     assert (lock.parent.stat().st_mode & 0o777, lock.stat().st_mode & 0o777) == (0o700, 0o600)
