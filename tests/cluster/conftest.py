@@ -1,4 +1,4 @@
-"""A cluster of two hosts on this machine: the images of a session, and a project for each test."""
+"""A cluster of two hosts on this machine: the images of a module, and a project for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture(scope="module")
 def second_engine() -> Iterator[str]:
-    """Yield DOCKER_HOST of the second host's engine: on the same network, and without a bridge of its own."""
+    """Yield DOCKER_HOST of the second host's engine, which uses the bridge of the first one."""
     with engine_beside.second_engine(["--bridge=docker0"]) as (address, _):
         yield address
 

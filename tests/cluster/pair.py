@@ -1,7 +1,7 @@
-"""A user's project with a cluster of two hosts, each with a Docker Engine, a home and a fabric address of its own on this machine.
+"""A project with a cluster of two hosts on this machine, each with its own Docker Engine, home and fabric address.
 
-The containers are on the host's network, as a cluster's are; both hosts share this machine's loopback, where each has an address.
-The engine is the sandbox's vLLM, which meets its other ranks over real TCP.
+The containers use the host network, like those of any cluster; each host has its own loopback address. The engine is the
+sandbox's vLLM, whose ranks connect over TCP.
 """
 
 import json
@@ -30,7 +30,7 @@ class ClusterPair:
     """A project with a cluster of two hosts.
 
     Args:
-        engines: DOCKER_HOST of each host, the head's first; empty: this machine's own.
+        engines: DOCKER_HOST of each host, the head's first; empty for this machine's engine.
     """
 
     names = ("one", "two")
@@ -45,10 +45,9 @@ class ClusterPair:
             shutil.copytree(TOP / name, self.root / name)
         for name in ("hosts", "recipes"):
             (self.root / name).mkdir()
+        shortened = rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2"
         for playbook in (self.root / "playbooks").rglob("*.yml"):
-            playbook.write_text(
-                re.sub(r"( smoke_test:\n)( +)", rf"\1\2{SHORTENED_TASKS['smoke_test']}\n\2", playbook.read_text())
-            )
+            playbook.write_text(re.sub(r"( smoke_test:\n)( +)", shortened, playbook.read_text()))
         disable_cache_dropping(self.root / "playbooks")
         self.env = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPARKWRIGHT_"))},
@@ -59,11 +58,11 @@ class ClusterPair:
             env = {"HF_ENDPOINT": hub, "HOME": str(self.home(name))}
             env |= {"DOCKER_HOST": self.engines[name]} if self.engines[name] else {}
             host = {"connection": "local", "home": env["HOME"], "env": env}
-            host["vars"] = {"ollama": "leave", "reserve_gib": 0.1}
-            host["fabric"] = {"interfaces": ["lo"], "address": f"127.0.0.{n}"}
-            (self.root / f"hosts/{name}.yml").write_text(yaml.safe_dump(host))
+            variables = {"ollama": "leave", "reserve_gib": 0.1}
+            fabric = {"interfaces": ["lo"], "address": f"127.0.0.{n}"}
+            self.write_host(name, {**host, "vars": variables, "fabric": fabric})
         self.ports = {"port": free_port(), "barrier_port": free_port()}
-        self.group()
+        self.write_groups()
         self.recipe()
 
     def home(self, name: str) -> Path:
@@ -72,27 +71,29 @@ class ClusterPair:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def group(self, recipe: str = "served") -> None:
-        """Write groups.yml."""
-        cluster = {"recipe": recipe, "head": "one", **self.ports}
+    def write_groups(self) -> None:
+        cluster = {"recipe": "served", "head": "one", **self.ports}
         text = yaml.safe_dump({"pair": {"hosts": list(self.names), "cluster": cluster}})
         (self.root / "hosts/groups.yml").write_text(text)
+
+    def read_host(self, name: str) -> dict[str, Any]:
+        """Return the content of a host's file."""
+        return dict(yaml.safe_load((self.root / f"hosts/{name}.yml").read_text()))
+
+    def write_host(self, name: str, host: dict[str, Any]) -> None:
+        (self.root / f"hosts/{name}.yml").write_text(yaml.safe_dump(host))
 
     def recipe(self, fault: str = "", **flags: Any) -> None:
         """Write the cluster's recipe for the next deploy.
 
         Args:
             fault: of the sandbox.
-            flags: in addition to the usual ones, with `_` for `-`.
+            flags: in addition to the defaults, with `_` for `-`.
         """
-        usual = {
-            "served-model-name": self.model,
-            "max-model-len": 8192,
-            "gpu-memory-utilization": 0.1,
-            "port": self.port,
-        }
-        usual |= {key.replace("_", "-"): value for key, value in flags.items()}
-        stated = {
+        vllm = {"host": "127.0.0.1", "port": self.port, "served-model-name": self.model}
+        vllm |= {"max-model-len": 8192, "gpu-memory-utilization": 0.1}
+        vllm |= {key.replace("_", "-"): value for key, value in flags.items()}
+        recipe = {
             "image": self.images.name("vllm-openai:v0.32.0"),
             "model": {"dir": "~/models/glm", "mount": "/models/tiny", "id": VLLM_REPO},
             "container": {
@@ -103,40 +104,48 @@ class ClusterPair:
                 "ulimits": {"nofile": "1024"},
             },
             "parallel": {"tensor": 2},
-            "vllm": {"host": "127.0.0.1", **usual},
+            "vllm": vllm,
             "expect": {"ready_s": 60},
         }
-        self.write_recipe(stated)
+        self.write_recipe(recipe)
 
-    def write_recipe(self, stated: dict[str, Any]) -> None:
+    def write_recipe(self, recipe: dict[str, Any]) -> None:
         """Write the given recipe for the next deploy."""
-        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
+        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
-    def before(self, task: str, inserted: str) -> None:
-        """Put a task before the one of this name, in the cluster's playbooks."""
-        paths = [
-            path for path in (self.root / "playbooks/cluster").rglob("*.yml") if f"- name: {task}\n" in path.read_text()
-        ]
-        for path in paths:
-            name_line = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
-            path.write_text(name_line.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
-        assert paths, task
+    def fail_worker_before(self, task: str) -> None:
+        """Insert a task that fails on the worker before each task of this name in the playbooks of clusters."""
+        name_line, count = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n"), 0
+        inserted = "{name: Break, fail: {msg: broken for a test}, when: not head}"
+        for path in (self.root / "playbooks/cluster").rglob("*.yml"):
+            text, replaced = name_line.subn(rf"\1- {inserted}\n\n\g<0>", path.read_text())
+            path.write_text(text)
+            count += replaced
+        assert count, f"no task {task}"
 
     def run(self, *words: str) -> CommandResult:
         completed = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)
         return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
+    def run_json(self, command: str, *options: str) -> CommandResult:
+        """Run a command for the cluster with --json."""
+        return self.run(command, "--host", "pair", "--json", *options)
+
+    def run_proved(self, command: str) -> CommandResult:
+        """Run a command for the cluster with --json, and check that it succeeded."""
+        result = self.run_json(command)
+        assert result.proved, "\n".join(map(str, failures(result))) + result.out[-3000:] + result.err
+        return result
+
     def deployed(self) -> CommandResult:
         """Deploy, and check that it succeeded."""
-        answer = self.deploy()
-        assert answer.proved, "\n".join(map(str, failures(answer))) + answer.out[-3000:] + answer.err
-        return answer
+        return self.run_proved("deploy")
 
-    def deploy(self, *words: str) -> CommandResult:
-        return self.run("deploy", "--host", "pair", "--json", *words)
+    def deploy(self, *options: str) -> CommandResult:
+        return self.run_json("deploy", *options)
 
     def docker(self, host: str, *words: str, check: bool = True) -> str:
-        """Run docker on the host's own engine."""
+        """Run docker on the host's engine."""
         env = {**os.environ, **({"DOCKER_HOST": self.engines[host]} if self.engines[host] else {})}
         completed = subprocess.run(
             ["docker", *words], env=env, capture_output=True, text=True, timeout=120, check=False
@@ -145,7 +154,7 @@ class ClusterPair:
         return completed.stdout.strip()
 
     def container(self, host: str) -> dict[str, Any]:
-        """Return the inspect of the member's container; empty without one."""
+        """Return the attributes of the member's container; empty without a container."""
         inspected = self.docker(host, "inspect", self.name, check=False)
         rows = json.loads(inspected) if inspected else []
         return dict(rows[0]) if rows else {}
@@ -154,6 +163,9 @@ class ClusterPair:
         """Return the Id of each host's running container."""
         containers = {name: self.container(name) for name in self.names}
         return {name: value["Id"] for name, value in containers.items() if value and value["State"]["Running"]}
+
+    def start_times(self) -> dict[str, str]:
+        return {host: str(self.container(host)["State"]["StartedAt"]) for host in self.names}
 
     def generates(self) -> bool:
         """Return True if a client gets a token from the head."""

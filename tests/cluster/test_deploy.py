@@ -1,4 +1,6 @@
-"""A cluster of two hosts, each with a Docker Engine of its own: deployed, changed, failed and restored as one."""
+"""Deploys and plans of a cluster of two hosts, each with its own Docker Engine."""
+
+import pytest
 
 from tests.cluster.pair import ClusterPair
 
@@ -13,17 +15,19 @@ def test_both_ranks_are_verified_and_a_second_deploy_changes_nothing(pair: Clust
     assert pair.running() == before
 
 
-def test_commands_for_a_single_member_are_refused(pair: ClusterPair) -> None:
-    answer = pair.run("deploy", "--host", "two", "--json")
-    assert answer.code == 5
-    assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
-    for command in ("restart", "rollback"):
-        answer = pair.run(command, "--host", "one", "--json")
-        assert answer.code == 5
-        assert "one is rank 0 of pair, and two would be left out. Use `--host pair`." in answer.err
-    answer = pair.run("health.install", "--host", "two")
-    assert answer.code == 5
-    assert "two is rank 1 of pair, and one would be left out. Use `--host pair`." in answer.err
+@pytest.mark.parametrize(
+    ("command", "host", "message"),
+    [
+        ("deploy", "two", "two is rank 1 of pair, and one would be left out."),
+        ("restart", "one", "one is rank 0 of pair, and two would be left out."),
+        ("rollback", "one", "one is rank 0 of pair, and two would be left out."),
+        ("health.install", "two", "two is rank 1 of pair, and one would be left out."),
+    ],
+)
+def test_commands_for_a_single_member_are_refused(pair: ClusterPair, command: str, host: str, message: str) -> None:
+    result = pair.run(command, "--host", host)
+    assert result.code == 5
+    assert f"{message} Use `--host pair`." in result.err
     assert pair.running() == {}
 
 
@@ -32,6 +36,6 @@ def test_plan_shows_the_changes_of_each_member(pair: ClusterPair) -> None:
     assert pair.run("plan", "--host", "pair").code == 0
     pair.recipe(max_num_seqs=4)
     before = pair.running()
-    answer = pair.run("plan", "--host", "pair")
-    assert (answer.code, pair.running()) == (2, before)
-    assert "  + --max-num-seqs: 4\n" in answer.out and "2 hosts: 2 would change" in answer.out
+    result = pair.run("plan", "--host", "pair")
+    assert (result.code, pair.running()) == (2, before)
+    assert "  + --max-num-seqs: 4\n" in result.out and "2 hosts: 2 would change" in result.out

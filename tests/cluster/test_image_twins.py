@@ -1,4 +1,4 @@
-"""An image between two Docker Engines when one half of the fabric's port fails: two loopback addresses, each behind a relay."""
+"""The copy of an image between two Docker Engines while a link of the fabric fails: two loopback addresses with relays."""
 
 import io
 import os
@@ -28,7 +28,7 @@ LAYER_BYTES, CUT_AFTER = 24 * 2**20, 5 * 2**20
 
 
 class UnpluggableLink(Relay):
-    """A link that is unplugged, not closed: nothing passes any more, and neither side gets an error."""
+    """A link that drops all packets when it is closed, without an error on either side."""
 
     def close(self) -> None:
         port = self.url.rpartition(":")[2]
@@ -48,7 +48,7 @@ class UnpluggableLink(Relay):
 
 @dataclass
 class Members:
-    """The giver has the image in this machine's engine, the taker nothing in one of its own."""
+    """The giver has the image in this machine's engine; the taker has another, empty engine."""
 
     giver: RecordingContext
     taker: RecordingContext
@@ -56,12 +56,12 @@ class Members:
     image: str
 
     def serve(self) -> list[dict[str, Any]]:
-        """Return the giver's offer at each half of the port."""
+        """Return the giver's offer at each address."""
         image = {"ref": self.ref, "ids": [self.image]}
         return [ShareImage().run(ShareImage.Args(**image, bind=address), self.giver).data["offer"] for address in TWINS]
 
-    def copy(self, ways: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
-        offer = {**offer, "urls": [way.url for way in ways]}
+    def copy(self, links: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
+        offer = {**offer, "urls": [link.url for link in links]}
         return image_copy.copy(self.taker, self.ref, [self.image], machine_platform(self.taker.machine), "one", offer)
 
     def taken_images(self) -> set[str]:
@@ -94,45 +94,45 @@ def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
 
 def test_copy_continues_over_the_second_link_if_the_first_is_cut(members: Members) -> None:
     offers = members.serve()
-    ways = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
-    assert members.copy(ways, offers[0])["Id"] == members.image
+    links = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
+    assert members.copy(links, offers[0])["Id"] == members.image
     assert members.taken_images() == {members.image}
-    assert 0 < ways[0].passed < LAYER_BYTES < ways[1].passed
-    (result,) = members.taker.notes
-    assert "one: the copy broke off after" in result and result.endswith(f"Retrying at {ways[1].url}.")
+    assert 0 < links[0].passed < LAYER_BYTES < links[1].passed
+    (note,) = members.taker.notes
+    assert "one: the copy broke off after" in note and note.endswith(f"Retrying at {links[1].url}.")
 
 
 def test_copy_continues_over_the_second_link_if_the_first_is_unplugged(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.geteuid() or not shutil.which("iptables"):
-        pytest.skip("silencing a way needs root and iptables")
+        pytest.skip("unplugging needs root and iptables")
     for name, value in {"KEEPALIVE_IDLE_S": 1, "KEEPALIVE_INTERVAL_S": 1, "KEEPALIVE_PROBES": 2}.items():
         monkeypatch.setattr(connection, name, value)
     offers = members.serve()
-    cable = UnpluggableLink(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
-    ways = [cable, Relay(TWINS[1], offers[1]["urls"][0])]
+    unplugged = UnpluggableLink(TWINS[0], offers[0]["urls"][0], CUT_AFTER)
+    links = [unplugged, Relay(TWINS[1], offers[1]["urls"][0])]
     try:
-        assert members.copy(ways, offers[0])["Id"] == members.image
+        assert members.copy(links, offers[0])["Id"] == members.image
     finally:
-        cable.remove()
+        unplugged.remove()
     assert members.taken_images() == {members.image}
-    assert 0 < cable.passed < LAYER_BYTES < ways[1].passed
-    assert any(f"Retrying at {ways[1].url}." in note for note in members.taker.notes), members.taker.notes
+    assert 0 < unplugged.passed < LAYER_BYTES < links[1].passed
+    assert any(f"Retrying at {links[1].url}." in note for note in members.taker.notes), members.taker.notes
 
 
 def test_copy_fails_without_leftovers_if_both_links_are_cut(members: Members) -> None:
     offers = members.serve()
-    ways = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
+    links = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
     with pytest.raises(Failed, match="the copy broke off after"):
-        members.copy(ways, offers[0])
-    assert all(way.passed for way in ways)
+        members.copy(links, offers[0])
+    assert all(link.passed for link in links)
     assert members.taken_images() == set()
 
 
 def test_closed_link_is_skipped(members: Members) -> None:
     offers = members.serve()
-    ways = [Relay(address, offer["urls"][0]) for address, offer in zip(TWINS, offers, strict=True)]
-    ways[0].close()
-    assert members.copy(ways, offers[0])["Id"] == members.image
-    assert ways[0].passed == 0 and members.taken_images() == {members.image}
+    links = [Relay(address, offer["urls"][0]) for address, offer in zip(TWINS, offers, strict=True)]
+    links[0].close()
+    assert members.copy(links, offers[0])["Id"] == members.image
+    assert links[0].passed == 0 and members.taken_images() == {members.image}
