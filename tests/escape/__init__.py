@@ -1,1 +1,1 @@
-"""A hostile image against every mount that sparkwright makes, on a real Docker Engine."""
+"""A hostile image attacks every mount that sparkwright creates, on a real Docker Engine."""

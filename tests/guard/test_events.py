@@ -1,4 +1,4 @@
-"""Events that the guard service reports are read as untrusted data."""
+"""Events of the guard service are read as untrusted data."""
 
 from pathlib import Path
 
@@ -30,19 +30,19 @@ def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
     state = StateFolder.in_home(tmp_path)
     events = state.folder(start_guard.FOLDER) / service_guard.EVENTS
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
-    (act,) = service_guard.list_actions(state)
-    assert act.name == "qwen35"
-    assert act.sentence.endswith("to save the host: 1.0 GiB available, falling 3.0 GiB/s")
-    assert service_guard.stop_reason(state, ID, 0) == act.sentence
-    assert service_guard.stop_reason(state, ID, act.time_s + 1) == ""
+    (action,) = service_guard.list_actions(state)
+    assert action.name == "qwen35"
+    assert action.sentence.endswith("to save the host: 1.0 GiB available, falling 3.0 GiB/s")
+    assert service_guard.stop_reason(state, ID, 0) == action.sentence
+    assert service_guard.stop_reason(state, ID, action.time_s + 1) == ""
     assert service_guard.stop_reason(state, "cd" * 32, 0) == ""
 
 
 def test_growth_is_reported_before_it_is_dangerous() -> None:
     total = int(121.7 * GIB)
-    still, grew, dangerous = (MemoryLevel(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
-    assert (still.growth, still.near_exhaustion) == ("", False)
-    assert "3.0 GiB more are in use" in grew.growth
-    assert not grew.near_exhaustion
+    steady, growing, dangerous = (MemoryLevel(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
+    assert (steady.growth, steady.near_exhaustion) == ("", False)
+    assert "3.0 GiB more are in use" in growing.growth
+    assert not growing.near_exhaustion
     assert dangerous.near_exhaustion
     assert not MemoryLevel(True, total, int(1.9 * GIB), int(1.5 * GIB)).growth

@@ -1,6 +1,7 @@
-"""The guard's decisions on recorded memory curves of GB10 hosts. Rates and levels are those of public issues."""
+"""The guard's decisions on memory curves of GB10 hosts, with rates and levels from public issues."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ def constant(gib: float) -> Callable[[float], float]:
 
 
 def fall(begin: float, rate: float, end: float = 0.0) -> Callable[[float], float]:
-    """Return a fall from one level to another, in GiB and GiB a second, after five quiet seconds."""
+    """Return a fall from one level to another, in GiB and GiB per second, after five steady seconds."""
     return lambda seconds: max(end, begin - rate * max(0.0, seconds - 5))
 
 
@@ -28,13 +29,12 @@ def find_danger(
     stalled: float = 0.0,
     most_s: float = 0.1,
 ) -> Danger | None:
-    """Return the danger that a guard finds in this memory, sampled as often as on a host; None for none."""
+    """Return the danger that a guard finds in a curve of available memory, with the sampling interval of a host."""
     detector, seconds = DangerDetector(floors or Floors(TOTAL)), 0.0
     while seconds < for_s:
         available_bytes = int(available(seconds) * GIB)
-        danger = detector.add_sample(
-            seconds, available_bytes, available_bytes if free is None else int(free * GIB), seconds * stalled
-        )
+        free_bytes = available_bytes if free is None else int(free * GIB)
+        danger = detector.add_sample(seconds, available_bytes, free_bytes, seconds * stalled)
         if danger is not None:
             return danger
         seconds += detector.pause_s(most_s)
@@ -42,15 +42,15 @@ def find_danger(
 
 
 HEALTHY_CURVES = {
-    "a server that serves with 1.5 GiB": (constant(1.5), HOUR_S / 10, {}),
+    "server with 1.5 GiB available": (constant(1.5), HOUR_S / 10, {}),
     "reading weights: nothing free, 32 GiB available": (fall(60, 3, 32), 60, {"free": 0.9}),
-    "7 GiB available and little free": (fall(40, 2, 7), 60, {"free": 0.5}),
-    "a fast fall to what the budget says": (fall(80, 10, 9.4), 60, {"floors": Floors(TOTAL, expected=int(9.4 * GIB))}),
-    "a start that ended at 1.7 GiB when it was verified": (fall(40, 3, 1.7), 60, {"floors": Floors(TOTAL, expected=int(1.7 * GIB))}),
-    "a slow approach to 1.6 GiB": (fall(10, 0.05, 1.6), 300, {}),
-    "most of the memory taken by one allocation": (lambda seconds: 113.5 if seconds < 5 else 6.3, 60, {}),
-    "half a second of a fall": (fall(20, 12, 14), 60, {}),
-    "a verified server that swings between 1.9 and 1.5 GiB": (
+    "7 GiB available, little free": (fall(40, 2, 7), 60, {"free": 0.5}),
+    "fast fall to the expected memory": (fall(80, 10, 9.4), 60, {"floors": Floors(TOTAL, expected=int(9.4 * GIB))}),
+    "start that was verified with 1.7 GiB left": (fall(40, 3, 1.7), 60, {"floors": Floors(TOTAL, expected=int(1.7 * GIB))}),
+    "slow fall to 1.6 GiB": (fall(10, 0.05, 1.6), 300, {}),
+    "single allocation of most of the memory": (lambda seconds: 113.5 if seconds < 5 else 6.3, 60, {}),
+    "fall of half a second": (fall(20, 12, 14), 60, {}),
+    "verified server between 1.5 and 1.9 GiB": (
         lambda seconds: 1.7 + 0.2 * (-1) ** int(seconds),
         HOUR_S / 10,
         {"floors": Floors(TOTAL, left=int(1.9 * GIB), expected=int(1.5 * GIB)), "most_s": 1.0},
@@ -58,11 +58,11 @@ HEALTHY_CURVES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("available", "for_s", "more"), HEALTHY_CURVES.values(), ids=HEALTHY_CURVES)
+@pytest.mark.parametrize(("available", "for_s", "options"), HEALTHY_CURVES.values(), ids=HEALTHY_CURVES)
 def test_healthy_host_is_not_in_danger(
-    available: Callable[[float], float], for_s: float, more: dict[str, Floors]
+    available: Callable[[float], float], for_s: float, options: dict[str, Any]
 ) -> None:
-    assert find_danger(available, for_s, **more) is None  # type: ignore[arg-type]
+    assert find_danger(available, for_s, **options) is None
 
 
 @pytest.mark.parametrize("rate", [0.5, 1, 3, 6, 12])
@@ -70,7 +70,7 @@ def test_fall_is_detected_while_a_kill_still_helps(rate: float) -> None:
     danger = find_danger(fall(29, rate), 120)
     assert danger is not None
     assert danger.kind == "falling"
-    assert danger.available > 0.4 * rate * GIB  # the time that a kill and the end of a process take
+    assert danger.available > 0.4 * rate * GIB  # enough for the duration of a kill
     assert danger.rate == pytest.approx(rate * GIB, rel=0.35)
 
 

@@ -1,4 +1,4 @@
-"""The guard ends only the container with one full id, and processes in its cgroup."""
+"""The guard kills only the container with the given full id, and processes in its cgroup."""
 
 import socket
 import subprocess
@@ -15,7 +15,7 @@ ID = "0123456789abcdef" * 4
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process of this machine that is in no container of that id."""
+    """Yield a process outside the container."""
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]) as process:
         yield process
         process.kill()
@@ -25,7 +25,7 @@ def test_reused_pid_is_not_killed(bystander: subprocess.Popen[bytes]) -> None:
     target = Target(ID, "")
     assert not target.hold_process(bystander.pid)
     assert target.kill_processes() == "its process is not known"
-    assert target.gone  # a guard without a run ends: there is nothing of this container
+    assert target.gone
     assert bystander.poll() is None
 
 

@@ -1,4 +1,4 @@
-"""Samples that survive the host: written in place, and readable wherever a write was cut off."""
+"""Samples in a file of constant size that stays readable after an interrupted write."""
 
 from pathlib import Path
 
@@ -28,9 +28,8 @@ def test_torn_ring_is_read_up_to_the_damage(tmp_path: Path) -> None:
     ring.add(1.0, 2048, 1024, 0)
     ring.flush()
     data = bytearray(path.read_bytes())
-    data[rings.HEADER_BYTES + rings.LINE_BYTES : rings.HEADER_BYTES + 3 * rings.LINE_BYTES] = (
-        b"\xff" * 2 * rings.LINE_BYTES
-    )
+    begin = rings.HEADER_BYTES + rings.LINE_BYTES
+    data[begin : begin + 2 * rings.LINE_BYTES] = b"\xff" * 2 * rings.LINE_BYTES
     path.write_bytes(data)
     header, samples = rings.read(str(path))
     assert header == {"state": "guarding"}
@@ -40,15 +39,8 @@ def test_torn_ring_is_read_up_to_the_damage(tmp_path: Path) -> None:
 def test_dirty_pages_do_not_count_as_available(tmp_path: Path) -> None:
     meminfo = tmp_path / "proc/meminfo"
     meminfo.parent.mkdir()
-    rows = {
-        "MemTotal": 1000,
-        "MemFree": 10,
-        "MemAvailable": 500,
-        "Buffers": 1,
-        "Dirty": 100,
-        "Writeback": 50,
-        "WritebackTmp": 7,
-    }
+    rows = {"MemTotal": 1000, "MemFree": 10, "MemAvailable": 500, "Buffers": 1}
+    rows |= {"Dirty": 100, "Writeback": 50, "WritebackTmp": 7}
     meminfo.write_text("".join(f"{name}:   {size} kB\n" for name, size in rows.items()))
     meter = Meter(str(tmp_path))
     assert (meter.total, meter.free, meter.available) == (1000 << 10, 10 << 10, 350 << 10)

@@ -1,8 +1,7 @@
-"""The guard of the service over real containers of a real Docker Engine, which take real memory.
+"""The guard service watches real containers that allocate real memory.
 
-Available memory is computed as if no other process used the host: with other tests running, the same floor would be passed by
-their memory, or never reached. The guard of a start, whose tests take seconds, reads the kernel's own figures
-(test_start_guard.py).
+Available memory is simulated, so that other processes of this machine do not matter. The guard of a start reads the kernel's
+figures (test_start_guard.py).
 """
 
 import subprocess
@@ -21,19 +20,19 @@ from sparkwright.guard.judge import GIB
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
-from tests.guard.hog import Hog, engine, hog, shell
+from tests.guard.hog import Hog, engine, hog, shell, wait_until_full
 from tests.modules.context import RecordingContext
 from tests.waiting import wait_until
 
 __all__ = ["engine", "hog", "shell"]
 
-StartWatch = Callable[..., subprocess.Popen[bytes]]
-#: of the host as the guard sees it
+StartService = Callable[..., subprocess.Popen[bytes]]
+#: memory of the simulated host
 TOTAL, AVAILABLE = 24 * GIB, 16 * GIB
 
 
 class SimulatedMemory(threading.Thread):
-    """Maintain a /proc/meminfo that counts only the memory of some containers, by their cgroups."""
+    """Maintain a /proc/meminfo that counts only the memory of some containers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(daemon=True)
@@ -50,13 +49,13 @@ class SimulatedMemory(threading.Thread):
 
     def _write(self) -> None:
         used_bytes = sum(service.read_memory_bytes(self._file(item)) for item in self.counted)
-        new = self.root / "proc/new"
+        path = self.root / "proc/new"
         rows = {"MemTotal": TOTAL, "MemFree": AVAILABLE - used_bytes, "MemAvailable": AVAILABLE - used_bytes}
-        new.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
-        new.replace(self.root / "proc/meminfo")
+        path.write_text("".join(f"{name}: {size // 1024} kB\n" for name, size in rows.items()))
+        path.replace(self.root / "proc/meminfo")
 
     def _file(self, container: Any) -> str:
-        """Return the counter file of a container's memory; empty until it runs."""
+        """Return the file with the memory of a container; empty until it runs."""
         if not self._files.get(container.id):
             container.reload()
             self._files[container.id] = service.find_memory_file(int(container.attrs["State"]["Pid"]))
@@ -78,20 +77,20 @@ def context(tmp_path: Path, memory: SimulatedMemory) -> RecordingContext:
 
 
 @pytest.fixture
-def watch(context: RecordingContext, engine: docker.DockerClient, memory: SimulatedMemory) -> Iterator[StartWatch]:
-    """Yield a function that starts the guard of the service over containers.
+def start_service(
+    context: RecordingContext, engine: docker.DockerClient, memory: SimulatedMemory
+) -> Iterator[StartService]:
+    """Yield a function that starts the guard service for containers.
 
-    `room_gib` is the distance from the available memory to the floor.
+    `room_gib` is the difference between the available memory and the floor, `tell` the command that is run after a kill.
     """
-    running: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
 
-    def start(
-        *containers: Any, room_gib: float, floor: bool = True, tell: tuple[str, ...] = ()
-    ) -> subprocess.Popen[bytes]:
+    def start(*containers: Any, room_gib: float, tell: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
         api: Any = engine.api
         available = context.machine.meminfo()["MemAvailable"]
         rows = [f"left {available}", f"address {start_guard.engine_address(Machine())}", f"root {memory.root}"]
-        rows += [f"floor {available - int(room_gib * GIB)}"] if floor else []
+        rows.append(f"floor {available - int(room_gib * GIB)}")
         for container in containers:
             inspected = api.inspect_container(container.id)
             rows.append(f"server {container.name} {container.id} {inspected['State']['Pid']} {GIB}")
@@ -99,70 +98,65 @@ def watch(context: RecordingContext, engine: docker.DockerClient, memory: Simula
         folder = context.state.folder(start_guard.FOLDER)
         (folder / service_guard.CONF).write_text("\n".join(rows) + "\n")
         command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
-        running.append(subprocess.Popen(command, env={"MALLOC_ARENA_MAX": "1"}))
+        processes.append(subprocess.Popen(command, env={"MALLOC_ARENA_MAX": "1"}))
         wait_until(lambda: service_guard.is_running(context.state), "the guard")
-        return running[-1]
+        return processes[-1]
 
     yield start
-    for process in running:
+    for process in processes:
         process.terminate()
         assert process.wait(30) == 0
 
 
-@pytest.mark.docker
-def test_growing_container_is_killed_and_not_restarted_by_its_policy(
-    context: RecordingContext,
-    engine: docker.DockerClient,
-    hog: Hog,
-    watch: StartWatch,
-    memory: SimulatedMemory,
-    tmp_path: Path,
-) -> None:
-    message = tmp_path / "told"
-    quiet, grows = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
-    memory.counted += [quiet, grows]
-    quiet.start()
-    wait_until(lambda: b"full" in quiet.logs(), "the quiet one")
-    grows.start()
-    watch(quiet, grows, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(message)!r}, 'w')"))
-    assert grows.wait(timeout=120)["StatusCode"] == 137
-    act = wait_for_action(context)
-    assert (act.name, act.container_id) == (grows.name, grows.id)
-    assert "to save the host" in act.sentence
-    assert service_guard.stop_reason(context.state, grows.id, 0) == act.sentence
-    wait_until(message.exists, "the check that is started for it")
-    for item in (quiet, grows):
-        item.reload()
-    assert (quiet.status, grows.status) == ("running", "exited")
-
-
 def wait_for_action(context: RecordingContext) -> service_guard.GuardAction:
-    wait_until(lambda: service_guard.list_actions(context.state), "an act")
+    wait_until(lambda: service_guard.list_actions(context.state), "an action")
     return service_guard.list_actions(context.state)[-1]
 
 
 @pytest.mark.docker
-def test_leak_of_50_mb_per_second_is_stopped(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
+def test_growing_container_is_killed_and_not_restarted_by_its_policy(
+    context: RecordingContext, hog: Hog, start_service: StartService, memory: SimulatedMemory, tmp_path: Path
 ) -> None:
-    leaks = hog(50, 2600)
-    memory.counted += [leaks]
-    leaks.start()
-    watch(leaks, room_gib=0.6)
-    assert leaks.wait(timeout=180)["StatusCode"] in (137, 143)
-    assert wait_for_action(context).name == leaks.name
-    assert b"full" not in leaks.logs()
+    marker = tmp_path / "told"
+    steady, growing = hog(400, 32, "unless-stopped"), hog(600, 2600, "unless-stopped")
+    memory.counted += [steady, growing]
+    steady.start()
+    wait_until_full(steady)
+    growing.start()
+    start_service(steady, growing, room_gib=1.2, tell=(sys.executable, "-c", f"open({str(marker)!r}, 'w')"))
+    assert growing.wait(timeout=120)["StatusCode"] == 137
+    action = wait_for_action(context)
+    assert (action.name, action.container_id) == (growing.name, growing.id)
+    assert "to save the host" in action.sentence
+    assert service_guard.stop_reason(context.state, growing.id, 0) == action.sentence
+    wait_until(marker.exists, "the health check")
+    steady.reload()
+    growing.reload()
+    assert (steady.status, growing.status) == ("running", "exited")
+
+
+@pytest.mark.docker
+def test_leak_of_50_mb_per_second_is_stopped(
+    context: RecordingContext, hog: Hog, start_service: StartService, memory: SimulatedMemory
+) -> None:
+    leaking = hog(50, 2600)
+    memory.counted += [leaking]
+    leaking.start()
+    start_service(leaking, room_gib=0.6)
+    assert leaking.wait(timeout=180)["StatusCode"] in (137, 143)
+    assert wait_for_action(context).name == leaking.name
+    assert b"full" not in leaking.logs()
 
 
 @pytest.mark.docker
 def test_steady_server_with_little_memory_left_keeps_running(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
+    context: RecordingContext, hog: Hog, start_service: StartService, memory: SimulatedMemory
 ) -> None:
     steady = hog(400, 64)
     memory.counted += [steady]
     steady.start()
-    wait_until(lambda: b"full" in steady.logs(), "all that it takes")
-    process = watch(steady, room_gib=0.2)
+    wait_until_full(steady)
+    process = start_service(steady, room_gib=0.2)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     steady.reload()
@@ -172,19 +166,23 @@ def test_steady_server_with_little_memory_left_keeps_running(
 
 @pytest.mark.docker
 def test_service_leaves_a_start_to_its_own_guard(
-    context: RecordingContext, engine: docker.DockerClient, hog: Hog, watch: StartWatch, memory: SimulatedMemory
+    context: RecordingContext,
+    engine: docker.DockerClient,
+    hog: Hog,
+    start_service: StartService,
+    memory: SimulatedMemory,
 ) -> None:
-    serving, starts = hog(400, 32), hog(900, 2600)
-    memory.counted += [serving, starts]
+    serving, starting = hog(400, 32), hog(900, 2600)
+    memory.counted += [serving, starting]
     serving.start()
     api: Any = engine.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - 1.2
-    context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(starts.id))
-    watch(serving, room_gib=0.7)
-    starts.start()
-    context.guards.set_process(api.inspect_container(starts.id))
-    assert starts.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.find_danger, "the guard's word")
+    context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(starting.id))
+    start_service(serving, room_gib=0.7)
+    starting.start()
+    context.guards.set_process(api.inspect_container(starting.id))
+    assert starting.wait(timeout=120)["StatusCode"] == 137
+    wait_until(context.guards.find_danger, "the danger")
     context.guards.end()
     serving.reload()
     assert serving.status == "running"
@@ -207,7 +205,7 @@ def test_service_runs_once_and_without_servers(tmp_path: Path) -> None:
     assert not service_guard.is_running(state)
 
 
-@pytest.mark.parametrize(("ago_s", "starting"), [(0.5, True), (60.0, False)])
-def test_service_waits_for_the_memory_of_a_killed_start(tmp_path: Path, ago_s: float, starting: bool) -> None:
+@pytest.mark.parametrize(("ago_s", "is_guarded"), [(0.5, True), (60.0, False)])
+def test_service_waits_for_the_memory_of_a_killed_start(tmp_path: Path, ago_s: float, is_guarded: bool) -> None:
     (tmp_path / "run-1.ring").write_text(f"state killed\npid 1\nkilled {time.time() - ago_s:.3f}\n")
-    assert service.is_start_guarded(str(tmp_path)) is starting
+    assert service.is_start_guarded(str(tmp_path)) is is_guarded

@@ -1,4 +1,4 @@
-"""The guard's own process over real containers of a real Docker Engine that take real memory."""
+"""The guard of a start watches real containers that allocate real memory."""
 
 import contextlib
 import socket
@@ -14,14 +14,14 @@ import pytest
 
 from sparkwright.guard import samples as rings
 from sparkwright.guard.judge import GIB
-from tests.guard.hog import Hog, engine, hog, shell
+from tests.guard.hog import Hog, engine, hog, shell, wait_until_full
 from tests.modules.context import RecordingContext
 from tests.waiting import wait_until
 
 __all__ = ["engine", "hog", "shell"]
 
-#: a container takes at most so much, MiB; danger begins this far below what is available when it starts
-MOST, ROOM_GIB = 3000, 1.5
+#: limit of a container's memory in MiB; the floor is ROOM_GIB below the available memory
+MAX_MIB, ROOM_GIB = 3000, 1.5
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def context(tmp_path: Path) -> Iterator[RecordingContext]:
 
 @pytest.fixture
 def busy_processors() -> Iterator[None]:
-    """Run four processes that use the whole processor."""
+    """Run four processes that use all CPU time."""
     command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
     with contextlib.ExitStack() as stack:
         for _ in range(4):
@@ -44,14 +44,27 @@ def busy_processors() -> Iterator[None]:
 
 
 def start_guarded(
-    engine: docker.DockerClient, context: RecordingContext, container: Any, room_gib: float = ROOM_GIB
+    engine: docker.DockerClient,
+    context: RecordingContext,
+    container: Any,
+    *,
+    room_gib: float = ROOM_GIB,
+    set_process: bool = True,
 ) -> None:
-    """Start a container under the guard, as the modules do."""
+    """Start a container with a guard, like the modules do."""
     api: Any = engine.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - room_gib
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
     container.start()
-    context.guards.set_process(api.inspect_container(container.id))
+    if set_process:
+        context.guards.set_process(api.inspect_container(container.id))
+
+
+def close_stdin(context: RecordingContext) -> subprocess.Popen[bytes]:
+    """Close the connection to the guard, like the end of its run does, and return its process."""
+    assert context.guards.current is not None and context.guards.current.process.stdin is not None
+    context.guards.current.process.stdin.close()
+    return context.guards.current.process
 
 
 def read_header(context: RecordingContext) -> dict[str, str]:
@@ -63,36 +76,36 @@ def read_header(context: RecordingContext) -> dict[str, str]:
 def test_container_is_killed_on_a_busy_machine(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy_processors: None
 ) -> None:
-    container = hog(3072, MOST)
+    container = hog(3072, MAX_MIB)
     start_guarded(engine, context, container)
     assert container.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.find_danger, "the guard's word")
+    wait_until(context.guards.find_danger, "the danger")
     assert b"full" not in container.logs()
     wait_until(lambda: read_header(context).get("state") == "killed", "the end of the guard")
     assert (read_header(context)["by_engine"], read_header(context)["by_process"]) == ("sent", "sent")
     sentence = context.guards.describe_danger()
     assert "was stopped to save the host" in sentence
     assert "GiB available" in sentence
-    assert context.events == []  # nothing had to be noted: it was locked in memory, and came up
+    assert context.events == []
 
 
 @pytest.mark.docker
 def test_container_is_killed_without_an_answer_of_the_engine(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog, tmp_path: Path
 ) -> None:
-    """A stopped engine looks like a socket that accepts requests and never answers."""
+    """The socket of a stopped engine accepts requests and never answers."""
     address = tmp_path / "engine.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(address))
         silent.listen()
         context.machine = RecordingContext(tmp_path, docker_host=f"unix://{address}").machine
-        container = hog(3072, MOST)
+        container = hog(3072, MAX_MIB)
         start_guarded(engine, context, container)
         assert container.wait(timeout=120)["StatusCode"] == 137
         connection, _ = silent.accept()
         with connection:
-            options = connection.recv(4096).decode()
-    assert options.startswith(f"POST /containers/{container.id}/kill?signal=KILL HTTP/1.1\r\n")
+            request = connection.recv(4096).decode()
+    assert request.startswith(f"POST /containers/{container.id}/kill?signal=KILL HTTP/1.1\r\n")
 
 
 @pytest.mark.docker
@@ -100,13 +113,10 @@ def test_container_is_killed_without_access_to_its_process(
     engine: docker.DockerClient, context: RecordingContext, hog: Hog
 ) -> None:
     """For a user who may not kill root's processes, the engine's socket is enough."""
-    container = hog(3072, MOST)
-    api: Any = engine.api
-    context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - ROOM_GIB
-    context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
-    container.start()  # and the guard is never told the process
+    container = hog(3072, MAX_MIB)
+    start_guarded(engine, context, container, set_process=False)
     assert container.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.find_danger, "the guard's word")
+    wait_until(context.guards.find_danger, "the danger")
 
 
 @pytest.mark.docker
@@ -115,7 +125,7 @@ def test_server_that_settles_above_the_floor_keeps_running(
 ) -> None:
     container = hog(400, 256)
     start_guarded(engine, context, container, room_gib=6)
-    wait_until(lambda: b"full" in container.logs(), "all that it takes")
+    wait_until_full(container)
     wait_until(lambda: "lowest" in read_header(context), "a flush")
     verified = context.guards.end_verified()
     container.reload()
@@ -131,15 +141,12 @@ def test_guard_outlives_the_run_until_the_container_ends(
 ) -> None:
     container = hog(100, 32)
     start_guarded(engine, context, container, room_gib=8)
-    guard = context.guards.current
-    assert guard is not None
-    assert guard.process.stdin is not None
-    wait_until(lambda: b"full" in container.logs(), "all that it takes")
-    guard.process.stdin.close()  # as when the run is killed
+    wait_until_full(container)
+    process = close_stdin(context)
     with pytest.raises(subprocess.TimeoutExpired):
-        guard.process.wait(0.5)
+        process.wait(0.5)
     container.kill()
-    guard.process.wait(30)
+    process.wait(30)
     assert read_header(context)["state"] == "ended"
 
 
@@ -147,22 +154,18 @@ def test_guard_ends_if_the_container_has_already_ended(context: RecordingContext
     container = {"Id": "0" * 64, "Name": "/short", "State": {"Running": False, "Pid": 0}}
     context.guards.begin(context.machine, context.state, context.run_id, container)
     context.guards.set_process(container)
-    guard = context.guards.current
-    assert guard is not None
-    assert guard.process.stdin is not None
-    guard.process.stdin.close()  # as when the run is killed
-    assert guard.process.wait(30) == 0
+    assert close_stdin(context).wait(30) == 0
     assert read_header(context)["state"] == "ended"
 
 
 def test_busy_run_does_not_delay_the_samples(context: RecordingContext) -> None:
-    """The run's thread may hang in a read, or hold the interpreter: the guard is another process."""
-    hold = threading.Event()
+    """The threads of a run may block in a read or hold the interpreter, because the guard is another process."""
+    released = threading.Event()
     context.guards.begin(context.machine, context.state, context.run_id, {})
-    blocked = threading.Thread(target=hold.wait)
+    blocked = threading.Thread(target=released.wait)
     blocked.start()
-    sum(range(20_000_000))  # no other thread of this process runs much meanwhile
-    hold.set()
+    sum(range(20_000_000))  # holds the interpreter most of the time
+    released.set()
     blocked.join()
     guard = context.guards.current
     assert guard is not None
