@@ -1,100 +1,68 @@
-"""Small results as experiments write them."""
+"""Small results of experiments."""
 
 import random
 from typing import Any
 
 from sparkwright.bench.results_file import SCHEMA, Results
 
-
-def make_figures(**changes: Any) -> dict[str, Any]:
-    return {
-        "streams": 3,
-        "output_tokens": 300,
-        "wall_s": 3.0,
-        "output_tok_per_s": 100.0,
-        "stream_tok_per_s": 40.0,
-        "largest_gap_ms": 60.0,
-        "stalls": 0,
-        "stall_ms": 0.0,
-        "ttft_p50_ms": 200.0,
-        "ttft_mean_ms": 205.0,
-        "itl_p50_ms": 21.0,
-        "itl_p99_ms": 30.0,
-        **changes,
-    }
+FIGURES = {"streams": 3, "output_tokens": 300, "wall_s": 3.0, "output_tok_per_s": 100.0, "stream_tok_per_s": 40.0}
+FIGURES |= {"largest_gap_ms": 60.0, "stalls": 0, "stall_ms": 0.0}
+FIGURES |= {"ttft_p50_ms": 200.0, "ttft_mean_ms": 205.0, "itl_p50_ms": 21.0, "itl_p99_ms": 30.0}
 
 
 def make_cell(
-    arm: str, load: dict[str, Any], repetition: int = 1, *, group: str = "", **changes: Any
+    arm: str,
+    load: dict[str, Any],
+    repetition: int = 1,
+    *,
+    group: str = "",
+    derived: dict[str, Any] | None = None,
+    series: list[dict[str, Any]] | None = None,
+    **figures: Any,
 ) -> dict[str, Any]:
-    derived = changes.pop("derived", {})
-    series = changes.pop("series", [])
-    cell_figures = make_figures(**changes)
-    return {
-        "key": f"{arm}.{load['kind']}.{load.get('concurrency', 0)}.{repetition}",
-        "arm": arm,
-        "repetition": repetition,
-        "load": load,
-        "verdict": "measured",
-        "requests": 3,
-        "figures": cell_figures,
-        "groups": {group: cell_figures} if group else {},
-        "derived": derived,
-        "series": series,
-    }
+    figures = {**FIGURES, **figures}
+    key = f"{arm}.{load['kind']}.{load.get('concurrency', 0)}.{repetition}"
+    cell = {"key": key, "arm": arm, "repetition": repetition, "load": load, "verdict": "measured", "requests": 3}
+    measured = {"figures": figures, "derived": derived or {}, "series": series or []}
+    return {**cell, **measured, "groups": {group: figures} if group else {}}
 
 
-def make_results(experiment: str, arms: list[dict[str, Any]], cells: list[dict[str, Any]], **more: Any) -> Results:
+def make_results(experiment: str, arms: list[dict[str, Any]], cells: list[dict[str, Any]], **fields: Any) -> Results:
     header = {"schema": SCHEMA, "name": f"{experiment}-x", "experiment": experiment, "host": "x", "tool": "sparkwright"}
-    return Results.model_validate({**header, "arms": arms, "cells": cells, **more})
+    return Results.model_validate({**header, "arms": arms, "cells": cells, **fields})
 
 
 def make_ab_results() -> Results:
     """Return results of two arms with two turns each, with data for every chart of an A/B experiment."""
     rng = random.Random(1)
     cells = []
+    hol1 = {"kind": "hol1", "streams": 3, "output_tokens": 256, "long_tokens": 16384}
+    hol2 = {"kind": "hol2", "shorts": 3, "prompt_tokens": 256, "long_tokens": 16384}
     for turn in (1, 2):
-        for arm, worse in (("a", 1.0), ("b", 6.0)):
-            at = [0.02 * n for n in range(1, 120)]
-            gaps = [rng.uniform(20, 23) * (worse * 8 if n == 60 else 1) for n in range(119)]
-            series = [{"at_s": at, "gap_ms": gaps, "long_at_s": [1.0]}]
-            hol1 = {"kind": "hol1", "streams": 3, "output_tokens": 256, "long_tokens": 16384}
-            changes = {"largest_gap_ms": 500 * worse + turn, "stall_ms": 900 * worse, "stalls": 4}
-            cells.append(
-                make_cell(arm, hol1, turn, group="decoding", series=series, derived={"long_ttft_ms": 4100.0}, **changes)
-            )
-            hol2 = {"kind": "hol2", "shorts": 3, "prompt_tokens": 256, "long_tokens": 16384}
-            message = {
-                "short_alone_ttft_mean_ms": 120.0,
-                "short_ttft_mean_ms": 4000.0 / worse + turn,
-                "long_ttft_ms": 4100.0,
-            }
-            cells.append(make_cell(arm, hol2, turn, group="short", derived=message))
+        for arm, factor in (("a", 1.0), ("b", 6.0)):
+            times_s = [0.02 * n for n in range(1, 120)]
+            gaps_ms = [rng.uniform(20, 23) * (factor * 8 if n == 60 else 1) for n in range(119)]
+            series = [{"at_s": times_s, "gap_ms": gaps_ms, "long_at_s": [1.0]}]
+            figures = {"largest_gap_ms": 500 * factor + turn, "stall_ms": 900 * factor, "stalls": 4}
+            long = {"long_ttft_ms": 4100.0}
+            cells.append(make_cell(arm, hol1, turn, group="decoding", series=series, derived=long, **figures))
+            short = {"short_alone_ttft_mean_ms": 120.0, "short_ttft_mean_ms": 4000.0 / factor + turn}
+            cells.append(make_cell(arm, hol2, turn, group="short", derived={**short, **long}))
             for streams in (1, 8):
-                rate = 45.0 * streams**0.7 + turn
-                cells.append(
-                    make_cell(
-                        arm, {"kind": "serve", "concurrency": streams, "requests": 16}, turn, output_tok_per_s=rate
-                    )
-                )
+                load = {"kind": "serve", "concurrency": streams, "requests": 16}
+                cells.append(make_cell(arm, load, turn, output_tok_per_s=45.0 * streams**0.7 + turn))
+    on, off = ({"effective": {"chunked_prefill": value}} for value in (True, False))
     arms = [
-        {
-            "name": "a",
-            "title": "chunked prefill on",
-            "max_num_batched_tokens": 4096,
-            "effective": {"chunked_prefill": True},
-        },
-        {"name": "b", "title": "<b>chunked prefill</b> off", "effective": {"chunked_prefill": False}},
+        {"name": "a", "title": "chunked prefill on", "max_num_batched_tokens": 4096, **on},
+        {"name": "b", "title": "<b>chunked prefill</b> off", **off},
     ]
     return make_results("ab", arms, cells, sandbox=True)
 
 
 def make_sweep_results() -> Results:
-    """Return results of three sizes, one of them refused."""
-    cells = []
-    for size in (1024, 4096):
-        changes = {"ttft_p50_ms": 400000 / size, "itl_p99_ms": size / 4}
-        cells.append(make_cell(str(size), {"kind": "serve", "concurrency": 8, "requests": 32}, **changes))
+    """Return results of three sizes; the engine refuses the first one."""
+    load = {"kind": "serve", "concurrency": 8, "requests": 32}
+    cells = [make_cell(str(size), load, ttft_p50_ms=400000 / size, itl_p99_ms=size / 4) for size in (1024, 4096)]
     arms = [
         {"name": str(size), "title": f"max-num-batched-tokens {size}", "max_num_batched_tokens": size}
         for size in (512, 1024, 4096)
@@ -104,12 +72,12 @@ def make_sweep_results() -> Results:
 
 
 def make_swept_results(*values: Any) -> Results:
-    """Return results of one flag swept over values, or of two flags over pairs; the last arm was not started."""
+    """Return results of a sweep of one flag over values, or of two flags over pairs; the last arm was not started."""
     names = ("speculative-config.num_speculative_tokens", "max-num-seqs")
     load, arms, cells = {"kind": "serve", "concurrency": 8, "requests": 32}, [], []
     for number, value in enumerate(values):
-        each = value if isinstance(value, tuple) else (value,)
-        arms.append({"name": str(number), "title": f"arm {number}", "at": dict(zip(names, each, strict=False))})
+        swept = value if isinstance(value, tuple) else (value,)
+        arms.append({"name": str(number), "title": f"arm {number}", "at": dict(zip(names, swept, strict=False))})
         if number < len(values) - 1:
             cells.append(make_cell(str(number), load, output_tok_per_s=100.0 + 10 * number))
     return make_results("sweep", arms, cells)

@@ -1,4 +1,4 @@
-"""The loads of a command, their sizes, and orders that are refused."""
+"""The loads of a command with their sizes, and options that are refused."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ HERE = Path()
 
 
 @pytest.mark.parametrize(
-    ("order", "result"),
+    ("options", "message"),
     [
         (BenchOptions("ab"), "nothing to compare: pass"),
         (BenchOptions("ab", a="one"), "-a and -b must be given together"),
@@ -31,13 +31,13 @@ HERE = Path()
         (BenchOptions("serve", name="../up"), "not a valid folder name"),
     ],
 )
-def test_contradictory_options_are_refused(order: BenchOptions, result: str) -> None:
-    with pytest.raises(Refused, match=result):
-        order.validate()
+def test_contradictory_options_are_refused(options: BenchOptions, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        options.validate()
 
 
 @pytest.mark.parametrize(
-    ("room", "tokens", "note"),
+    ("limits", "tokens", "note"),
     [
         (LoadLimits(2048, 131072), 8192, None),
         (LoadLimits(512, 131072), 4096, None),
@@ -46,8 +46,8 @@ def test_contradictory_options_are_refused(order: BenchOptions, result: str) -> 
         (LoadLimits(8192, 8192), 8192 - 256 - 256, "chunked prefill can't make a difference"),
     ],
 )
-def test_long_prompt_spans_four_steps_within_the_context(room: LoadLimits, tokens: int, note: str | None) -> None:
-    planned = plan_loads(BenchOptions("hol"), room, HERE)
+def test_long_prompt_spans_four_steps_within_the_context(limits: LoadLimits, tokens: int, note: str | None) -> None:
+    planned = plan_loads(BenchOptions("hol"), limits, HERE)
     assert {load.long_tokens for load in planned.loads} == {tokens}
     assert bool(planned.notes) == bool(note)
     assert note is None or note in planned.notes[0]
@@ -67,13 +67,13 @@ def test_serve_plans_a_curve_over_concurrencies_or_rates() -> None:
 
 
 def test_published_sharegpt_json_is_read(tmp_path: Path) -> None:
-    def row(first: str, prompt: str, second: str, answer: str) -> dict[str, object]:
+    def make_row(first: str, prompt: str, second: str, answer: str) -> dict[str, object]:
         return {"id": "x", "conversations": [{"from": first, "value": prompt}, {"from": second, "value": answer}]}
 
-    defaults = row("human", "q" * 400, "gpt", "a" * 800)
-    others = [row("gpt", "q" * 400, "human", "a" * 800), row("human", "q", "gpt", "a" * 800), {"conversations": []}]
+    valid = make_row("human", "q" * 400, "gpt", "a" * 800)
+    ignored = [make_row("gpt", "q" * 400, "human", "a" * 800), make_row("human", "q", "gpt", "a" * 800)]
     path = tmp_path / "ShareGPT_V3.json"
-    path.write_text(json.dumps([defaults, *others]))
+    path.write_text(json.dumps([valid, *ignored, {"conversations": []}]))
     (load,) = plan_loads(BenchOptions("serve", concurrency=(2,), dataset=path.name), LoadLimits(), tmp_path).loads
     assert load.prompts == (("q" * 400, 200),)
 
@@ -100,9 +100,9 @@ def test_finished_cells_are_not_measured_again() -> None:
     turns = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
     experiment = Experiment("ab", "x", (), turns)
     assert len(set(experiment.keys)) == 8
-    first = {cell.key: {} for cell in experiment.turns[0].cells}
-    left = experiment.remove_finished({**first, experiment.turns[1].cells[0].key: {}})
-    assert [(turn.arm, len(turn.cells)) for turn in left.turns] == [("b", 1), ("b", 2), ("a", 2)]
+    finished = {cell.key: {} for cell in [*experiment.turns[0].cells, experiment.turns[1].cells[0]]}
+    remaining = experiment.remove_finished(finished)
+    assert [(turn.arm, len(turn.cells)) for turn in remaining.turns] == [("b", 1), ("b", 2), ("a", 2)]
     changed = build_turns(["a"], loads, {"a": {"command": ["z"]}})
     assert not {cell.key for turn in changed for cell in turn.cells} & set(experiment.keys)
 
@@ -110,6 +110,5 @@ def test_finished_cells_are_not_measured_again() -> None:
 def test_each_load_is_planned_at_each_temperature() -> None:
     planned = plan_loads(BenchOptions("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), LoadLimits(), HERE).loads
     assert [(load.concurrency, load.temperature) for load in planned] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
-    assert [
-        load.temperature for load in plan_loads(BenchOptions("serve", concurrency=(1,)), LoadLimits(), HERE).loads
-    ] == [0.0]
+    (load,) = plan_loads(BenchOptions("serve", concurrency=(1,)), LoadLimits(), HERE).loads
+    assert load.temperature == 0.0

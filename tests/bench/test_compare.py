@@ -1,4 +1,4 @@
-"""Two sides compared: real differences, and noise."""
+"""Comparisons of two results: real differences and noise."""
 
 import io
 from pathlib import Path
@@ -33,8 +33,7 @@ def test_difference_counts_only_if_repetitions_do_not_overlap(
     first: tuple[float, ...], second: tuple[float, ...], verdict: str
 ) -> None:
     comparisons = compare.compare_results(make_rates(*first), make_rates(*second))
-    row = next(item for item in comparisons if item.figure == "output tok/s")
-    assert row.verdict == verdict
+    assert {item.figure: item.verdict for item in comparisons}["output tok/s"] == verdict
 
 
 def test_arms_are_compared_by_the_figures_of_each_load() -> None:
@@ -51,14 +50,11 @@ def test_arms_are_compared_by_the_figures_of_each_load() -> None:
 
 def test_percentile_that_misses_stalls_gives_no_verdict() -> None:
     load = {"kind": "hol1", "streams": 3, "long_tokens": 16384}
-    seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
+    found = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
     missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
-    cells = [
-        made.make_cell(arm, load, n, group="decoding", **message)
-        for n in (1, 2)
-        for arm, message in (("a", seen), ("b", missed))
-    ]
-    comparisons = {arm.figure: arm.verdict for arm in compare.compare_arms(made.make_results("ab", [], cells))}
+    arms = [("a", found), ("b", missed)]
+    cells = [made.make_cell(arm, load, n, group="decoding", **figures) for n in (1, 2) for arm, figures in arms]
+    comparisons = {item.figure: item.verdict for item in compare.compare_arms(made.make_results("ab", [], cells))}
     assert (comparisons["ITL p99 ms"], comparisons["largest gap ms"]) == ("misses stalls", "worse")
 
 
@@ -66,10 +62,7 @@ def test_summary_shows_figures_and_refused_arms() -> None:
     out = io.StringIO()
     summary.print_results(made.make_sweep_results(), out, width=200)
     text = out.getvalue()
-    assert (
-        "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512."
-        in text
-    )
+    assert "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens" in text
     assert "serve c=8" in text
     assert "1,024.0" in text
 
@@ -86,15 +79,11 @@ Total input tokens:                      6400
 Total generated tokens:                  3000
 Output token throughput (tok/s):         200.00
 ---------------Time to First Token----------------
-Mean TTFT (ms):                          210.00
 Median TTFT (ms):                        200.50
-P99 TTFT (ms):                           900.00
 -----Time per Output Token (excl. 1st token)------
-Mean TPOT (ms):                          26.00
 Median TPOT (ms):                        25.00
 P99 TPOT (ms):                           72.63
 ---------------Inter-token Latency----------------
-Mean ITL (ms):                           27.00
 Median ITL (ms):                         24.00
 P99 ITL (ms):                            90.00
 ==================================================
@@ -107,10 +96,10 @@ def test_text_output_of_vllm_bench_is_read(tmp_path: Path) -> None:
     path.write_text(TEXT)
     (cell,) = vllm_results.read_results(path).cells
     assert (cell.load["concurrency"], cell.load["rate"], cell.failed_requests) == (8, 0, 1)
-    value = cell.figures
-    assert (value.ttft_p50_ms, value.tpot_p99_ms, value.itl_p99_ms) == (200.5, 72.63, 90.0)
-    assert (value.output_tok_per_s, value.stream_tok_per_s) == (200.0, 40.0)
-    assert (value.largest_gap_ms, value.stalls, value.stall_ms) == (1000.0, 1, 1000.0)
+    figures = cell.figures
+    assert (figures.ttft_p50_ms, figures.tpot_p99_ms, figures.itl_p99_ms) == (200.5, 72.63, 90.0)
+    assert (figures.output_tok_per_s, figures.stream_tok_per_s) == (200.0, 40.0)
+    assert (figures.largest_gap_ms, figures.stalls, figures.stall_ms) == (1000.0, 1, 1000.0)
 
 
 def test_json_of_vllm_bench_is_read_and_compared(tmp_path: Path) -> None:
@@ -120,11 +109,11 @@ def test_json_of_vllm_bench_is_read_and_compared(tmp_path: Path) -> None:
         ' "completed": 16, "total_input_tokens": 100, "total_output_tokens": 300, "output_throughput": 100.0,'
         ' "median_ttft_ms": 205.0, "p99_ttft_ms": 300.0, "median_itl_ms": 21.0, "ttfts": [0.2, 0.21], "itls": [[0.02, 0.03], []]}'
     )
-    theirs = vllm_results.read_results(path)
-    comparisons = {two_file.figure: two_file for two_file in compare.compare_results(theirs, make_rates(100))}
+    results = vllm_results.read_results(path)
+    comparisons = {item.figure: item for item in compare.compare_results(results, make_rates(100))}
     assert comparisons["output tok/s"].verdict == "equal"
     assert comparisons["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
-    assert theirs.cells[0].figures.largest_gap_ms == 30.0
+    assert results.cells[0].figures.largest_gap_ms == 30.0
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

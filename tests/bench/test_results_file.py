@@ -1,4 +1,4 @@
-"""Results on disk: they are read back as written, follow their schema, and invalid files are refused."""
+"""Results on disk, their schema, and their CSV and Markdown."""
 
 import csv
 import io
@@ -28,21 +28,19 @@ def test_names_of_numbers_in_the_schema_end_with_a_unit() -> None:
     units += ("repetition", "schema", "preemptions")
     definitions = json_output.schema("results")["$defs"]
     for part in ("Figures", "Cell"):
-        for name, about in definitions[part]["properties"].items():
-            kinds = {about.get("type"), *(item.get("type") for item in about.get("anyOf", ()))}
-            assert not kinds & {"number", "integer"} or name.endswith(units), name
+        for name, schema in definitions[part]["properties"].items():
+            types = {schema.get("type"), *(item.get("type") for item in schema.get("anyOf", ()))}
+            assert not types & {"number", "integer"} or name.endswith(units), name
 
 
 def test_csv_has_one_row_per_cell() -> None:
     rows = list(csv.DictReader(io.StringIO(results_file.to_csv(made.make_sweep_results()))))
-    assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
-        ("1024", "8", "256.0"),
-        ("4096", "8", "1024.0"),
-    ]
+    cells = [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows]
+    assert cells == [("1024", "8", "256.0"), ("4096", "8", "1024.0")]
 
 
 @pytest.mark.parametrize(
-    ("text", "result"),
+    ("text", "message"),
     [
         ("{", "is not JSON"),
         ('{"kind": "other"}', "not a results file"),
@@ -51,25 +49,18 @@ def test_csv_has_one_row_per_cell() -> None:
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],
 )
-def test_invalid_results_files_are_refused_with_the_reason(text: str, result: str, tmp_path: Path) -> None:
+def test_invalid_results_files_are_refused_with_the_reason(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(Refused, match=result):
+    with pytest.raises(Refused, match=message):
         results_file.read_results(tmp_path / "r.json")
 
 
 def test_markdown_has_the_rows_of_llama_benchy() -> None:
-    message = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
-    smoke = made.make_cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=message)
+    derived = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
+    smoke = made.make_cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=derived)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
     table = summary.render_markdown(made.make_results("smoke", [arm], [smoke])).splitlines()
-    assert table[0].split("|")[1:7] == [
-        " model ",
-        " test ",
-        " t/s ",
-        " ttfr (ms) ",
-        " est_ppt (ms) ",
-        " e2e_ttft (ms) ",
-    ]
+    assert table[0].startswith("| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |")
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
     with pytest.raises(Refused, match="no measurement of a single stream"):
