@@ -1,6 +1,6 @@
-"""A chunk store on loopback that the real hf_xet reads: a file is one object of uncompressed chunks.
+"""A chunk store on the loopback for the real hf_xet; each file is one object of uncompressed chunks.
 
-The protocol is at https://huggingface.co/docs/xet: a reconstruction names ranges of chunks, and URLs that they are read from.
+The protocol is described at https://huggingface.co/docs/xet: a reconstruction has ranges of chunks and the URLs to read them from.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.sandbox.http_server import Handler, Server
 
 CHUNK = 64 * 1024
-HEADER = 8  # of a chunk: version, stored length, compression, length
+HEADER = 8  # bytes of a chunk's header: version, stored length, compression, length
 TOKEN = "xet-short-lived"
 
 
@@ -20,8 +20,8 @@ class ChunkStore:
     Attributes:
         files: content by xet hash.
         rate: bytes per second of a connection; 0 for no limit.
-        cut_after: bytes after which an answer breaks off, once for each cut left.
-        tokens: every Authorization header received.
+        cuts: number of further answers that end after `cut_after` bytes.
+        tokens: received Authorization headers.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ChunkStore:
 
 @functools.lru_cache(maxsize=4)
 def pack_chunks(data: bytes) -> bytes:
-    """A file as an object of chunks."""
+    """Return a file as an object of chunks."""
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     sizes = [len(chunk).to_bytes(3, "little") for chunk in chunks]
     return b"".join(b"\0" + size + b"\0" + size + chunk for size, chunk in zip(sizes, chunks, strict=True))

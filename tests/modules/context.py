@@ -1,4 +1,4 @@
-"""A real, small Context for tests of modules: it keeps what they say."""
+"""A context for tests of modules that records their events."""
 
 import weakref
 from pathlib import Path
@@ -12,11 +12,7 @@ from sparkwright.secret import Secret
 
 
 class RecordingContext(RunContext):
-    """A context that keeps a module's events in `events`.
-
-    Args:
-        home: the user's home, which holds the state folder.
-    """
+    """A run's context on a host with this home; `events` has the events of modules."""
 
     def __init__(
         self, home: Path, *, check: bool = False, secrets: dict[str, Secret] | None = None, **machine: Any
@@ -30,9 +26,9 @@ class RecordingContext(RunContext):
             check=check,
             secrets=secrets or {},
         )
-        # as a run does at its end: a test that starts containers would leave a process behind for each
+        # as at the end of a run: without it, guards of started containers would keep running
         weakref.finalize(self, self.guards.end)
 
     @property
     def notes(self) -> list[str]:
-        return [item["text"] for item in self.events if item["event"] == "note"]
+        return [event["text"] for event in self.events if event["event"] == "note"]

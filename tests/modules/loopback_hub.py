@@ -1,7 +1,7 @@
-"""A hub on loopback that breaks as hubs do: cut, wrong bytes, throttled per connection, stalled, gated, down.
+"""A hub on the loopback with the faults of real hubs: cut, damaged, slow or stalled transfers, gated models, outages.
 
-It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, resolve with HEAD, GET and Range. With a chunk
-store its large files are there too, as hf_xet asks for them.
+It answers the requests of huggingface_hub, hf_transfer and curl: model info, tree, resolve with HEAD, GET and Range; with a chunk
+store also those of hf_xet.
 """
 
 import functools
@@ -22,16 +22,13 @@ BLOCK = 64 * 1024
 
 @dataclass
 class Faults:
-    """The faults of a hub.
+    """The faults of a hub."""
 
-    A path's bytes end after cut_after[path] bytes of an answer, cuts[path] times.
-    """
-
-    #: answer about the model, instead of the true one
+    #: false answer about the model
     info: bytes | None = None
     #: false headers by path
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: bytes that the hub claims beyond the true size, by path
+    #: additional bytes by path
     longer: dict[str, int] = field(default_factory=dict)
     #: redirect target by path
     moved: dict[str, str] = field(default_factory=dict)
@@ -39,17 +36,17 @@ class Faults:
     moved_all: str = ""
     #: no answer about the model until `released`
     silent: bool = False
-    #: answer about the chunk store, instead of the true one
+    #: false answer about the chunk store
     xet_token: Any = None
-
+    #: bytes after which an answer is cut, `cuts` times, by path
     cut_after: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
     #: number of answers with one wrong byte, by path
     wrong: dict[str, int] = field(default_factory=dict)
-    #: paths whose bytes stop arriving
+    #: paths of stalled transfers
     stalled: set[str] = field(default_factory=set)
-    #: whether an answer to this Range stalls
-    stall_when: Callable[[str], bool] = lambda wanted: True
+    #: returns whether the answer to a Range stalls
+    stall_when: Callable[[str], bool] = lambda range_header: True
     stall_after: int = 0
     #: bytes per second of one connection
     rate: float = 0.0
@@ -63,10 +60,10 @@ class LoopbackHub:
 
     Attributes:
         files: contents by path.
-        requests: what was asked, as (method, path, Range).
+        requests: (method, path, Range) of requests for files.
         sent: number of bytes by path.
-        paths: every path requested.
-        tokens: every Authorization header received.
+        paths: all requested paths.
+        tokens: received Authorization headers.
     """
 
     def __init__(
@@ -88,7 +85,7 @@ class LoopbackHub:
         self.url = f"http://{address}:{self.server.port}"
 
     def add_store(self) -> ChunkStore:
-        """Its large files lie in a chunk store as well from now on."""
+        """Put the large files into a chunk store as well."""
         self.store = ChunkStore()
         rows = [self.row(path) for path in self.files]
         self.store.files = {row["sha256"]: self.files[row["path"]] for row in rows if row["sha256"]}
@@ -102,25 +99,21 @@ class LoopbackHub:
         self.server.server_close()
 
     def count_gets(self, path: str) -> int:
-        return sum(1 for method, options, _ in self.requests if method == "GET" and options == path)
+        return [request[:2] for request in self.requests].count(("GET", path))
 
     def lock_entries(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-        """The files as spark.lock holds them."""
+        """Return the files like the entries of spark.lock."""
         return [self.row(path) for path in sorted(self.files) if path not in without]
 
     def row(self, path: str) -> dict[str, Any]:
         data = self.files[path]
         lfs = self.lfs(path)
         digest = _file_hash(data, lfs)
-        return {
-            "path": path,
-            "size_bytes": len(data),
-            "sha256": digest if lfs else None,
-            "blob_id": None if lfs else digest,
-        }
+        hashes = {"sha256": digest, "blob_id": None} if lfs else {"sha256": None, "blob_id": digest}
+        return {"path": path, "size_bytes": len(data), **hashes}
 
     def xet_headers(self, row: dict[str, Any]) -> dict[str, str]:
-        """Return the headers that tell a client that a file is in the chunk store; its hash there is made up."""
+        """Return the headers of a file that is in the chunk store; its hash there is invented."""
         if not self.store or not row["sha256"]:
             return {}
         route = f"{self.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"
@@ -139,7 +132,7 @@ class _Api(Handler):
         path = "/".join(self.parts[4:])
         hub.paths.append(text)
         hub.tokens += self.headers.get_all("Authorization") or []
-        # a client folds `..` in an address away: this hub answers all the same
+        # clients resolve `..` in an address: answer nevertheless
         outside = {name.lstrip("./"): name for name in hub.files if name.startswith("..")}
         path = outside.get(text.removeprefix(f"{MODEL}/resolve/"), path)
         if hub.faults.moved_all:
@@ -149,11 +142,11 @@ class _Api(Handler):
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         elif text.startswith(f"api/models/{MODEL}/xet-read-token/") and hub.store:
-            message = {"casUrl": hub.store.url, "accessToken": TOKEN, "exp": int(time.time()) + 3600}
-            message = message if hub.faults.xet_token is None else hub.faults.xet_token
+            answer = {"casUrl": hub.store.url, "accessToken": TOKEN, "exp": int(time.time()) + 3600}
+            answer = answer if hub.faults.xet_token is None else hub.faults.xet_token
             names = {"casUrl": "X-Xet-Cas-Url", "accessToken": "X-Xet-Access-Token", "exp": "X-Xet-Token-Expiration"}
-            headers = {names[key]: str(value) for key, value in message.items()} if isinstance(message, dict) else {}
-            self.reply(200, message, headers)
+            headers = {names[key]: str(value) for key, value in answer.items()} if isinstance(answer, dict) else {}
+            self.reply(200, answer, headers)
         elif text.startswith(f"api/models/{MODEL}/tree/"):
             self.reply(200, [{"type": "file", "path": path, "size": len(data)} for path, data in hub.files.items()])
         elif path in hub.faults.moved and text.startswith(f"{MODEL}/resolve/"):
@@ -165,9 +158,8 @@ class _Api(Handler):
         elif text.startswith(f"api/models/{MODEL}") and hub.faults.info is not None:
             self.reply(200, hub.faults.info)
         elif text.startswith(f"api/models/{MODEL}"):
-            self.reply(
-                200, {"id": MODEL, "sha": COMMIT, "tags": [], "siblings": [self._sibling(hub, p) for p in hub.files]}
-            )
+            siblings = [self._sibling(hub, name) for name in hub.files]
+            self.reply(200, {"id": MODEL, "sha": COMMIT, "tags": [], "siblings": siblings})
         elif text.startswith(f"{MODEL}/resolve/") and path in hub.files:
             self._file(hub, path)
         else:
@@ -188,11 +180,7 @@ class _Api(Handler):
             hub.faults.wrong[path] -= 1
             data = bytes([data[0] ^ 1]) + data[1:]
         first, _, last = range_header.removeprefix("bytes=").partition("-")
-        begin, end = (
-            (int(first), min(int(last), len(data) - 1) if last else len(data) - 1)
-            if range_header
-            else (0, len(data) - 1)
-        )
+        begin, end = int(first or 0), min(int(last or len(data)), len(data) - 1)
         self.send_response(206 if range_header else 200)
         extra_bytes = hub.faults.longer.get(path, 0) if self.command == "GET" else 0
         headers = {
@@ -207,10 +195,8 @@ class _Api(Handler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET" and extra_bytes:
+        if self.command == "GET":
             self._body(hub, path, memoryview(data[begin : end + 1] + b"x" * extra_bytes))
-        elif self.command == "GET":
-            self._body(hub, path, memoryview(data)[begin : end + 1])
 
     def _body(self, hub: LoopbackHub, path: str, data: memoryview) -> None:
         faults, began_s, sent = hub.faults, time.monotonic(), 0
@@ -221,13 +207,13 @@ class _Api(Handler):
                 cut = faults.cut_after[path]
         stalls = path in faults.stalled and faults.stall_when(self.headers.get("Range", ""))
         while sent < len(data):
-            if cut is not None and sent >= cut:
-                self.close_connection = True
-                return
-            if stalls and sent >= faults.stall_after:
+            is_cut = cut is not None and sent >= cut
+            if stalls and sent >= faults.stall_after and not is_cut:
                 self.wfile.flush()
                 hub.stalls.set()
                 hub.released.wait(60)
+                is_cut = True
+            if is_cut:
                 self.close_connection = True
                 return
             piece = data[sent : sent + BLOCK]

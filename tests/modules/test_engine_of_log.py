@@ -1,4 +1,4 @@
-"""A container's log is read by the tables of the engine that its label names, from a real Docker Engine."""
+"""A container's log is read with the tables of its engine, which its label names, from a real Docker Engine."""
 
 import uuid
 from pathlib import Path
@@ -20,9 +20,8 @@ LABELS = {"sparkwright.engine": "llama_cpp"}
 
 def test_container_of_llama_cpp_is_verified_by_its_log(engine: docker.DockerClient, shell: str, tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
-    script = (
-        "while read -r line; do echo \"$line\"; done <<'END'\n" + (DATA / "capped" / "server.log").read_text() + "END"
-    )
+    log = (DATA / "capped" / "server.log").read_text()
+    script = f"while read -r line; do echo \"$line\"; done <<'END'\n{log}END"
     name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
     container: Any = engine.containers.run(shell, ["/bin/sh", "-c", script], name=name, labels=LABELS, detach=True)
     try:
@@ -30,9 +29,10 @@ def test_container_of_llama_cpp_is_verified_by_its_log(engine: docker.DockerClie
         assert container_labels.engine_by_name(engine, name).title == "llama.cpp"
         result = EngineLog().run(EngineLog.Args(name), context)
         assert (result.data["engine"], result.data["state"]["slots"]) == ("llama_cpp", 4)
-        assert (seen := evidence.read_engine_state(context, name)) is not None and seen.value("max_model_len") == 8192
-        refused = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
-        assert (refused.failed, refused.msg) == (True, "serves what was asked: disproved.")
+        state = evidence.read_engine_state(context, name)
+        assert state is not None and state.value("max_model_len") == 8192
+        logs = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
+        assert (logs.failed, logs.msg) == (True, "serves what was asked: disproved.")
         config = EngineConfig().run(EngineConfig.Args(name), context)
         assert config.data["settings"]["slots"] == "4"
         assert config.msg.startswith("llama.cpp: chunked prefill on, prefix caching unknown")

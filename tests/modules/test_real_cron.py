@@ -1,9 +1,8 @@
-"""The clock of a host without systemd, by Debian's own cron: it really fires, and nothing of it is left."""
+"""The health timer of a host without systemd, run by Debian's cron."""
 
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,30 +13,20 @@ from sparkwright.health.store import load_latest
 from sparkwright.host.records import turns
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("cron") or Path("/run/systemd/system").is_dir(),
     reason="needs root, Debian's cron and no systemd",
 )
-#: cron looks once a minute
+#: cron reads its tables once per minute
 FIRES_S = 90
 
 
 @contextmanager
-def installed_crontab(text: str) -> Iterator[None]:
-    """The user's table holds this meanwhile."""
-    before = subprocess.run(["crontab", "-l"], capture_output=True, check=False)
-    subprocess.run(["crontab", "-"], input=text.encode(), check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["crontab", "-"] if before.stdout else ["crontab", "-r"], input=before.stdout, check=True)
-
-
-@contextmanager
 def running_cron() -> Iterator[None]:
-    """Debian's daemon. It detects a changed table by its time in seconds, so it starts after the table was written."""
-    daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # it ends when another one is at work already
+    """Run cron, which detects changed tables by their time in seconds: start it after the table was written."""
+    daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # ends if another cron is running
     try:
         yield
     finally:
@@ -45,45 +34,44 @@ def running_cron() -> Iterator[None]:
         daemon.wait()
 
 
-def test_cron_runs_the_check_and_an_uninstall_leaves_nothing(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
-    mine = f"HOME={home}\n"
-    with installed_crontab(mine):
-        first = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=60), host)
-        assert first.changed and first.data["scope"] == "cron"
-        began = load_latest(host.state.path)
-        deadline_s = time.monotonic() + FIRES_S
-        with running_cron():
-            while (now := load_latest(host.state.path)) == began:
-                assert time.monotonic() < deadline_s, "cron never started it"
-                time.sleep(0.2)
-        assert now is not None and began is not None and now.time_s > began.time_s
-        assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
-        assert subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout == mine
+def read_crontab() -> str:
+    return subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False).stdout
 
 
-def test_cron_keeps_the_wake_service_running_until_the_uninstall(tmp_path: Path) -> None:
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[RecordingContext]:
+    """Yield a host whose user is that of this machine, with a crontab that only sets HOME."""
     home = tmp_path / "home"
     home.mkdir()
-    host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
-    deadline_s = time.monotonic() + FIRES_S
-    with installed_crontab(f"HOME={home}\n"):
-        assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host).changed
-        again = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600, wake=True), host)
-        assert not again.changed and not turns.is_service_running(host.state)
-        with running_cron():
-            while not turns.is_service_running(host.state):
-                assert time.monotonic() < deadline_s, "cron never started it"
-                time.sleep(0.2)
-        assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600), host).changed, (
-            "no request wakes any more"
-        )
-        table = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout
-        assert "sparkwright wake" not in table and "sparkwright health" in table
-        while turns.is_service_running(host.state):
-            assert time.monotonic() < deadline_s + 10, "it was not told to end"
-            time.sleep(0.05)
-        assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+    before = read_crontab()
+    subprocess.run(["crontab", "-"], input=f"HOME={home}\n", text=True, check=True)
+    try:
+        yield RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
+    finally:
+        subprocess.run(["crontab", "-"] if before else ["crontab", "-r"], input=before, text=True, check=True)
+
+
+def test_cron_runs_the_check_and_an_uninstall_leaves_nothing(host: RecordingContext) -> None:
+    table = read_crontab()
+    result = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=60), host)
+    assert result.changed and result.data["scope"] == "cron"
+    first = load_latest(host.state.path)
+    with running_cron():
+        wait_until(lambda: load_latest(host.state.path) != first, "a check by cron", FIRES_S)
+    latest = load_latest(host.state.path)
+    assert latest is not None and first is not None and latest.time_s > first.time_s
+    assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+    assert read_crontab() == table
+
+
+def test_cron_keeps_the_wake_service_running_until_the_uninstall(host: RecordingContext) -> None:
+    args = HealthTimer.Args(host="spark1", every_s=3600, wake=True)
+    assert HealthTimer().run(args, host).changed
+    assert not HealthTimer().run(args, host).changed and not turns.is_service_running(host.state)
+    with running_cron():
+        wait_until(lambda: turns.is_service_running(host.state), "the wake service", FIRES_S)
+    assert HealthTimer().run(HealthTimer.Args(host="spark1", every_s=3600), host).changed, "without the wake service"
+    assert "sparkwright wake" not in read_crontab() and "sparkwright health" in read_crontab()
+    wait_until(lambda: not turns.is_service_running(host.state), "the end of the wake service")
+    assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
     assert not list(host.state.path.glob("wake*"))

@@ -1,4 +1,4 @@
-"""Arguments of modules: mistakes are named, and only what is harmless is bent."""
+"""Arguments of modules, and the decisions of modules in decisions.yml."""
 
 import dataclasses
 import json
@@ -50,39 +50,34 @@ def test_numbers_and_texts_are_converted() -> None:
     assert (args.path, args.wait_s) == ("7", 2.5)
 
 
-@pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
-def test_value_of_a_wrong_type_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(Refused, match=f"file.{next(iter(wrong))} must be"):
-        build_args(Args, {"path": "p", **wrong}, module="file")
+@pytest.mark.parametrize("arguments", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
+def test_value_of_a_wrong_type_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(Refused, match=f"file.{next(iter(arguments))} must be"):
+        build_args(Args, {"path": "p", **arguments}, module="file")
 
 
-@pytest.mark.parametrize("wrong", [-1, -0.5, "-1", "nan", "inf", float("inf")])
-def test_negative_or_infinite_number_is_refused(wrong: object) -> None:
+@pytest.mark.parametrize("value", [-1, -0.5, "-1", "nan", "inf", float("inf")])
+def test_negative_or_infinite_number_is_refused(value: object) -> None:
     with pytest.raises(Refused, match="file.wait_s must be at least 0, got"):
-        build_args(Args, {"path": "p", "wait_s": wrong}, module="file")
+        build_args(Args, {"path": "p", "wait_s": value}, module="file")
     with pytest.raises(Refused, match=r"file.limits.cpu must be at least 0"):
-        build_args(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
+        build_args(Args, {"path": "p", "limits": {"cpu": value}}, module="file")
 
 
 def test_unresolved_argument_is_not_checked() -> None:
-    takes = signature.from_args_type(Args)
-    left = check_arguments(
-        takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", unresolved=frozenset({"path"})
-    )
-    assert left == {"wait_s": 2.0}
+    def check(**arguments: Any) -> dict[str, Any]:
+        args_signature, unresolved = signature.from_args_type(Args), frozenset({"path"})
+        return check_arguments(args_signature, arguments, module="file", unresolved=unresolved)
+
+    assert check(path="{{ facts.home }}", wait_s=2) == {"wait_s": 2.0}
     with pytest.raises(Refused, match="file.wait_s must be a number"):
-        check_arguments(
-            takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", unresolved=frozenset({"path"})
-        )
+        check(path="{{ facts.home }}", wait_s="soon")
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_signature_survives_json(name: str) -> None:
-    takes = signature.from_args_type(registry.load(name).Args)
-    assert signature.from_json(json.loads(json.dumps(signature.to_json(takes)))) == takes
-
-
-# Decisions of modules from their findings, case by case (decisions.yml): no engine, no host.
+    args_signature = signature.from_args_type(registry.load(name).Args)
+    assert signature.from_json(json.loads(json.dumps(signature.to_json(args_signature)))) == args_signature
 
 
 TABLE = yaml.safe_load(Path(__file__).with_name("decisions.yml").read_text())
@@ -90,12 +85,12 @@ CASES = [(module, case) for module, cases in TABLE["modules"].items() for case i
 
 
 def build_read_value(module: StateModule[Any, Any], value: Any) -> Any:
-    """Return what the module's `read` would return: its own dataclass, a list of one, or plain values."""
-    kind = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
-    if dataclasses.is_dataclass(kind):
-        return kind(**value)
-    (row,) = typing.get_args(kind)[:1] or (None,)
-    return [row(**item) for item in value] if dataclasses.is_dataclass(row) else value
+    """Return the value as the type that the module's `read` returns."""
+    return_type = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
+    if dataclasses.is_dataclass(return_type):
+        return return_type(**value)
+    (item_type,) = typing.get_args(return_type)[:1] or (None,)
+    return [item_type(**item) for item in value] if dataclasses.is_dataclass(item_type) else value
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])
@@ -104,8 +99,6 @@ def test_decision_of_a_module(name: str, case: dict[str, Any]) -> None:
     assert isinstance(module, StateModule)
     args = signature.build_args(module.Args, case["args"], module=name)
     read_value = build_read_value(module, case["found"])
-    changes = [
-        [difference.field, difference.before, difference.after] for difference in module.differences(args, read_value)
-    ]
+    changes = [[change.field, change.before, change.after] for change in module.differences(args, read_value)]
     result = module.describe(args, read_value)
     assert (changes, {key: result[key] for key in case.get("says", {})}) == (case["changes"], case.get("says", {}))

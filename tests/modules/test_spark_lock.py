@@ -1,4 +1,4 @@
-"""The lock's entry of a repository of GGUF files: one quantisation with its shards, and nothing that is not served."""
+"""The lock's entry of a repository of GGUF files: the files of one quantisation."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,9 +20,9 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 KV_BYTES_PER_TOKEN = 36 * 8 * (64 + 64) * 2
 QUANTISATIONS = ["BF16", "Q2_K", "Q3_K_M", "Q3_K_S", "Q4_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0"]
 SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
-#: as a real file has them: the vocabulary first, far beyond what the shape is read from
+#: stands before the chat template, like in real files, and is larger than the part that is read for the shape
 VOCABULARY = {"tokenizer.ggml.tokens": [f"<token {n}>" for n in range(20_000)]}
-CHATS = {
+CHAT = {
     "tokenizer.chat_template": CHAT_TEMPLATE,
     "general.sampling.temp": 0.6,
     "general.sampling.top_k": 20,
@@ -34,9 +34,9 @@ FILES = {
     "mmproj-F16.gguf": b"p",
     **{f"m-{name}.gguf": bytes(n + 1) for n, name in enumerate(QUANTISATIONS)},
     **dict.fromkeys(SHARDS, b"half"),
-    "true.gguf": gguf_header(GGUF_VALUES) + bytes(1 << 17),
-    "chats.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS}) + bytes(1 << 17),
-    "cut.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHATS})[:-50],
+    "plain.gguf": gguf_header(GGUF_VALUES) + bytes(1 << 17),
+    "chat.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHAT}) + bytes(1 << 17),
+    "cut.gguf": gguf_header({**GGUF_VALUES, **VOCABULARY, **CHAT})[:-50],
     "hostile.gguf": gguf_header({**GGUF_VALUES, gguf.ARCHITECTURE_KEY: "a b\x1b" * 99}),
 }
 
@@ -51,6 +51,10 @@ def context(tmp_path: Path) -> Iterator[RecordingContext]:
 
 def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
     return dict(LockModel().run(LockModel.Args(id=MODEL, engine="llama_cpp", **fields), context).data)
+
+
+def model_args(entry: dict[str, Any]) -> HfModel.Args:
+    return HfModel.Args(id=MODEL, commit=COMMIT, files=entry["files"], dir="~/m", transfer="plain")
 
 
 def test_pattern_selects_one_model_with_hashes(context: RecordingContext) -> None:
@@ -78,7 +82,7 @@ def test_pattern_without_a_match_lists_the_models(context: RecordingContext) -> 
 
 
 def test_gguf_header_is_stored_and_its_cache_counts_as_memory(context: RecordingContext) -> None:
-    entry = lock_model(context, file="true.gguf")
+    entry = lock_model(context, file="plain.gguf")
     assert entry["config"][gguf.ARCHITECTURE_KEY] == "gpt-oss"
     small, large = (advice.memory({"ctx-size": tokens, "parallel": 1}, entry).bytes for tokens in (8192, 16384))
     assert large - small == 8192 * KV_BYTES_PER_TOKEN
@@ -94,11 +98,11 @@ def test_file_without_a_gguf_header_is_locked_without_config(context: RecordingC
 def test_chat_template_and_sampling_defaults_are_read_after_the_vocabulary(
     context: RecordingContext,
 ) -> None:
-    chat = validate_entry(lock_model(context, file="chats.gguf")["chat"])
+    chat = validate_entry(lock_model(context, file="chat.gguf")["chat"])
     assert chat is not None
-    result = dict(fact_lines(chat))
-    assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
-    assert result["sampling"] == "GGUF file: temperature 0.6, top_k 20"
+    facts = dict(fact_lines(chat))
+    assert facts["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    assert facts["sampling"] == "GGUF file: temperature 0.6, top_k 20"
 
 
 def test_truncated_header_has_no_chat_template(context: RecordingContext) -> None:
@@ -106,19 +110,17 @@ def test_truncated_header_has_no_chat_template(context: RecordingContext) -> Non
 
 
 def test_local_copy_gives_the_same_chat_template_if_the_hub_is_down(context: RecordingContext) -> None:
-    pinned = lock_model(context, file="chats.gguf")
-    args = HfModel.Args(id=MODEL, commit=COMMIT, files=pinned["files"], dir="~/m", transfer="plain")
-    HfModel().run(args, context)
-    down = RecordingContext(context.machine.home, hub_url="http://127.0.0.1:1")
-    assert lock_model(down, file="chats.gguf", or_here=True)["chat"] == pinned["chat"]
+    pinned = lock_model(context, file="chat.gguf")
+    HfModel().run(model_args(pinned), context)
+    offline = RecordingContext(context.machine.home, hub_url="http://127.0.0.1:1")
+    assert lock_model(offline, file="chat.gguf", or_here=True)["chat"] == pinned["chat"]
 
 
 def test_changed_chat_template_is_reported_before_the_download(context: RecordingContext) -> None:
-    before, after = lock_model(context, file="true.gguf"), lock_model(context, file="chats.gguf")
-    args = HfModel.Args(id=MODEL, commit=COMMIT, files=before["files"], dir="~/m", transfer="plain")
-    HfModel().run(args, context)
+    before, after = lock_model(context, file="plain.gguf"), lock_model(context, file="chat.gguf")
+    HfModel().run(model_args(before), context)
     context.check = True
-    moved = {"commit": "b" * 40, "files": after["files"], "chat": after["chat"], "engine": "llama_cpp"}
-    diff = {row.field: (row.before, row.after) for row in HfModel().run(replace(args, **moved), context).diff}
+    args = replace(model_args(after), commit="b" * 40, chat=after["chat"], engine="llama_cpp")
+    diff = {row.field: (row.before, row.after) for row in HfModel().run(args, context).diff}
     assert [text.split(" by default")[0] for text in diff["chat template: thinking"]] == ["off", "on"]
     assert diff["sampling defaults"][1] == "GGUF file: temperature 0.6, top_k 20"

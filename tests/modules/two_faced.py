@@ -1,4 +1,4 @@
-"""One port that speaks TLS and plain HTTP, as a hub behind a careless proxy does: each way leads to a server of its own."""
+"""A port for both TLS and plain HTTP, each with its own server behind it, like that of a hub behind a careless proxy."""
 
 import contextlib
 import socket
@@ -15,23 +15,24 @@ TLS_HANDSHAKE = b"\x16"
 
 @contextmanager
 def two_faced(folder: Path) -> Iterator[tuple[int, Path, dict[bool, int]]]:
-    """The port, the certificate, and by whether it is TLS the port of the server behind, to be filled in."""
-    certificate = _certificate(folder)
+    """Yield the port, its certificate, and the ports of the servers behind it (True: for TLS), which the caller fills in."""
+    certificate, key = write_self_signed(folder)
+    pem = folder / "two-faced.pem"
+    pem.write_bytes(key.read_bytes() + certificate.read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(pem)
     backends: dict[bool, int] = {}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_accept, args=(listener, context, backends), daemon=True).start()
-        yield listener.getsockname()[1], certificate, backends
+        yield listener.getsockname()[1], pem, backends
         listener.shutdown(socket.SHUT_RDWR)
 
 
 def _accept(listener: socket.socket, context: ssl.SSLContext, backends: dict[bool, int]) -> None:
     with contextlib.suppress(OSError):
         while True:
-            threading.Thread(
-                target=_handle_connection, args=(listener.accept()[0], context, backends), daemon=True
-            ).start()
+            args = (listener.accept()[0], context, backends)
+            threading.Thread(target=_handle_connection, args=args, daemon=True).start()
 
 
 def _handle_connection(connection: socket.socket, context: ssl.SSLContext, backends: dict[bool, int]) -> None:
@@ -51,11 +52,3 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
-
-
-def _certificate(folder: Path) -> Path:
-    """Certificate and key in one file, for 127.0.0.1."""
-    certificate, key = write_self_signed(folder)
-    path = folder / "two-faced.pem"
-    path.write_bytes(key.read_bytes() + certificate.read_bytes())
-    return path

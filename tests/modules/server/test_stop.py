@@ -1,4 +1,4 @@
-"""A container in any state other than running needs a restart and can be stopped for it, on a real Docker Engine."""
+"""A container that is not running needs a restart and can be stopped, on a real Docker Engine."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,81 +17,71 @@ from tests.waiting import wait_until
 
 __all__ = ["engine", "shell"]
 
-NOBODY = "http://127.0.0.1:1"
-WAITS = "read line"  # its standard input stays open and is silent
+UNREACHABLE = "http://127.0.0.1:1"
+WAIT = "read line"  # its standard input stays open without data
 
 
 @pytest.fixture
 def make_container(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """Makes a container that runs a script and is started again by its policy, as a verified server is."""
-    started: list[Any] = []
+    """Yield a function that starts a container with a script and the restart policy of a verified server."""
+    containers: list[Any] = []
 
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
-        words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        words["labels"] = ownership.build_labels(RecordingContext(tmp_path), "server", name)
-        policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
-        value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
-        started.append(value)
-        return value
+        options: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
+        options["labels"] = ownership.build_labels(RecordingContext(tmp_path), "server", name)
+        options["restart_policy"] = {"Name": "unless-stopped", "MaximumRetryCount": 0}
+        containers.append(engine.containers.run(shell, ["/bin/sh", "-c", script], **options))
+        return containers[-1]
 
     yield make
-    for item in started:
-        item.remove(force=True)
+    for container in containers:
+        container.remove(force=True)
 
 
-def status(container: Any) -> str:
+def read_status(container: Any) -> str:
     container.reload()
     return str(container.status)
 
 
-def _stop(container: Any) -> None:
-    container.stop(timeout=0)
-
-
-def _kill(container: Any) -> None:
+def kill(container: Any) -> None:
     container.kill()
-    wait_until(lambda: status(container) == "exited", "its end")
+    wait_until(lambda: read_status(container) == "exited", "the end of the container")
 
 
-def _pause(container: Any) -> None:
-    container.pause()
-
-
-def _wait_for_loop(container: Any) -> None:
-    wait_until(lambda: status(container) == "restarting", "a loop")
+def wait_for_restarts(container: Any) -> None:
+    wait_until(lambda: read_status(container) == "restarting", "a restart")
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    ("happens", "script", "word"),
+    ("act", "script", "messages"),
     [
-        (_stop, WAITS, "has exited"),
-        (_kill, WAITS, "has exited"),
-        (_pause, WAITS, "is paused"),
-        (_wait_for_loop, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
+        (lambda container: container.stop(timeout=0), WAIT, ["has exited"]),
+        (kill, WAIT, ["has exited"]),
+        (lambda container: container.pause(), WAIT, ["is paused"]),
+        (wait_for_restarts, "exit 3", ["is restarting", "ended and was started again"]),  # it may be running just now
     ],
+    ids=["stopped", "killed", "paused", "crash loop"],
 )
 def test_container_that_is_not_running_is_silent_and_can_be_stopped(
-    engine: docker.DockerClient,
     make_container: Callable[[str], Any],
     tmp_path: Path,
-    happens: Callable[[Any], None],
+    act: Callable[[Any], None],
     script: str,
-    word: str,
+    messages: list[str],
 ) -> None:
-    value = make_container(script)
-    happens(value)
+    container = make_container(script)
+    act(container)
     context = RecordingContext(tmp_path)
-    result = Liveness().run(Liveness.Args(name=value.name, base_url=NOBODY), context)
-    assert result.data["silent"] and any(item in result.msg for item in word.split("|")), result.msg
-    context.state.write(
-        "verified", {"spec": {"name": value.name, "restart": "unless-stopped"}, "container_id": value.id, "since": 1.0}
-    )
-    Stopped().run(Stopped.Args(name=value.name, stop_timeout_s=1), context)
-    assert status(value) == "exited"
-    assert value.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
-    kept = context.state.read("previous") or {}
-    assert (kept["id"], kept["policy"], kept["running"]) == (value.id, "unless-stopped", True)
-    again = Stopped().run(Stopped.Args(name=value.name), context)
+    result = Liveness().run(Liveness.Args(name=container.name, base_url=UNREACHABLE), context)
+    assert result.data["silent"] and any(message in result.msg for message in messages), result.msg
+    spec = {"name": container.name, "restart": "unless-stopped"}
+    context.state.write("verified", {"spec": spec, "container_id": container.id, "since": 1.0})
+    Stopped().run(Stopped.Args(name=container.name, stop_timeout_s=1), context)
+    assert read_status(container) == "exited"
+    assert container.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    record = context.state.read("previous") or {}
+    assert (record["id"], record["policy"], record["running"]) == (container.id, "unless-stopped", True)
+    again = Stopped().run(Stopped.Args(name=container.name), context)
     assert (again.changed, (context.state.read("previous") or {})["policy"]) == (False, "unless-stopped")

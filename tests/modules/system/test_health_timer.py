@@ -1,4 +1,4 @@
-"""The clock on a host without systemd: a line of the user's crontab, and nothing left of it afterwards."""
+"""The health timer of a host without systemd is a line in the user's crontab, which is removed without traces."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ from sparkwright.health.store import load_latest
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
-#: keeps its table in a file, as cron does
+#: a crontab program that stores its table in the file $TABLE
 CRONTAB = """#!/bin/sh
 case "$1" in
   -l) cat "$TABLE" 2>/dev/null || { echo "no crontab" >&2; exit 1; } ;;
@@ -25,7 +25,7 @@ OWN_LINES = "# mine\n0 1 * * * backup\n"
 
 @pytest.fixture
 def host(tmp_path: Path) -> RecordingContext:
-    """A host whose init is no systemd. No engine is there, and no server was ever verified."""
+    """Return a host without systemd, Docker Engine and server."""
     program = tmp_path / "bin/crontab"
     program.parent.mkdir()
     program.write_text(CRONTAB)
@@ -38,23 +38,23 @@ def host(tmp_path: Path) -> RecordingContext:
 
 
 def test_crontab_line_is_added_and_removed_without_traces(host: RecordingContext, tmp_path: Path) -> None:
-    shown = tmp_path / "textfile"
-    shown.mkdir()
-    args = HealthTimer.Args(host="spark1", every_s=600, textfile=str(shown))
+    textfile = tmp_path / "textfile"
+    textfile.mkdir()
+    args = HealthTimer.Args(host="spark1", every_s=600, textfile=str(textfile))
     first = HealthTimer().run(args, host)
     assert first.changed and first.data["scope"] == "cron"
     assert (tmp_path / "table").read_text().startswith(OWN_LINES + "*/10 * * * * ")
     record = load_latest(host.state.path)
-    assert record is not None and (record.state, record.every_s) == ("unknown", 600)  # the first check has run
-    assert (shown / "sparkwright.prom").exists()
+    assert record is not None and (record.state, record.every_s) == ("unknown", 600), "the first check has run"
+    assert (textfile / "sparkwright.prom").exists()
     assert not HealthTimer().run(args, host).changed
     assert HealthTimer().run(HealthTimer.Args(every_s=300), host).changed
-    assert not (shown / "sparkwright.prom").exists()  # node_exporter would show it for ever
+    assert not (textfile / "sparkwright.prom").exists(), "node_exporter would keep reading it"
 
     HealthTimer().run(args, host)
     assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
     assert (tmp_path / "table").read_text() == OWN_LINES
-    assert [path for path in (*host.state.path.rglob("*"), *shown.iterdir()) if path.is_file()] == []
+    assert [path for path in (*host.state.path.rglob("*"), *textfile.iterdir()) if path.is_file()] == []
     assert not HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
 
 
@@ -76,15 +76,15 @@ def test_missing_textfile_folder_is_refused(host: RecordingContext, tmp_path: Pa
 
 
 def test_textfile_folder_is_changed_and_other_settings_stay(host: RecordingContext, tmp_path: Path) -> None:
+    textfile_only = HealthTimer.Args(textfile=str(tmp_path), keep=True)
     with pytest.raises(Refused, match="no health timer is installed"):
-        HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host)
-    HealthTimer().run(
-        HealthTimer.Args(host="spark1", every_s=120, heal="restart", webhook="http://127.0.0.1:9/x"), host
-    )
+        HealthTimer().run(textfile_only, host)
+    args = HealthTimer.Args(host="spark1", every_s=120, heal="restart", webhook="http://127.0.0.1:9/x")
+    HealthTimer().run(args, host)
     before = Settings.load(host.state)
-    assert HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
+    assert HealthTimer().run(textfile_only, host).changed
     assert Settings.load(host.state) == dataclasses.replace(before, textfile=str(tmp_path))
-    assert not HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path), keep=True), host).changed
+    assert not HealthTimer().run(textfile_only, host).changed
 
 
 def test_sandbox_has_no_scheduler(tmp_path: Path) -> None:
