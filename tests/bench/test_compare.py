@@ -29,9 +29,7 @@ def make_rates(*rates: float) -> Results:
         ((100,), (100,), "equal"),
     ],
 )
-def test_difference_counts_only_if_repetitions_do_not_overlap(
-    first: tuple[float, ...], second: tuple[float, ...], verdict: str
-) -> None:
+def test_overlapping_repetitions_are_noise(first: tuple[float, ...], second: tuple[float, ...], verdict: str) -> None:
     comparisons = compare.compare_results(make_rates(*first), make_rates(*second))
     assert {item.figure: item.verdict for item in comparisons}["output tok/s"] == verdict
 

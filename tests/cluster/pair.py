@@ -93,16 +93,12 @@ class ClusterPair:
         vllm = {"host": "127.0.0.1", "port": self.port, "served-model-name": self.model}
         vllm |= {"max-model-len": 8192, "gpu-memory-utilization": 0.1}
         vllm |= {key.replace("_", "-"): value for key, value in flags.items()}
+        env = {**INSTANT_SANDBOX, "SANDBOX_FAULT": fault}
+        container = {"name": self.name, "volumes": needed_mounts(), "env": env}
         recipe = {
             "image": self.images.name("vllm-openai:v0.32.0"),
             "model": {"dir": "~/models/glm", "mount": "/models/tiny", "id": VLLM_REPO},
-            "container": {
-                "name": self.name,
-                "gpus": "",
-                "volumes": needed_mounts(),
-                "env": {**INSTANT_SANDBOX, "SANDBOX_FAULT": fault},
-                "ulimits": {"nofile": "1024"},
-            },
+            "container": {**container, "gpus": "", "ulimits": {"nofile": "1024"}},
             "parallel": {"tensor": 2},
             "vllm": vllm,
             "expect": {"ready_s": 60},

@@ -92,7 +92,7 @@ def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
             taker.docker().api.remove_image(item, force=True)
 
 
-def test_copy_continues_over_the_second_link_if_the_first_is_cut(members: Members) -> None:
+def test_copy_continues_if_the_first_link_is_cut(members: Members) -> None:
     offers = members.serve()
     links = [Relay(TWINS[0], offers[0]["urls"][0], CUT_AFTER), Relay(TWINS[1], offers[1]["urls"][0])]
     assert members.copy(links, offers[0])["Id"] == members.image
@@ -102,9 +102,7 @@ def test_copy_continues_over_the_second_link_if_the_first_is_cut(members: Member
     assert "one: the copy broke off after" in note and note.endswith(f"Retrying at {links[1].url}.")
 
 
-def test_copy_continues_over_the_second_link_if_the_first_is_unplugged(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_continues_if_the_first_link_is_unplugged(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() or not shutil.which("iptables"):
         pytest.skip("unplugging needs root and iptables")
     for name, value in {"KEEPALIVE_IDLE_S": 1, "KEEPALIVE_INTERVAL_S": 1, "KEEPALIVE_PROBES": 2}.items():

@@ -117,9 +117,7 @@ def test_failed_first_cluster_restores_the_server_of_each_member(pair: ClusterPa
     assert served_models(own_ports) == ["of-one", "of-two"]
 
 
-def test_rollback_restores_kept_servers_and_refuses_states_without_a_cluster(
-    pair: ClusterPair, own_ports: dict[str, int]
-) -> None:
+def test_rollback_restores_kept_but_not_older_single_servers(pair: ClusterPair, own_ports: dict[str, int]) -> None:
     before = own_servers(pair)
     pair.recipe(fault="crash-loop")
     assert pair.deploy("--no-rollback").code == 1

@@ -156,17 +156,10 @@ class HostileServer:
 
     def forbidden_folders(self) -> list[Path]:
         """Return every parent folder of a mount, and a folder without mounts."""
-        state, key = ".local/state/sparkwright", f"{HOST_FOLDER}/{KEY}"
-        folders = ["outside", "", "models", "data", ".local/share/sparkwright", str(HOST_FOLDER)]
-        folders += [
-            key,
-            f"{key}/live",
-            f"{key}/live/{self.name}",
-            state,
-            f"{state}/server_keys",
-            f"{state}/recipe_files",
-        ]
-        return [self.home / folder for folder in folders]
+        state, key = self.home / ".local/state/sparkwright", self.home / HOST_FOLDER / KEY
+        home_folders = [self.home / name for name in ("outside", "", "models", "data", ".local/share/sparkwright")]
+        caches = [self.home / HOST_FOLDER, key, key / "live", key / "live" / self.name]
+        return [*home_folders, *caches, state, state / "server_keys", state / "recipe_files"]
 
     def check_no_escape(self) -> None:
         """Check the image's output and the host's files for signs of an escape."""

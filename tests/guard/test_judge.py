@@ -59,9 +59,7 @@ HEALTHY_CURVES = {
 
 
 @pytest.mark.parametrize(("available", "for_s", "options"), HEALTHY_CURVES.values(), ids=HEALTHY_CURVES)
-def test_healthy_host_is_not_in_danger(
-    available: Callable[[float], float], for_s: float, options: dict[str, Any]
-) -> None:
+def test_healthy_host_is_safe(available: Callable[[float], float], for_s: float, options: dict[str, Any]) -> None:
     assert find_danger(available, for_s, **options) is None
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from sparkwright.guard import service
@@ -77,9 +76,7 @@ def context(tmp_path: Path, memory: SimulatedMemory) -> RecordingContext:
 
 
 @pytest.fixture
-def start_service(
-    context: RecordingContext, engine: docker.DockerClient, memory: SimulatedMemory
-) -> Iterator[StartService]:
+def start_service(context: RecordingContext, memory: SimulatedMemory) -> Iterator[StartService]:
     """Yield a function that starts the guard service for containers.
 
     `room_gib` is the difference between the available memory and the floor, `tell` the command that is run after a kill.
@@ -87,12 +84,11 @@ def start_service(
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*containers: Any, room_gib: float, tell: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        api: Any = engine.api
         available = context.machine.meminfo()["MemAvailable"]
         rows = [f"left {available}", f"address {start_guard.engine_address(Machine())}", f"root {memory.root}"]
         rows.append(f"floor {available - int(room_gib * GIB)}")
         for container in containers:
-            inspected = api.inspect_container(container.id)
+            inspected = container.client.api.inspect_container(container.id)
             rows.append(f"server {container.name} {container.id} {inspected['State']['Pid']} {GIB}")
         rows += [f"tell {word}" for word in tell]
         folder = context.state.folder(start_guard.FOLDER)
@@ -166,16 +162,12 @@ def test_steady_server_with_little_memory_left_keeps_running(
 
 @pytest.mark.docker
 def test_service_leaves_a_start_to_its_own_guard(
-    context: RecordingContext,
-    engine: docker.DockerClient,
-    hog: Hog,
-    start_service: StartService,
-    memory: SimulatedMemory,
+    context: RecordingContext, hog: Hog, start_service: StartService, memory: SimulatedMemory
 ) -> None:
     serving, starting = hog(400, 32), hog(900, 2600)
     memory.counted += [serving, starting]
     serving.start()
-    api: Any = engine.api
+    api = starting.client.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - 1.2
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(starting.id))
     start_service(serving, room_gib=0.7)

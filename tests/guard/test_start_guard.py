@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from sparkwright.guard import samples as rings
@@ -44,15 +43,10 @@ def busy_processors() -> Iterator[None]:
 
 
 def start_guarded(
-    engine: docker.DockerClient,
-    context: RecordingContext,
-    container: Any,
-    *,
-    room_gib: float = ROOM_GIB,
-    set_process: bool = True,
+    context: RecordingContext, container: Any, *, room_gib: float = ROOM_GIB, set_process: bool = True
 ) -> None:
     """Start a container with a guard, like the modules do."""
-    api: Any = engine.api
+    api = container.client.api
     context.guards.floor_gib = context.machine.meminfo()["MemAvailable"] / GIB - room_gib
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
     container.start()
@@ -73,11 +67,9 @@ def read_header(context: RecordingContext) -> dict[str, str]:
 
 
 @pytest.mark.docker
-def test_container_is_killed_on_a_busy_machine(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog, busy_processors: None
-) -> None:
+def test_container_is_killed_on_a_busy_machine(context: RecordingContext, hog: Hog, busy_processors: None) -> None:
     container = hog(3072, MAX_MIB)
-    start_guarded(engine, context, container)
+    start_guarded(context, container)
     assert container.wait(timeout=120)["StatusCode"] == 137
     wait_until(context.guards.find_danger, "the danger")
     assert b"full" not in container.logs()
@@ -91,7 +83,7 @@ def test_container_is_killed_on_a_busy_machine(
 
 @pytest.mark.docker
 def test_container_is_killed_without_an_answer_of_the_engine(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog, tmp_path: Path
+    context: RecordingContext, hog: Hog, tmp_path: Path
 ) -> None:
     """The socket of a stopped engine accepts requests and never answers."""
     address = tmp_path / "engine.sock"
@@ -100,7 +92,7 @@ def test_container_is_killed_without_an_answer_of_the_engine(
         silent.listen()
         context.machine = RecordingContext(tmp_path, docker_host=f"unix://{address}").machine
         container = hog(3072, MAX_MIB)
-        start_guarded(engine, context, container)
+        start_guarded(context, container)
         assert container.wait(timeout=120)["StatusCode"] == 137
         connection, _ = silent.accept()
         with connection:
@@ -109,22 +101,18 @@ def test_container_is_killed_without_an_answer_of_the_engine(
 
 
 @pytest.mark.docker
-def test_container_is_killed_without_access_to_its_process(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog
-) -> None:
+def test_kill_needs_no_access_to_the_process(context: RecordingContext, hog: Hog) -> None:
     """For a user who may not kill root's processes, the engine's socket is enough."""
     container = hog(3072, MAX_MIB)
-    start_guarded(engine, context, container, set_process=False)
+    start_guarded(context, container, set_process=False)
     assert container.wait(timeout=120)["StatusCode"] == 137
     wait_until(context.guards.find_danger, "the danger")
 
 
 @pytest.mark.docker
-def test_server_that_settles_above_the_floor_keeps_running(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog
-) -> None:
+def test_server_above_the_floor_keeps_running(context: RecordingContext, hog: Hog) -> None:
     container = hog(400, 256)
-    start_guarded(engine, context, container, room_gib=6)
+    start_guarded(context, container, room_gib=6)
     wait_until_full(container)
     wait_until(lambda: "lowest" in read_header(context), "a flush")
     verified = context.guards.end_verified()
@@ -136,11 +124,9 @@ def test_server_that_settles_above_the_floor_keeps_running(
 
 
 @pytest.mark.docker
-def test_guard_outlives_the_run_until_the_container_ends(
-    engine: docker.DockerClient, context: RecordingContext, hog: Hog
-) -> None:
+def test_guard_outlives_the_run(context: RecordingContext, hog: Hog) -> None:
     container = hog(100, 32)
-    start_guarded(engine, context, container, room_gib=8)
+    start_guarded(context, container, room_gib=8)
     wait_until_full(container)
     process = close_stdin(context)
     with pytest.raises(subprocess.TimeoutExpired):

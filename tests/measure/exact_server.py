@@ -1,4 +1,4 @@
-"""A server with a known schedule that records the time of continuous_usage token that it sends, to check the client's measurements.
+"""A server with a known schedule that records the time of each token that it sends, to check the client's measurements.
 
 It runs in a thread. Its clock is time.perf_counter, which the client uses too.
 """
@@ -17,62 +17,39 @@ from typing import Any
 class Schedule:
     """The behaviour of an ExactServer."""
 
-    #: seconds to the first token
-    first_s: float = 0.05
-    #: seconds between chunks
-    gap_s: float = 0.01
-    #: tokens of a chunk
-    per_chunk: int = 1
-    #: number of chunks, unless the request's max_tokens is lower
-    chunks: int = 30
-    #: continuous, final, inside (in the last chunk) or none
-    usage: str = "continuous"
+    first_s: float = 0.05  #: seconds to the first token
+    gap_s: float = 0.01  #: seconds between chunks
+    per_chunk: int = 1  #: tokens of a chunk
+    chunks: int = 30  #: number of chunks, unless the request's max_tokens is lower
+    usage: str = "continuous"  #: continuous, final, inside (in the last chunk) or none
     kind: str = "content"
-    #: number of chunks of thinking at the beginning
-    reasoning: int = 0
-    #: chunk before which it stalls; -1 for none
-    stall_at: int = -1
-    #: seconds of the stall
-    stall_s: float = 0.0
-    #: chunk at which the connection is cut; -1 for none
-    cut_at: int = -1
+    reasoning: int = 0  #: number of chunks of thinking at the beginning
+    stall_at: int = -1  #: chunk before which it stalls; -1 for none
+    stall_s: float = 0.0  #: seconds of the stall
+    cut_at: int = -1  #: chunk at which the connection is cut; -1 for none
     #: chunk that is replaced by `error`; 0 also for the answer of a request that is not streamed, -1 for none
     error_at: int = -1
     error: str = 'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
-    #: status of every answer
-    status: int = 200
-    #: seconds between the bytes of the headers
-    drip_s: float = 0.0
-    #: decode rate of continuous_usage request in turn; the last rate applies to all further requests
+    status: int = 200  #: status of every answer
+    drip_s: float = 0.0  #: seconds between the bytes of the headers
+    #: decode rate of each request in turn; the last rate applies to all further requests
     rates: list[float] = field(default_factory=list)
-    #: keys that are refused with 400
-    refuses: list[str] = field(default_factory=list)
-    #: additional tokens in the server's counter
-    ghost: int = 0
-    #: other running requests
-    running: int = 0
-    #: tokens of a block of the prefix cache; 0 disables the cache
-    prefix_block: int = 0
-    #: number of requests with a prefix before it hits
-    sightings: int = 1
-    #: seconds of prefill for 1000 tokens
-    prefill_s: float = 0.0
-    #: status of /health
-    health_status: int = 200
-    #: never send a token
-    silent: bool = False
-    #: the last token has no text
-    empty_last: bool = False
+    refuses: list[str] = field(default_factory=list)  #: keys that are refused with 400
+    ghost: int = 0  #: additional tokens in the server's counter
+    running: int = 0  #: other running requests
+    prefix_block: int = 0  #: tokens of a block of the prefix cache; 0 disables the cache
+    sightings: int = 1  #: number of requests with a prefix before it hits
+    prefill_s: float = 0.0  #: seconds of prefill for 1000 tokens
+    health_status: int = 200  #: status of /health
+    silent: bool = False  #: never send a token
+    empty_last: bool = False  #: the last token has no text
     api_key: str = ""
     model: str = "m"
     metrics: bool = True
     prefix_caching: str = "True"
-    #: answer the first request with 500, then close the port
-    dies: bool = False
-    #: share of accepted draft tokens by position
-    accepts: list[float] = field(default_factory=list)
-    #: answer requests with a temperature with 500
-    greedy_only: bool = False
+    dies: bool = False  #: answer the first request with 500, then close the port
+    accepts: list[float] = field(default_factory=list)  #: share of accepted draft tokens by position
+    greedy_only: bool = False  #: answer requests with a temperature with 500
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -81,7 +58,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; 
 class ExactServer:
     """A server on 127.0.0.1 that follows a schedule.
 
-    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for continuous_usage stream.
+    `record` has (received_s, [(sent_s, cumulative tokens), ...]) for each stream.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -225,7 +202,7 @@ class ExactServer:
         return cached
 
     def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
-        """Yield continuous_usage event with the cumulative number of tokens; 0 for an event without a token."""
+        """Yield each event with the cumulative number of tokens; 0 for an event without a token."""
         schedule = self.schedule
         chunks = min(schedule.chunks, -(-int(body.get("max_tokens") or 10**9) // schedule.per_chunk))
         options = body.get("stream_options") or {}

@@ -185,20 +185,6 @@ def test_failed_request_is_reported_with_its_key() -> None:
         assert load.send_all(server.url, [load.Request(BODY)], api_key="right")[0].stream
 
 
-def test_refused_keys_are_removed_from_the_request() -> None:
-    body: dict[str, Any] | None = BODY
-    with serving(Schedule(refuses=["ignore_eos", "chat_template_kwargs"])) as server:
-        tries = 0
-        while body is not None:
-            try:
-                streamed = stream.measure_stream(server.url, body)
-                break
-            except stream.StreamError as error:
-                assert error.status in openai_api.REFUSAL_STATUSES
-                body, tries = openai_api.remove_refused_keys(HTTP, body), tries + 1
-    assert (tries, streamed.tokens) == (2, 30)
-
-
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])
 def test_real_streams_are_read_completely(case: str) -> None:
     """Without continuous usage the final count is distributed over the chunks."""

@@ -51,9 +51,7 @@ def measure(
         ((), Bounds(47), None, "misconfigured"),
     ],
 )
-def test_verdict_of_three_runs(
-    rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str
-) -> None:
+def test_verdict_of_3_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
     assert throughput.evaluate_runs(make_runs(*rates), bounds, baseline)[0] == verdict
 
 
@@ -66,7 +64,7 @@ def test_verdict_of_three_runs(
         ((42, 42, 42, 47, 47, 47, 47), "proved"),
     ],
 )
-def test_verdict_of_seven_runs(rates: tuple[float, ...], verdict: str) -> None:
+def test_verdict_of_7_runs(rates: tuple[float, ...], verdict: str) -> None:
     assert throughput.evaluate_runs(make_runs(*rates), Bounds(), make_baseline(47), is_final=True)[0] == verdict
 
 

@@ -21,6 +21,7 @@ def container_attrs(
     started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
     state = {"Running": running, "Status": "running" if running else "exited", "Pid": 1, "ExitCode": 0}
     bindings = {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port)}]} if port else {}
+    policies = {"RestartPolicy": {"Name": "no"}, "LogConfig": {"Type": "json-file"}}
     image = "vllm/vllm-openai:v0.32.0"
     return {
         "Id": name.ljust(64, "0"),
@@ -29,12 +30,7 @@ def container_attrs(
         "RestartCount": restarts,
         "State": {**state, "StartedAt": started, "FinishedAt": ""},
         "Config": {"Image": image, "Labels": {}, "Cmd": [], "Entrypoint": None, "Env": [], "Tty": False, **config},
-        "HostConfig": {
-            "PortBindings": bindings,
-            "NetworkMode": "default",
-            "RestartPolicy": {"Name": "no"},
-            "LogConfig": {"Type": "json-file"},
-        },
+        "HostConfig": {"PortBindings": bindings, "NetworkMode": "default", **policies},
         "Mounts": [],
     }
 

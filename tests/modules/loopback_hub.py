@@ -24,34 +24,22 @@ BLOCK = 64 * 1024
 class Faults:
     """The faults of a hub."""
 
-    #: false answer about the model
-    info: bytes | None = None
-    #: false headers by path
-    headers: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: additional bytes by path
-    longer: dict[str, int] = field(default_factory=dict)
-    #: redirect target by path
-    moved: dict[str, str] = field(default_factory=dict)
-    #: redirect target of every path
-    moved_all: str = ""
-    #: no answer about the model until `released`
-    silent: bool = False
-    #: false answer about the chunk store
-    xet_token: Any = None
+    info: bytes | None = None  #: false answer about the model
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)  #: false headers by path
+    longer: dict[str, int] = field(default_factory=dict)  #: additional bytes by path
+    moved: dict[str, str] = field(default_factory=dict)  #: redirect target by path
+    moved_all: str = ""  #: redirect target of every path
+    silent: bool = False  #: no answer about the model until `released`
+    xet_token: Any = None  #: false answer about the chunk store
     #: bytes after which an answer is cut, `cuts` times, by path
     cut_after: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
-    #: number of answers with one wrong byte, by path
-    wrong: dict[str, int] = field(default_factory=dict)
-    #: paths of stalled transfers
-    stalled: set[str] = field(default_factory=set)
-    #: returns whether the answer to a Range stalls
-    stall_when: Callable[[str], bool] = lambda range_header: True
+    wrong: dict[str, int] = field(default_factory=dict)  #: number of answers with one wrong byte, by path
+    stalled: set[str] = field(default_factory=set)  #: paths of stalled transfers
+    stall_when: Callable[[str], bool] = lambda range_header: True  #: returns whether the answer to a Range stalls
     stall_after: int = 0
-    #: bytes per second of one connection
-    rate: float = 0.0
-    #: status of every answer
-    status: int = 0
+    rate: float = 0.0  #: bytes per second of one connection
+    status: int = 0  #: status of every answer
     token: str = ""
 
 

@@ -236,8 +236,11 @@ def test_processes_of_a_container_are_found_by_cgroup(tmp_path: Path, cgroup: st
     assert gpu_processes.list_container_pids(container_id, proc=tmp_path) == []
 
 
+SaveHeld = Callable[[int], None]
+
+
 @pytest.fixture
-def running_server(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def save_held(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> SaveHeld:
     """Let a server run, and return a function that stores the GiB that it held when it was verified."""
     attrs = {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", lambda client, name: attrs)
@@ -245,44 +248,31 @@ def running_server(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return lambda held_gib: spark.state.write("verified", {"container_id": "server", "held_bytes": held_gib * GIB})
 
 
-def test_memory_of_the_running_server_counts_as_available(
-    spark: FakeSpark, running_server: Callable[[int], None]
-) -> None:
+def test_memory_of_the_running_server_is_available(spark: FakeSpark, save_held: SaveHeld) -> None:
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
     assert "is unknown" in AssertMemoryFits().run(args, spark).msg
-    running_server(90)
+    save_held(90)
     result = AssertMemoryFits().run(args, spark)
     assert result.msg.startswith("2.0 of 120.0 GiB left: 113.0 GiB needed")
     sizes = {row["name"]: row["size_bytes"] // GIB for row in result.data["budget"]["rows"]}
     assert sizes == {"GPU's side": 102, "host's side": 7, "compile peak": 0, "the host itself": 5, "reserve": 4}
-    running_server(70)
+    save_held(70)
     result = AssertMemoryFits().run(args, spark)
     assert result.exit is Exit.REFUSED
     assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in result.msg
 
 
-@pytest.mark.parametrize(
-    ("ollama_gib", "utilization", "message"),
-    [
-        (0, 0.85, "7.0 of 120.0 GiB left: 113.0 GiB needed"),
-        (30, 0.6, "7.0 of 120.0 GiB left: 83.0 GiB needed"),
-    ],
-    ids=["without Ollama", "with models in Ollama"],
-)
+@pytest.mark.parametrize(("ollama_gib", "left_gib"), [(0, 37), (30, 7)])
 def test_recorded_memory_is_limited_to_the_memory_of_the_host(
-    spark: FakeSpark,
-    running_server: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    ollama_gib: int,
-    utilization: float,
-    message: str,
+    spark: FakeSpark, save_held: SaveHeld, monkeypatch: pytest.MonkeyPatch, ollama_gib: int, left_gib: int
 ) -> None:
     """A crashed server holds nothing of its recorded memory, and models that Ollama keeps are not available."""
     model = SimpleNamespace(model=SimpleNamespace(size_bytes=ollama_gib * GIB))
     monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: SimpleNamespace(held=[model]))
-    running_server(10_000)
-    args = AssertMemoryFits.Args(name="qwen35", utilization=utilization, ollama="leave")
-    assert AssertMemoryFits().run(args, spark).msg.startswith(message)
+    save_held(10_000)
+    args = AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave")
+    message = AssertMemoryFits().run(args, spark).msg
+    assert message.startswith(f"{left_gib}.0 of 120.0 GiB left: 83.0 GiB needed")
 
 
 def test_memory_that_a_dead_server_released_is_not_waited_for(spark: FakeSpark) -> None:

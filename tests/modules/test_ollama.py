@@ -22,14 +22,10 @@ from tests.modules.context import RecordingContext
 class FakeOllama:
     """The state of a simulated Ollama."""
 
-    #: loaded models
-    models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: number of further unloads without effect
-    lost: int = 0
-    #: models in use by a request
-    busy: set[str] = field(default_factory=set)
-    #: set while the list of models does not answer
-    blocked: threading.Event = field(default_factory=threading.Event)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)  #: loaded models
+    lost: int = 0  #: number of further unloads without effect
+    busy: set[str] = field(default_factory=set)  #: models in use by a request
+    blocked: threading.Event = field(default_factory=threading.Event)  #: set while the list of models does not answer
     requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
@@ -76,9 +72,7 @@ def test_all_models_are_unloaded_and_named(fake_ollama: FakeOllama, context: Rec
     assert (result.changed, result.data["unloaded"], fake_ollama.models) == (True, ["a", "b"], {})
 
 
-def test_lost_unload_is_repeated(
-    fake_ollama: FakeOllama, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unload_is_retried(fake_ollama: FakeOllama, context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
     monkeypatch.setattr(ollama, "POLL_S", 0.02)
     fake_ollama.add_model("a")

@@ -50,9 +50,7 @@ def fetch_models(context: RecordingContext, *models: dict[str, Any]) -> Any:
     return SecondModels().run(SecondModels.Args(models=list(models)), context)
 
 
-def test_model_is_fetched_once_and_matches_its_hashes(
-    context: RecordingContext, hub: LoopbackHub, folder: Path
-) -> None:
+def test_model_is_fetched_once_with_its_hashes(context: RecordingContext, hub: LoopbackHub, folder: Path) -> None:
     first = fetch_models(context, draft_entry(hub))
     assert first.changed and "draft: 3 files downloaded" in first.msg
     assert (folder / "draft.safetensors").read_bytes() == FILES["draft.safetensors"]
@@ -61,9 +59,7 @@ def test_model_is_fetched_once_and_matches_its_hashes(
     assert (second.changed, len(hub.requests)) == (False, request_count)
 
 
-def test_wrong_byte_is_named_with_the_role_and_fetched(
-    context: RecordingContext, hub: LoopbackHub, folder: Path
-) -> None:
+def test_wrong_byte_is_named_by_role_and_fetched(context: RecordingContext, hub: LoopbackHub, folder: Path) -> None:
     fetch_models(context, draft_entry(hub))
     (folder / "draft.safetensors").write_bytes(b"x" * 5000)
     context.check = True

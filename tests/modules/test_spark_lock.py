@@ -95,9 +95,7 @@ def test_file_without_a_gguf_header_is_locked_without_config(context: RecordingC
     assert [item["path"] for item in entry["files"]] == [file]
 
 
-def test_chat_template_and_sampling_defaults_are_read_after_the_vocabulary(
-    context: RecordingContext,
-) -> None:
+def test_chat_template_and_sampling_defaults_are_read_after_the_vocabulary(context: RecordingContext) -> None:
     chat = validate_entry(lock_model(context, file="chat.gguf")["chat"])
     assert chat is not None
     facts = dict(fact_lines(chat))

@@ -13,14 +13,8 @@ from sparkwright.protocol.result import Result
 from tests.doctor import link_tree
 from tests.modules.context import RecordingContext
 
-ARGS: dict[str, Any] = {
-    "name": "glm",
-    "host": "spark1",
-    "address": "192.168.100.1",
-    "interfaces": ["enp1s0f1np1", "enP2p1s0f1np1"],
-    "adapters": ["rocep1s0f1", "roceP2p1s0f1"],
-    "peers": ["192.168.100.2"],
-}
+ARGS: dict[str, Any] = {"name": "glm", "host": "spark1", "address": "192.168.100.1", "peers": ["192.168.100.2"]}
+ARGS |= {"interfaces": ["enp1s0f1np1", "enP2p1s0f1np1"], "adapters": ["rocep1s0f1", "roceP2p1s0f1"]}
 CheckFabric = Callable[..., Result]
 
 

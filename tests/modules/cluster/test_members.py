@@ -104,9 +104,7 @@ def test_all_differences_are_reported_together(tmp_path: Path) -> None:
     assert str(outcomes[0]) == "a differs: spark1 1, spark2 2; c differs: spark1 1, spark2 3."
 
 
-def test_warnings_name_differences_and_ignore_unknown_values(
-    tmp_path: Path,
-) -> None:
+def test_warnings_name_differences_and_ignore_unknown_values(tmp_path: Path) -> None:
     versions = [("6.14", "580.95"), ("6.17", None), ("6.14", "")]
     shares = [{"kernel": kernel, "driver": driver} for kernel, driver in versions]
     notes: list[str] = []
@@ -148,9 +146,7 @@ def test_compared_values_must_be_shared(tmp_path: Path) -> None:
         ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deep"),
     ],
 )
-def test_value_that_cannot_be_sent_fails_without_closing_the_connection(
-    tmp_path: Path, args: dict[str, Any], message: str
-) -> None:
+def test_unsendable_value_fails_and_keeps_the_connection(tmp_path: Path, args: dict[str, Any], message: str) -> None:
     context = RecordingContext(tmp_path)
     with open_channels(2) as (channel, other):
         context.cluster = channel

@@ -111,18 +111,18 @@ def test_model_is_fetched_once_and_completely(context: RecordingContext, hub: Fl
     assert (second.changed, second.data["fetched"], hub.request_count) == (False, [], request_count)
 
 
-def test_file_with_a_wrong_byte_is_fetched_again(context: RecordingContext, folder: Path) -> None:
+@pytest.mark.parametrize("damage", ["wrong byte", "truncated"])
+def test_damaged_file_with_its_old_time_is_fetched_again(context: RecordingContext, folder: Path, damage: str) -> None:
     fetch_model(context)
-    data = bytearray((folder / SHARD).read_bytes())
-    data[1000] ^= 1
-    (folder / SHARD).write_bytes(data)
+    path = folder / SHARD
+    data, old = path.read_bytes(), path.stat()
+    path.write_bytes(data[:1000] if damage == "truncated" else bytes([data[0] ^ 1]) + data[1:])
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
     assert fetch_model(context).data["fetched"] == [SHARD]
-    assert (folder / SHARD).read_bytes() != data
+    assert path.read_bytes() == data
 
 
-def test_file_missing_in_the_new_revision_is_removed_and_files_of_the_user_stay(
-    context: RecordingContext, folder: Path
-) -> None:
+def test_file_missing_in_a_new_revision_is_removed_and_user_files_stay(context: RecordingContext, folder: Path) -> None:
     fetch_model(context)
     (folder / "notes.txt").write_text("mine")
     files = files_without(lock_model(context), "README.md")
@@ -149,9 +149,7 @@ def test_removed_file_of_the_verified_revision_is_restored(context: RecordingCon
     assert not fetch_model(context, **entry).changed
 
 
-def test_different_files_of_the_same_commit_are_rolled_back(
-    context: RecordingContext, folder: Path, no_container: None
-) -> None:
+def test_other_files_of_a_commit_are_rolled_back(context: RecordingContext, folder: Path, no_container: None) -> None:
     """For example another quantisation of a GGUF repository."""
     entry = lock_model(context)
     index = "model.safetensors.index.json"
@@ -180,24 +178,13 @@ def test_rolled_back_revision_is_not_drift(context: RecordingContext, hub: Flaky
     assert hub.request_count == request_count
 
 
-def test_revision_that_turns_thinking_off_is_reported_before_the_download(
-    context: RecordingContext, hub: FlakyHub
-) -> None:
+def test_revision_that_turns_thinking_off_is_reported_before_download(context: RecordingContext, hub: FlakyHub) -> None:
     fetch_model(context)
     assert not any("chat template" in item.field for item in fetch_model(context, **lock_model(context)).diff)
     hub.moved, context.check = lambda: True, True
     diff = {item.field: (item.before, item.after) for item in fetch_model(context).diff}
     assert set(diff) == {*MOVED_PATHS, "chat template: thinking"}
     assert [text.split(" by default")[0] for text in diff["chat template: thinking"]] == ["on", "off"]
-
-
-def test_truncated_file_with_its_old_time_is_found(context: RecordingContext, folder: Path) -> None:
-    fetch_model(context)
-    path = folder / SHARD
-    old = path.stat()
-    path.write_bytes(path.read_bytes()[:1000])
-    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
-    assert fetch_model(context).data["fetched"] == [SHARD]
 
 
 def test_check_mode_lists_missing_files_and_fetches_nothing(context: RecordingContext, folder: Path) -> None:
@@ -228,9 +215,7 @@ def test_interrupted_transfers_are_retried(context: RecordingContext, hub: Flaky
     assert len(fetch_model(context, transfer).data["fetched"]) == 19
 
 
-def test_transfer_that_is_always_interrupted_fails_without_a_partial_file(
-    context: RecordingContext, hub: FlakyHub, folder: Path
-) -> None:
+def test_interrupted_transfer_leaves_no_partial_file(context: RecordingContext, hub: FlakyHub, folder: Path) -> None:
     files = [file for file in lock_model(context)["files"] if file["path"] == SHARD]
     hub.cuts = 10**6
     with pytest.raises(Failed, match="interrupted"):

@@ -97,9 +97,7 @@ def test_crash_loop_is_not_waited_for(tmp_path: Path, restarts: int, silent: boo
         (10, {"measured": {"ready_s": 100.0}, "since": 4e9}, True),  # it has already answered since this start
     ],
 )
-def test_start_is_waited_for_within_its_limit(
-    tmp_path: Path, age_s: float, verified: dict[str, Any] | None, silent: bool
-) -> None:
+def test_start_has_a_time_limit(tmp_path: Path, age_s: float, verified: dict[str, Any] | None, silent: bool) -> None:
     result = check_liveness(tmp_path, UNREACHABLE, age_s=age_s, verified=verified)
     assert result.data["silent"] is silent, result.msg
     if not silent:

@@ -61,15 +61,15 @@ TOOLS_IN_CONTENT = "the tool call came as text in the content"
 
 
 @pytest.mark.parametrize(
-    ("config", "flags", "probe", "message", "fix"),
+    ("server", "probe", "message", "fix"),
     [
-        (QWEN35_CONFIG, (*TOOLS, "hermes"), "tool_call", f"{TOOLS_IN_CONTENT}: '<tool_call>", "--tool-call-parser"),
-        (QWEN35_CONFIG, (), "tool_call", REFUSED_TOOLS, "--enable-auto-tool-choice"),
-        (QWEN35_CONFIG, (), "reasoning", "the thinking is in the content", "--reasoning-parser"),
-        (LLAMA, (), "image", "is not a multimodal model", "--limit-mm-per-prompt"),
-        (QWEN35_CONFIG, (), "messages", REFUSED_TOOLS, "--tool-call-parser"),
-        (QWEN35_CONFIG, (), "responses", TOOLS_IN_CONTENT, "--tool-call-parser"),
-        (QWEN35_CONFIG, (*TOOLS, "hermes"), "messages", TOOLS_IN_CONTENT, "--tool-call-parser"),
+        ((QWEN35_CONFIG, *TOOLS, "hermes"), "tool_call", f"{TOOLS_IN_CONTENT}: '<tool_call>", "--tool-call-parser"),
+        ((QWEN35_CONFIG,), "tool_call", REFUSED_TOOLS, "--enable-auto-tool-choice"),
+        ((QWEN35_CONFIG,), "reasoning", "the thinking is in the content", "--reasoning-parser"),
+        ((LLAMA,), "image", "is not a multimodal model", "--limit-mm-per-prompt"),
+        ((QWEN35_CONFIG,), "messages", REFUSED_TOOLS, "--tool-call-parser"),
+        ((QWEN35_CONFIG,), "responses", TOOLS_IN_CONTENT, "--tool-call-parser"),
+        ((QWEN35_CONFIG, *TOOLS, "hermes"), "messages", TOOLS_IN_CONTENT, "--tool-call-parser"),
     ],
     ids=[
         "wrong tool parser", "tools disabled", "no reasoning parser", "text model", "messages: tools disabled",
@@ -77,15 +77,9 @@ TOOLS_IN_CONTENT = "the tool call came as text in the content"
     ],
 )  # fmt: skip
 def test_failed_probe_names_the_cause_and_the_flag(
-    start_server: Any,
-    tmp_path: Path,
-    config: dict[str, Any],
-    flags: tuple[str, ...],
-    probe: str,
-    message: str,
-    fix: str,
+    start_server: Any, tmp_path: Path, server: tuple[Any, ...], probe: str, message: str, fix: str
 ) -> None:
-    result = run_probes(start_server(config, *flags), tmp_path, probe)
+    result = run_probes(start_server(*server), tmp_path, probe)
     assert result.failed
     assert message in result.msg
     assert fix in result.fix
@@ -151,9 +145,7 @@ def test_thinking_in_the_text_of_a_message_names_the_parser(start_server: Any, t
     assert "--reasoning-parser" in checks["messages, thinking"]["fix"]
 
 
-def test_missing_api_names_the_release_that_has_it(
-    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_api_names_its_release(start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server(EMBEDDING_CONFIG, "--runner", "pooling")
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("vllm"))
     result = run_probes(server, tmp_path, "messages")

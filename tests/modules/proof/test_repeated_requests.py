@@ -90,17 +90,17 @@ def test_one_different_text_of_three_is_inconclusive(server: ScriptedServer, tmp
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "doubtful")
 
 
-def test_another_model_has_its_own_reference(server: ScriptedServer, tmp_path: Path) -> None:
-    check_reference_text(server, tmp_path)
-    server.texts = ["one zwei drei"]
-    result = check_reference_text(server, tmp_path, baseline_key={**KEY, "model": "other"})
-    assert result.data["verdict"] == "new reference"
-
-
-def test_reference_is_kept_when_a_member_is_replaced(server: ScriptedServer, tmp_path: Path) -> None:
-    check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark2"]})
-    result = check_reference_text(server, tmp_path, baseline_key={**KEY, "members": ["spark1", "spark3"]})
-    assert result.data["verdict"] == "same"
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [({"model": "other"}, "new reference"), ({"members": ["spark1", "spark3"]}, "same")],
+    ids=["another model", "replaced member"],
+)
+def test_reference_belongs_to_a_model_but_not_to_members(
+    server: ScriptedServer, tmp_path: Path, changes: dict[str, Any], verdict: str
+) -> None:
+    key = {**KEY, "members": ["spark1", "spark2"]}
+    check_reference_text(server, tmp_path, baseline_key=key)
+    assert check_reference_text(server, tmp_path, baseline_key=key | changes).data["verdict"] == verdict
 
 
 def test_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
@@ -148,9 +148,7 @@ def test_garbage_fails_and_does_not_become_the_reference(server: ScriptedServer,
     ("right", "verdict"),
     [(12, "new reference"), (7, "new reference"), (6, "doubtful"), (2, "doubtful"), (1, "garbage")],
 )
-def test_few_right_answers_are_not_a_reference(
-    server: ScriptedServer, tmp_path: Path, right: int, verdict: str
-) -> None:
+def test_few_right_answers_are_no_reference(server: ScriptedServer, tmp_path: Path, right: int, verdict: str) -> None:
     server.texts, server.right = ["A sentence that answers no question."], right
     result = check_reference_text(server, tmp_path, answers="judged")
     assert result.data["verdict"] == verdict
@@ -234,7 +232,5 @@ def test_requests_of_other_clients_are_inconclusive(tmp_path: Path) -> None:
         ("llama_cpp", {"no-cache-prompt": True}, False),
     ],
 )
-def test_prefix_cache_is_requested_by_the_flag_of_each_engine(
-    name: str, flags: dict[str, Any], requested: bool
-) -> None:
+def test_prefix_cache_is_requested_by_each_engines_flag(name: str, flags: dict[str, Any], requested: bool) -> None:
     assert prefix_cache.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is requested

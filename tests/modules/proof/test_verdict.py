@@ -32,9 +32,7 @@ def run_verdict(tmp_path: Path, **checks: Any) -> Result:
         ({"a": BAD, "b": SKIPPED}, True, None),
     ],
 )
-def test_failure_outweighs_an_inconclusive_check(
-    tmp_path: Path, checks: dict[str, Any], failed: bool, exit_code: Exit | None
-) -> None:
+def test_failure_outweighs_doubt(tmp_path: Path, checks: dict[str, Any], failed: bool, exit_code: Exit | None) -> None:
     result = run_verdict(tmp_path, **checks)
     assert (result.failed, result.exit) == (failed, exit_code)
 

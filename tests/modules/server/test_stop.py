@@ -65,11 +65,7 @@ def wait_for_restarts(container: Any) -> None:
     ids=["stopped", "killed", "paused", "crash loop"],
 )
 def test_container_that_is_not_running_is_silent_and_can_be_stopped(
-    make_container: Callable[[str], Any],
-    tmp_path: Path,
-    act: Callable[[Any], None],
-    script: str,
-    messages: list[str],
+    make_container: Callable[[str], Any], tmp_path: Path, act: Callable[[Any], None], script: str, messages: list[str]
 ) -> None:
     container = make_container(script)
     act(container)
