@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_finished_cells_are_not_measured_again() -> None:
     turns = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
     experiment = Experiment("ab", "x", (), turns)
     assert len(set(experiment.keys)) == 8
-    finished = {cell.key: {} for cell in [*experiment.turns[0].cells, experiment.turns[1].cells[0]]}
+    finished: dict[str, Any] = {cell.key: {} for cell in [*experiment.turns[0].cells, experiment.turns[1].cells[0]]}
     remaining = experiment.remove_finished(finished)
     assert [(turn.arm, len(turn.cells)) for turn in remaining.turns] == [("b", 1), ("b", 2), ("a", 2)]
     changed = build_turns(["a"], loads, {"a": {"command": ["z"]}})

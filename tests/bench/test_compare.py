@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,8 @@ def test_arms_are_compared_by_the_figures_of_each_load() -> None:
 
 def test_percentile_that_misses_stalls_gives_no_verdict() -> None:
     load = {"kind": "hol1", "streams": 3, "long_tokens": 16384}
-    found = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
-    missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
+    found: dict[str, Any] = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
+    missed: dict[str, Any] = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
     arms = [("a", found), ("b", missed)]
     cells = [made.make_cell(arm, load, n, group="decoding", **figures) for n in (1, 2) for arm, figures in arms]
     comparisons = {item.figure: item.verdict for item in compare.compare_arms(made.make_results("ab", [], cells))}

@@ -66,8 +66,7 @@ def test_healthy_host_is_safe(available: Callable[[float], float], for_s: float,
 @pytest.mark.parametrize("rate", [0.5, 1, 3, 6, 12])
 def test_fall_is_detected_while_a_kill_still_helps(rate: float) -> None:
     danger = find_danger(fall(29, rate), 120)
-    assert danger is not None
-    assert danger.kind == "falling"
+    assert danger is not None and danger.kind == "falling"
     assert danger.available > 0.4 * rate * GIB  # enough for the duration of a kill
     assert danger.rate == pytest.approx(rate * GIB, rel=0.35)
 
@@ -85,16 +84,14 @@ def test_sudden_fall_is_detected() -> None:
 
 def test_stalled_host_with_little_memory_is_in_danger() -> None:
     danger = find_danger(constant(5), 60, free=0.5, stalled=0.4)
-    assert danger is not None
-    assert danger.kind == "stalled"
+    assert danger is not None and danger.kind == "stalled"
     assert find_danger(constant(30), 60, free=0.5, stalled=0.4) is None
 
 
 def test_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
     floors = Floors(TOTAL, left=10 * GIB, expected=10 * GIB)
     danger = find_danger(fall(10, 0.05), 600, floors=floors, most_s=1.0)
-    assert danger is not None
-    assert danger.graceful
+    assert danger is not None and danger.graceful
     assert danger.available > floors.floor
 
 
@@ -107,6 +104,5 @@ def test_floors_depend_on_the_memory_left_by_the_server() -> None:
 
 def test_floor_of_the_host_is_kept_at_any_rate() -> None:
     danger = find_danger(fall(20, 0.01, 11.9), 1200, floors=Floors(TOTAL, floor=12 * GIB))
-    assert danger is not None
-    assert danger.available < 12 * GIB
+    assert danger is not None and danger.available < 12 * GIB
     assert find_danger(constant(12.5), HOUR_S / 10, floors=Floors(TOTAL, floor=12 * GIB)) is None

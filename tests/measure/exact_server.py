@@ -123,7 +123,7 @@ class ExactServer:
     def _speculation(self) -> str:
         """Return the counters of drafts, one draft for each token, named as in vLLM 0.32.0."""
         labels, accepted = 'engine="0",model_name="m"', [self.generated * share for share in self.schedule.accepts]
-        rows = {f"num_drafts_total{{{labels}}}": self.generated}
+        rows = {f"num_drafts_total{{{labels}}}": float(self.generated)}
         rows[f"num_accepted_tokens_total{{{labels}}}"] = sum(accepted)
         for n, count in enumerate(accepted):
             rows[f'num_accepted_tokens_per_pos_total{{{labels},position="{n}"}}'] = count
@@ -165,7 +165,7 @@ class ExactServer:
         due_s = received_s + schedule.first_s + schedule.prefill_s * (len(prompt.split()) - cached) / 1000
         for tokens, data in self._events(body, len(prompt.split())):
             if tokens > 0:
-                await self._sleep_until(due_s)
+                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
                 due_s += self._gap_s() + (schedule.stall_s if len(sent) + 1 == schedule.stall_at else 0)
                 if len(sent) + 1 == schedule.cut_at:
                     return writer.transport.abort()
@@ -176,10 +176,6 @@ class ExactServer:
             writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.generated += schedule.ghost
         return writer.write(b"0\r\n\r\n")
-
-    @staticmethod
-    async def _sleep_until(due_s: float) -> None:
-        await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
 
     def _gap_s(self) -> float:
         rates = self.schedule.rates

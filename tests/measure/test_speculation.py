@@ -50,7 +50,8 @@ def test_acceptance_of_the_first_position_is_compared_with_the_baseline(
 
 
 def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
-    return [Cell(*cell, *outcome) for cell, outcome in zip(speculation.CELLS, outcomes, strict=False)]
+    rows = zip(speculation.CELLS, outcomes, strict=False)
+    return [Cell(*cell, right, nonsense, error) for cell, (right, nonsense, error) in rows]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """Inspection of a real container: its image, arguments and server, and its differences from the recipe."""
 
+import contextlib
 import dataclasses
-import io
 import json
 import secrets
 import sys
-import tarfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,19 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from sparkwright.host.containers import container_options
 from sparkwright.modules.proof.inspect_server import InspectServer
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
+from tests.host.containers.test_log_reader import engine, shell
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
 from tests.sandbox.vllm.test_startup import LLAMA
+from tests.waiting import wait_until
+
+__all__ = ["engine", "shell"]
 
 pytestmark = pytest.mark.docker
 SOURCE = Path(__file__).parents[3] / "src"
-READY_S = 60
 SERVE = {"served_name": "tiny", "tok_per_s": 47.0, "baseline_key": {"image": "recipe's"}, "log": {"expect": ["graphs"]}}
 
 
@@ -44,34 +47,18 @@ class ServedContainer:
         return InspectServer().run(args, self.context)
 
 
-@pytest.fixture(scope="module")
-def api() -> Iterator[Any]:
-    import docker
-
-    client = docker.DockerClient(timeout=30)
-    try:
-        client.ping()
-    except Exception:
-        pytest.skip("no Docker Engine here")
-    yield client.api
-    client.close()
-
-
 @pytest.fixture
-def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
+def served(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[ServedContainer]:
     """Yield a container that runs the sandbox's engine with this machine's Python."""
+    api: Any = engine.api
     name, model = f"test-inspect-{secrets.token_hex(4)}", tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(LLAMA))
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("empty"))
-    api.import_image_from_data(data.getvalue(), repository=name, tag="v1")
-    image = api.inspect_image(f"{name}:v1")["Id"]
+    image = api.inspect_image(shell)["Id"]
     mounts = {str(Path(path)) for path in ("/usr", "/lib", "/lib64", sys.prefix, sys.base_prefix, SOURCE)}
     spec = ContainerSpec(
         name=name,
-        image=f"{name}:v1@sha256:{'a' * 64}",
+        image=f"{shell}@sha256:{'a' * 64}",
         image_ids=(image,),
         gpus="",
         ipc="",
@@ -92,19 +79,17 @@ def served(api: Any, tmp_path: Path) -> Iterator[ServedContainer]:
     finally:
         for container in api.containers(all=True, filters={"name": name}):
             api.remove_container(container["Id"], force=True)
-        api.remove_image(image, force=True)
 
 
 def wait_for_answer(api: Any, container_id: str, spec: ContainerSpec) -> None:
-    until_s = time.monotonic() + READY_S
-    while time.monotonic() < until_s:
+    def is_answering() -> bool:
         assert api.inspect_container(container_id)["State"]["Running"], api.logs(container_id).decode()
-        try:
+        with contextlib.suppress(OSError):
             urllib.request.urlopen(f"http://{spec.ports[0].rpartition(':')[0]}/health", timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError(api.logs(container_id).decode())
+            return True
+        return False
+
+    wait_until(is_answering, "an answer")
 
 
 def test_server_that_matches_the_recipe_is_compared_with_it(served: ServedContainer) -> None:

@@ -24,7 +24,7 @@ from tests.modules.context import RecordingContext
 
 COMMAND = ["m", "--max-num-seqs", "8"]
 KEY = {"image": "vllm/vllm-openai:v1@sha256:aa", "model": "c0ffee", "command": COMMAND, "env": {}}
-FAST = {"first_s": 0.01, "rates": [300.0]}
+FAST: dict[str, Any] = {"first_s": 0.01, "rates": [300.0]}
 SMI = '#!/bin/sh\necho "{clock}, 28.5, 45, 96"\n'
 
 

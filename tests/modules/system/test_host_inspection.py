@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,16 +34,10 @@ class FakeDocker:
         return self.inspects[container_id]
 
 
-class WebServer:
-    """A web server with one answer to all requests."""
-
-    port = 0
-    answer: tuple[int, Any] = (200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]})
-
-
 @pytest.fixture
-def server() -> Iterator[WebServer]:
-    value = WebServer()
+def server() -> Iterator[SimpleNamespace]:
+    """Yield a web server with one `answer` to all requests."""
+    value = SimpleNamespace(answer=(200, {"data": [{"id": "qwen", "owned_by": "llamacpp"}]}))
     with json_server(lambda path, body: value.answer) as url:
         value.port = int(url.rpartition(":")[2])
         yield value
@@ -54,7 +49,7 @@ def list_servers(tmp_path: Path, *containers: dict[str, Any]) -> list[running_se
     return running_server.list_servers(context)
 
 
-def test_container_that_lists_models_is_a_server(tmp_path: Path, server: WebServer) -> None:
+def test_container_that_lists_models_is_a_server(tmp_path: Path, server: SimpleNamespace) -> None:
     serving = container_attrs("serving", port=server.port, Cmd=["--model", "/models/m"])
     serving["HostConfig"]["Binds"] = ["/data/m:/models/m"]
     (value,) = list_servers(tmp_path, serving, container_attrs("closed", port=1))
@@ -62,7 +57,7 @@ def test_container_that_lists_models_is_a_server(tmp_path: Path, server: WebServ
     assert value.model_dir == "/data/m"
 
 
-def test_port_on_the_host_network_is_read_from_the_flags(tmp_path: Path, server: WebServer) -> None:
+def test_port_on_the_host_network_is_read_from_the_flags(tmp_path: Path, server: SimpleNamespace) -> None:
     container = container_attrs("host", Cmd=["--port", str(server.port)])
     container["HostConfig"]["NetworkMode"] = "host"
     assert [item.name for item in list_servers(tmp_path, container)] == ["host"]
@@ -82,7 +77,7 @@ VLLM_LABEL = {engine.ENGINE_LABEL: "vllm"}
     ],
 )
 def test_other_web_servers_are_ignored_unless_labelled(
-    tmp_path: Path, server: WebServer, answer: tuple[int, Any], labels: dict[str, str], models: list[list[str]]
+    tmp_path: Path, server: SimpleNamespace, answer: tuple[int, Any], labels: dict[str, str], models: list[list[str]]
 ) -> None:
     server.answer = answer
     container = container_attrs("web", port=server.port, Labels=labels)
@@ -123,7 +118,7 @@ def test_folder_without_weights_or_of_another_model_is_ignored(tmp_path: Path) -
 RECORD_CALL = 'echo "$@" > "$0.called"'
 
 
-def make_host(folder: Path, program: str, script: str, **options: bool) -> RecordingContext:
+def make_host(folder: Path, program: str, script: str, **options: Any) -> RecordingContext:
     """Return a host with one program."""
     path = folder / "bin" / program
     path.parent.mkdir()
