@@ -10,14 +10,7 @@ from tests.measure.json_server import json_server
 def container_attrs(
     name: str = "qwen35", *, port: int = 0, running: bool = True, age_s: float = 0, restarts: int = 0, **config: Any
 ) -> dict[str, Any]:
-    """Return the attributes of a container without mounts.
-
-    Args:
-        port: published on the loopback; 0 for none.
-        age_s: time since its last start.
-        restarts: by Docker.
-        config: changes of its Config.
-    """
+    """Return the attributes of a container with this published port (0: none) and these changes of its Config."""
     started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
     state = {"Running": running, "Status": "running" if running else "exited", "Pid": 1, "ExitCode": 0}
     bindings = {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port)}]} if port else {}

@@ -30,11 +30,7 @@ SHARD = "model-00003-of-00014.safetensors"
 
 
 class FlakyHub(Hub):
-    """A hub that counts requests for large files.
-
-    Attributes:
-        cuts: number of further answers that end half-way.
-    """
+    """A hub that counts requests for large files, and ends the next `cuts` answers half-way."""
 
     cuts = 0
     url = ""
