@@ -16,7 +16,7 @@ UNTIL_S = SINCE_S + 7 * DAY_S
 def make_check(
     time_s: float, state: State = "ok", *, why: str = "fine", tok_per_s: float | None = None, memory_gib: float = 20.0
 ) -> Record:
-    """Return one check of a schedule of five minutes; with tok_per_s it is a measurement."""
+    """Return a scheduled check, one every five minutes; with tok_per_s it includes a measurement."""
     speed = Speed(tok_per_s or 50.0, 52.0, 0.1, "proved", time_s if tok_per_s else time_s - HOUR_S)
     machine = Machine(mem_total_bytes=120 * GIB, mem_available_bytes=int(memory_gib * GIB))
     return Record(
@@ -33,13 +33,13 @@ def make_checks(change: Callable[[float], dict[str, Any] | None] = lambda hours:
     records = []
     for n in range(7 * 288):
         hours = n / 12
-        more = change(hours)
-        if more is not None:
-            records.append(make_check(SINCE_S + n * 300.0, **more))
+        fields = change(hours)
+        if fields is not None:
+            records.append(make_check(SINCE_S + n * 300.0, **fields))
     return records
 
 
 def make_host(records: list[Record], name: str = "spark1") -> html.HostChecks:
-    """Return the host as the laptop reads it."""
+    """Return the host as parsed from its answer."""
     event = {"fields": list(CHECK_FIELDS), "rows": [check_row(record) for record in records]}
     return html.build_host(name, event, SINCE_S, UNTIL_S)
