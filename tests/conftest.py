@@ -52,9 +52,9 @@ ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e
 CI_ONLY = (
     "tests/api/test_fleet.py",
     "tests/cli/test_system_errors.py",
-    "tests/e2e/test_deploy.py::test_a_restart_keeps_the_container_and_proves_it_again",
-    "tests/e2e/test_deploy.py::test_plan_shows_a_change_field_by_field_and_deploy_does_just_that",
-    "tests/e2e/test_deploy.py::test_verify_proves_and_changes_nothing",
+    "tests/e2e/test_deploy.py::test_a_restart_keeps_the_container_and_verifies_it",
+    "tests/e2e/test_deploy.py::test_plan_shows_each_changed_field_and_deploy_applies_them",
+    "tests/e2e/test_deploy.py::test_verify_changes_nothing",
     "tests/e2e/test_json.py",
     "tests/engines/log/test_reader.py::test_memory_does_not_grow_with_the_log",
     "tests/engines/log/test_reader.py::test_chunk_boundaries_change_nothing",
@@ -138,8 +138,8 @@ CI_PARTS = (
     "tests/remote/ssh/test_ssh_link.py",
     # deploys on the sandbox
     "tests/e2e/test_faults.py",
-    "tests/e2e/test_gateway.py::test_a_gateway_is_proved_and_earns_its_restart_policy",
-    "tests/e2e/test_gateway.py::test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut",
+    "tests/e2e/test_gateway.py::test_a_gateway_is_verified_before_it_gets_its_restart_policy",
+    "tests/e2e/test_gateway.py::test_a_rollback_restores_the_previous_configuration_without_cutting_a_stream",
     "tests/fleet/test_rolling.py",
     "tests/tools/",
 )

@@ -1,4 +1,4 @@
-"""A project with its own sandbox, and a fleet that is opened from another folder."""
+"""A project with a sandbox, and a fleet that is opened from another folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from tests.e2e.conftest import SandboxProject, sandbox_project
 
 @pytest.fixture
 def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SandboxProject]:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX", raising=False)
     monkeypatch.chdir(tmp_path)
     with sandbox_project() as value:

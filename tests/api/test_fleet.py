@@ -1,4 +1,4 @@
-"""`from sparkwright import Fleet` in a program: from another folder, several fleets in one process, nothing printed."""
+"""`from sparkwright import Fleet` in programs: opened from another folder, several in a process, and printing nothing."""
 
 import json
 import os
@@ -12,10 +12,10 @@ import pytest
 
 from sparkwright import Fleet
 from sparkwright.api import Exit, Inconclusive, Refused, Unreachable
-from tests.e2e.conftest import TOP, SandboxProject, sandbox_project
+from tests.e2e.conftest import TOP, SandboxProject, sandbox_project, wait_for_line
 
 
-def test_two_fleets_live_in_one_process_and_print_nothing(
+def test_two_fleets_in_one_process_are_independent_and_print_nothing(
     project: SandboxProject, fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with sandbox_project() as second:
@@ -32,7 +32,7 @@ def test_two_fleets_live_in_one_process_and_print_nothing(
     assert list(tmp_path.iterdir()) == [] and Path.cwd() == tmp_path
 
 
-def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) -> None:
+def test_a_deploy_streams_events_and_returns_a_typed_result(fleet: Fleet) -> None:
     with fleet.deploy("sandbox") as run:
         events = list(run)
     result = run.result()
@@ -49,7 +49,7 @@ def test_a_deploy_streams_its_events_and_ends_in_a_typed_result(fleet: Fleet) ->
         assert history.acts[0]["what"] == "verified"
 
 
-def test_what_is_asked_of_a_server_is_typed(project: SandboxProject, fleet: Fleet) -> None:
+def test_queries_of_a_server_return_typed_values(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
     (health,) = fleet.health("sandbox").result().hosts.values()
     (diagnosis,) = fleet.diagnose("sandbox")
@@ -60,9 +60,10 @@ def test_what_is_asked_of_a_server_is_typed(project: SandboxProject, fleet: Flee
     assert fleet.verify("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
-def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
-    options = (fleet.status("away"), fleet.diagnose("away"), fleet.logs("away"), fleet.history("away"))
-    for (value,) in (*options, fleet.incident("away"), fleet.report("away")):
+def test_an_unreachable_host_is_a_row_or_a_typed_error(fleet: Fleet) -> None:
+    queries = (fleet.status, fleet.diagnose, fleet.logs, fleet.history, fleet.incident, fleet.report)
+    for query in queries:
+        (value,) = query("away")
         assert value.exit == Exit.UNREACHABLE and "refuses connections" in value.error
     result = fleet.plan("away").result()
     assert result.exit is Exit.UNREACHABLE
@@ -70,7 +71,7 @@ def test_a_host_that_is_away_is_a_row_and_a_typed_error(fleet: Fleet) -> None:
         result.check()
 
 
-def test_mistakes_are_refused_with_their_place(project: SandboxProject, fleet: Fleet, tmp_path: Path) -> None:
+def test_mistakes_raise_exceptions_that_name_them(project: SandboxProject, fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nobody"):
         fleet.status("nobody")
     with pytest.raises(Refused, match="nobody"):
@@ -84,7 +85,7 @@ def test_mistakes_are_refused_with_their_place(project: SandboxProject, fleet: F
         fleet.plan("sandbox").result().check()
 
 
-def test_a_run_that_is_left_goes_on_at_the_host(project: SandboxProject, fleet: Fleet) -> None:
+def test_a_run_continues_on_the_host_without_its_program(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
     run = fleet.restart("sandbox")
     for event in run:
@@ -95,9 +96,9 @@ def test_a_run_that_is_left_goes_on_at_the_host(project: SandboxProject, fleet: 
     assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
-def test_a_run_that_is_stopped_ends_at_a_safe_point(project: SandboxProject, fleet: Fleet) -> None:
+def test_a_stopped_run_ends_at_a_safe_point(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
-    hold = f"until find {project.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the host was asked
+    hold = f"until find {project.sandbox} -name stop | grep -q .; do sleep 0.05; done"  # until the request arrives
     project.before("Stop the server", f"{{name: Hold, command: {{argv: [sh, -c, '{hold}']}}}}")
     run = fleet.restart("sandbox")
     for event in run:
@@ -116,8 +117,8 @@ def test_an_example_of_the_documentation_runs(
     project: SandboxProject, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.deployed()
-    (project.root / "hosts/away.yml").unlink()
-    (project.root / "hosts/spark1.yml").unlink()
+    for name in ("away", "spark1"):
+        (project.root / f"hosts/{name}.yml").unlink()
     (tmp_path / "my-sparks").symlink_to(project.root)
     exec(compile(example, "docs/api.md", "exec"), {})
     assert capsys.readouterr().out
@@ -131,23 +132,20 @@ for event in Fleet.open(sys.argv[1]).restart("sandbox"):
 """
 
 
-def test_ctrl_c_closes_the_connections_and_leaves_the_host_at_work(project: SandboxProject, fleet: Fleet) -> None:
+def test_ctrl_c_ends_the_program_and_the_run_continues_on_the_host(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
     env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
     command = [sys.executable, "-c", INTERRUPTED_PROGRAM, str(project.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True) as program:
-        assert program.stdout is not None
-        for line in program.stdout:
-            if line == "task_started\n":
-                program.send_signal(signal.SIGINT)
-                break
+        wait_for_line(program, "task_started")
+        program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)
     assert err.endswith("KeyboardInterrupt\n") and program.returncode in (1, -signal.SIGINT, 130)
     assert fleet.attach("sandbox").result().exit in (Exit.OK, Exit.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize("imported", ["sparkwright", "sparkwright.cli"])
-def test_nobody_pays_for_the_api_who_does_not_use_it(imported: str) -> None:
+def test_other_imports_do_not_load_the_api(imported: str) -> None:
     program = f"import sys, json, {imported}; print(json.dumps(sorted(sys.modules)))"
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = json.loads(completed.stdout)

@@ -1,13 +1,10 @@
-"""A simulated Spark that alone serves a small model behind a gateway."""
+"""A simulated Spark that is the only server of a small model behind a gateway."""
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.remote.sshd import free_port
@@ -17,27 +14,24 @@ INTERIM = f"{CONTAINER}-interim"
 
 
 class SingleServer:
-    """seqs: of the recipe, another number for each change."""
+    """A project with one server and its gateway."""
 
     def __init__(self, project: SandboxProject) -> None:
-        self.project, self.port, self.seqs = project, free_port(), 4
+        self.project, self.port, self.max_num_seqs = project, free_port(), 4
         host = project.root / "hosts/sandbox.yml"
         host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {RECIPE}", host.read_text()))
         self.recipe = project.root / f"recipes/{RECIPE}.yml"
-        self.text = self.recipe.read_text()
-        self.books = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
-        self.group()
+        self.write_group()
 
-    def group(self, **variables: Any) -> None:
-        """groups.yml; given: variables of the group."""
+    def write_group(self, **variables: Any) -> None:
         gateway = {"host": "sandbox", "port": self.port, "tls": "none", "limits": {"check_s": 1}}
         box = {"hosts": ["sandbox"], "gateway": gateway, "vars": {"drain_s": 20, **variables}}
         (self.project.root / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
 
-    def changed(self) -> None:
+    def change_recipe(self) -> None:
         """Change the number of sequences, so that the next deploy replaces the server."""
-        self.seqs += 1
-        self.recipe.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}", self.text))
+        self.max_num_seqs += 1
+        self.project.edit(f"recipes/{RECIPE}.yml", r"max-num-seqs: \d+", f"max-num-seqs: {self.max_num_seqs}")
 
     def deploy(self, *words: str) -> CommandResult:
         return self.project.run("deploy", "--host", "sandbox", "--json", *words, timeout_s=300)
@@ -49,22 +43,18 @@ class SingleServer:
         return {name: state for name, state in states.items() if name.startswith(CONTAINER)}
 
     def id(self) -> str:
-        return str(self.project.docker().api.inspect_container(CONTAINER)["Id"])
+        return str(self.project.container(CONTAINER)["Id"])
 
     def servers(self) -> dict[str, str]:
         """Return the state of each host's server in the gateway."""
         status = json.loads(self.project.run("gateway.status", "--host", "box", "--json").out)
         return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
-    @property
-    def state(self) -> Path:
-        return self.project.sandbox / "home/.local/state/sparkwright"
-
 
 @contextlib.contextmanager
 def single_server() -> Iterator[SingleServer]:
     """Yield a deployed server with its gateway."""
-    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), sandbox_project() as project:
+    with sandbox_project() as project:
         server = SingleServer(project)
         assert (result := server.deploy()).code in (0, 4), result.out[-3000:] + result.err
         result = project.run("gateway.deploy", "--host", "box", "--json")

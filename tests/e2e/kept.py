@@ -1,7 +1,7 @@
 """Snapshots of a deployed simulated Spark, restored instead of a new deploy.
 
-Paths and the port stand in containers and in state files: whoever gets it works in the same folder, behind the same port. Its
-daemon ended hard, so that its container comes back by its restart policy, as after a reboot.
+Containers and state files contain paths and the port, so each user of a snapshot works in the same folder, with the same port. The
+daemon is killed, so that the container is started again by its restart policy, as after a reboot.
 """
 
 from __future__ import annotations
@@ -25,53 +25,52 @@ from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 
 MODELS = ".sandbox/home/models"
-#: what a user writes, beside what commands leave
+#: what a user writes
 PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
 
 class SandboxSnapshot:
-    """A snapshot. folder: where one project at a time uses it; the copy is beside it."""
+    """A snapshot. folder: used by one project at a time; the copy is next to it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="project-"))  # short: a unix socket's path has a limit
         self.port = free_port()
         self._copy = self.folder.with_name(f"{self.folder.name}.kept")
-        self._lent = False
+        self._reserved = False
         self._models: dict[str, str] = {}
-        self._given: dict[str, bytes] = {}
+        self._files: dict[str, bytes] = {}
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         atexit.register(shutil.rmtree, self._copy, ignore_errors=True)
 
     @property
-    def free(self) -> bool:
-        """Return True if no project uses it and its port is free."""
-        return not self._lent and _is_port_free(self.port)
+    def is_free(self) -> bool:
+        return not self._reserved and _is_port_free(self.port)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[SandboxSnapshot]:
+    def reserve(self) -> Iterator[SandboxSnapshot]:
         """Reserve it for a project, with an empty folder."""
-        self._lent = True
+        self._reserved = True
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
         try:
             yield self
         finally:
-            self._lent = False
+            self._reserved = False
 
-    def given(self) -> None:
-        """Remember the project that stands in the folder: the one that the copy is of."""
-        self._given = _read_project(self.folder)
+    def remember_files(self) -> None:
+        """Remember the files of the project: the copy is made of an unchanged project."""
+        self._files = read_project(self.folder)
 
-    def as_given(self) -> bool:
-        """Return True if the project is unchanged since `given`, and not deployed yet."""
-        return not (self.folder / ".sandbox").exists() and _read_project(self.folder) == self._given
+    def is_unchanged(self) -> bool:
+        """Return True if the project is unchanged since `remember_files`, and not deployed yet."""
+        return not (self.folder / ".sandbox").exists() and read_project(self.folder) == self._files
 
     @property
-    def missing(self) -> bool:
+    def is_missing(self) -> bool:
         """Return True if there is no copy, or a test has changed the model's files, which folder and copy share."""
         return not self._copy.exists() or _model_digests(self._copy) != self._models
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Copy the folder, and start its daemon again."""
         sandbox = self.folder / ".sandbox"
         _kill_daemon(sandbox)
@@ -81,7 +80,7 @@ class SandboxSnapshot:
         renew_ctimes(sandbox)
         _start_daemon(sandbox)
 
-    def lay(self) -> None:
+    def restore(self) -> None:
         """Restore the folder from the copy, and start its daemon."""
         _copy(self._copy, self.folder)
         renew_ctimes(self.folder / ".sandbox")
@@ -93,20 +92,21 @@ _snapshots: list[SandboxSnapshot] = []
 
 def free_snapshot() -> SandboxSnapshot:
     """Return a free snapshot of this process, or a new one. Projects that exist at the same time have different ones."""
-    snapshot = next((item for item in _snapshots if item.free), None)
+    snapshot = next((item for item in _snapshots if item.is_free), None)
     if snapshot is None:
         snapshot = SandboxSnapshot()
         _snapshots.append(snapshot)
     return snapshot
 
 
-def _read_project(folder: Path) -> dict[str, bytes]:
+def read_project(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file that a user writes, by its path."""
     paths = [path for name in PROJECT for path in (folder / name).rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder; the model's files are linked, since they are recognised by their inodes."""
+    """Copy a folder; the model's files are linked, because they are recognized by their inodes."""
 
     def copy_file(from_path: str, to_path: str) -> None:
         (os.link if f"/{MODELS}/" in from_path else shutil.copy2)(from_path, to_path)
@@ -116,7 +116,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def renew_ctimes(sandbox: Path) -> None:
-    """Renew the ctime of the files that were proved: a link to one changes it, as any change of its owner, name or bytes does."""
+    """Renew the recorded ctime of verified files, which a link changes like any change of owner, name or content."""
     for manifest in (sandbox / "home").glob(".local/state/sparkwright/**/model-*.json"):
         data = json.loads(manifest.read_text())
         folder = Path(data["folder"])
@@ -139,7 +139,7 @@ def _start_daemon(sandbox: Path) -> None:
 
 
 def _kill_daemon(sandbox: Path) -> None:
-    """End the daemon as a power cut would, and wait until it is gone."""
+    """Kill the daemon, as a power cut would, and wait until it is gone."""
     pid = json.loads((sandbox / "state.json").read_text())["pid"]
     descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)

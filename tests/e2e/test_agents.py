@@ -1,12 +1,11 @@
-"""Coding agents, run headless with the settings that `client --write` made, through the sandbox's HAProxy to its vLLM.
+"""Coding agents, run headless with the settings that `client --write` makes, through the sandbox's HAProxy to its vLLM.
 
-One that is not installed is skipped; tests/real_llama/test_agents.py says how they are installed, and runs them with a real engine.
+Agents that are not installed are skipped; tests/real_llama/test_agents.py runs them with a real engine, and tells how to install them.
 """
 
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from tests.e2e.conftest import sandbox_project
 from tests.e2e.test_gateway import KEY, GatewayProject
 from tests.gateway.loopback import client_key
 from tests.real_llama.test_agents import AGENTS, VARIABLE, environment, usage_of_litellm
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
 MODEL, CONTEXT, ANSWER = "qwen3.5-35b", 131_072, 8192
-#: the whole run of one agent: the simulated model ends its answer by itself
+#: for the run of an agent: the simulated model ends its answers
 RUN_S = 120
 #: a sentence of the simulated model
 SENTENCE = "turned above the dark water"
@@ -31,7 +31,6 @@ SENTENCE = "turned above the dark water"
 @pytest.fixture(scope="module")
 def gate() -> Iterator[GatewayProject]:
     with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         patch.setenv("GATEWAY_KEY", KEY)
         for agent in (*AGENTS, "litellm"):
             patch.setenv(key_variable(agent), client_key(agent))
@@ -47,7 +46,7 @@ def key_variable(agent: str) -> str:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_gets_its_answer_from_the_sandbox(agent: str, gate: GatewayProject, tmp_path: Path) -> None:
+def test_an_agent_gets_an_answer_from_the_sandbox(agent: str, gate: GatewayProject, tmp_path: Path) -> None:
     if not shutil.which(AGENTS[agent][0]):
         pytest.skip(f"{AGENTS[agent][0]} is not installed")
     client_files.write_settings(
@@ -55,16 +54,9 @@ def test_an_agent_gets_its_answer_from_the_sandbox(agent: str, gate: GatewayProj
     )
     work = tmp_path / "work"
     work.mkdir()
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     completed = subprocess.run(
-        AGENTS[agent],
-        cwd=work,
-        env=environment(tmp_path, agent),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=RUN_S,
-        check=False,
+        AGENTS[agent], cwd=work, env=environment(tmp_path, agent), timeout=RUN_S, check=False, **options
     )
     output = completed.stdout + completed.stderr
     assert completed.returncode == 0, output[-3000:]
@@ -78,7 +70,7 @@ def test_an_agent_gets_its_answer_from_the_sandbox(agent: str, gate: GatewayProj
     assert counts["errors"] == 0 and counts["prompt_tokens"] > 500 and counts["generated_tokens"] > 0
 
 
-def test_litellm_passes_a_request_on(gate: GatewayProject, tmp_path: Path) -> None:
+def test_litellm_forwards_a_request(gate: GatewayProject, tmp_path: Path) -> None:
     if not shutil.which("litellm"):
         pytest.skip("litellm is not installed")
     usage = usage_of_litellm(gateway_endpoint(gate), tmp_path)
@@ -90,11 +82,12 @@ def gateway_endpoint(gate: GatewayProject) -> Endpoint:
 
 
 def wait_for_usage(gate: GatewayProject, agent: str, requests: int) -> dict[str, Any]:
-    """Wait until all requests of a client are in the file of the day, and return its counts."""
-    deadline_s = time.monotonic() + 30
-    while True:
+    """Wait until all requests of a client are counted, and return its counts."""
+
+    def read_counts() -> dict[str, Any] | None:
         clients = json.loads(gate.project.run("gateway.status", "--host", "box", "--json").out)["clients"]
         counts: dict[str, Any] = next(row for row in clients if row["client"] == agent)
-        if counts["requests"] >= requests:
-            return counts
-        assert time.monotonic() < deadline_s, counts
+        return counts if counts["requests"] >= requests else None
+
+    counted: dict[str, Any] = wait_until(read_counts, "the counts")
+    return counted

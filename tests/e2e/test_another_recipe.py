@@ -1,44 +1,38 @@
 """A host switches to another recipe: its server is replaced, and restored under its own name if that fails."""
 
 import json
-import re
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import SandboxProject, sandbox_project
+from tests.e2e.conftest import CommandResult, SandboxProject
 
 FIRST, OTHER = "qwen3.5-35b", "qwen3-1.7b"
-CONTAINER = "qwen35"  # of FIRST; the container of OTHER has the name of its recipe
+CONTAINER = "qwen35"  # of FIRST; the container of OTHER is named like its recipe
+BREAK_TASK = "{name: Break, fail: {msg: broken for a test}}"
 KILL_RUNNER_TASK = "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}"
 
 
 class RecipeChange:
-    """A project whose host changes its recipe."""
+    """A project with a host that changes its recipe."""
 
     def __init__(self, project: SandboxProject) -> None:
         self.project = project
-        self.books = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
 
-    def recipe(self, name: str) -> None:
-        host = self.project.root / "hosts/sandbox.yml"
-        host.write_text(re.sub(r"(?m)^recipe: .*", f"recipe: {name}", host.read_text()))
+    def set_recipe(self, name: str) -> None:
+        self.project.edit("hosts/sandbox.yml", r"(?m)^recipe: .*", f"recipe: {name}")
 
-    def broken_at(self, task: str, inserted: str) -> None:
-        """Insert a task before another one in the playbooks, until `whole`."""
-        self.project.before(task, inserted)
-
-    def whole(self) -> None:
-        for path, text in self.books.items():
-            path.write_text(text)
+    def deploy_broken(self, task: str, inserted: str) -> CommandResult:
+        """Deploy OTHER with a task inserted before another."""
+        with self.project.restored_files():
+            self.project.before(task, inserted)
+            self.set_recipe(OTHER)
+            return self.project.deploy()
 
     def server(self) -> tuple[str, str, str]:
-        """Return Id, name and restart policy of the running container. It must be the only one."""
-        api = self.project.docker().api
-        (row,) = api.containers(all=True)
-        container = api.inspect_container(row["Id"])
+        """Return Id, name and restart policy of the only container."""
+        (row,) = self.project.docker().api.containers(all=True)
+        container = self.project.container(row["Id"])
         assert container["State"]["Running"]
         return container["Id"], container["Name"].lstrip("/"), container["HostConfig"]["RestartPolicy"]["Name"]
 
@@ -50,24 +44,21 @@ class RecipeChange:
         """Return the names of the containers that have a docker run script."""
         return {path.stem for path in self.run_folder.glob("*.sh")}
 
-    def serves(self) -> str:
+    def served_model(self) -> str:
         """Return the name of the served model."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.project.port}/v1/models", timeout=30) as answer:
-            return str(json.load(answer)["data"][0]["id"])
+        return str(json.loads(self.project.get("/v1/models"))["data"][0]["id"])
 
 
 @pytest.fixture
-def changing(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecipeChange]:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as project:
-        project.deployed()
-        yield RecipeChange(project)
+def changing(project: SandboxProject) -> RecipeChange:
+    project.deployed()
+    return RecipeChange(project)
 
 
 def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_it(changing: RecipeChange) -> None:
     project, before = changing.project, changing.server()
     (changing.run_folder / "mine.sh").write_text("#!/bin/sh\n# of the user\n")
-    changing.recipe(OTHER)
+    changing.set_recipe(OTHER)
     planned = project.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2
     compared = planned.task("Compare running container with recipe")
@@ -91,50 +82,42 @@ def test_a_deploy_replaces_the_previous_recipes_server_and_a_rollback_restores_i
     assert result.proved, result.out[-2000:]
     assert changing.server()[1:] == (CONTAINER, "unless-stopped")
     assert changing.scripts() == {CONTAINER, "mine"}
-    rows = project.run("history", "--host", "sandbox", "--json").events()
-    assert [row["what"] for row in rows[:3]] == ["rolled back", "verified", "verified"]
+    assert [row["what"] for row in project.history()[:3]] == ["rolled back", "verified", "verified"]
 
 
 @pytest.mark.parametrize("task", ["Drain requests", "Start the server", "Measure throughput"])
-def test_if_the_new_server_fails_the_previous_one_serves_under_its_own_name(changing: RecipeChange, task: str) -> None:
-    project, before = changing.project, changing.server()
-    changing.recipe(OTHER)
-    changing.broken_at(task, "{name: Break, fail: {msg: broken for a test}}")
-    failed = project.deploy()
-    assert failed.code == 1
-    assert failed.recap["msg"].startswith("broken for a test"), failed.recap
-    assert changing.server() == before
-    assert changing.serves() == FIRST
-    changing.whole()
-    changing.recipe(FIRST)
-    assert project.run("plan", "--host", "sandbox").code == 0, "nothing is left of the attempt"
+def test_a_failed_deploy_restores_the_previous_recipes_server_under_its_name(changing: RecipeChange, task: str) -> None:
+    before = changing.server()
+    failed = changing.deploy_broken(task, BREAK_TASK)
+    assert failed.code == 1 and failed.recap["msg"].startswith("broken for a test"), failed.recap
+    assert (changing.server(), changing.served_model()) == (before, FIRST)
+    assert changing.project.run("plan", "--host", "sandbox").code == 0, "nothing is left of the attempt"
 
 
-def test_playbooks_of_an_earlier_version_restore_it_too(changing: RecipeChange) -> None:
-    """A project may have its own playbooks from a version that started the restored server under the failed server's name."""
-    project, before = changing.project, changing.server()
-    for path, text in changing.books.items():
-        path.write_text(text.replace("{{ restored.name }}", "{{ to_serve.spec.name }}"))
-    changing.recipe(OTHER)
-    changing.broken_at("Start the server", "{name: Break, fail: {msg: broken for a test}}")
-    assert project.deploy().code == 1
-    assert changing.server() == before
-    assert changing.serves() == FIRST
+def test_playbooks_of_an_earlier_version_restore_the_previous_server_too(changing: RecipeChange) -> None:
+    """A project may have ejected playbooks that start the restored server under the name of the failed one."""
+    before = changing.server()
+    for path in (changing.project.root / "playbooks").rglob("*.yml"):
+        path.write_text(path.read_text().replace("{{ restored.name }}", "{{ to_serve.spec.name }}"))
+    assert changing.deploy_broken("Start the server", BREAK_TASK).code == 1
+    assert (changing.server(), changing.served_model()) == (before, FIRST)
 
 
 @pytest.mark.parametrize("task", ["Wait for its processes to exit", "Start the server", "Measure throughput"])
-@pytest.mark.parametrize("then", ["deploy it", "deploy the previous one", "rollback"])
-def test_a_run_that_was_killed_is_finished_or_undone(changing: RecipeChange, task: str, then: str) -> None:
+@pytest.mark.parametrize("then", ["deploy the other recipe", "deploy the first recipe", "rollback"])
+def test_a_killed_run_is_finished_by_a_deploy_or_undone_by_a_rollback(
+    changing: RecipeChange, task: str, then: str
+) -> None:
     project, before = changing.project, changing.server()
-    changing.recipe(OTHER)
-    changing.broken_at(task, KILL_RUNNER_TASK)
-    assert project.deploy().code == 1
-    changing.whole()
-    if then == "deploy the previous one":
-        changing.recipe(FIRST)
-    result = project.run("rollback", "--host", "sandbox", "--json") if then == "rollback" else project.deploy()
-    assert result.code == 0, result.out[-2000:]
-    assert changing.server()[1:] == (OTHER if then == "deploy it" else CONTAINER, "unless-stopped")
+    assert changing.deploy_broken(task, KILL_RUNNER_TASK).code == 1
+    expected = FIRST if then == "deploy the first recipe" else OTHER
+    changing.set_recipe(expected)
     if then == "rollback":
+        expected = FIRST
+        result = project.run("rollback", "--host", "sandbox", "--json")
         assert changing.server() == before, "the same container"
-    assert changing.serves() == (OTHER if then == "deploy it" else FIRST)
+    else:
+        result = project.deploy()
+    assert result.code == 0, result.out[-2000:]
+    assert changing.server()[1:] == (CONTAINER if expected == FIRST else OTHER, "unless-stopped")
+    assert changing.served_model() == expected

@@ -1,19 +1,15 @@
-"""The lab on the sandbox: what runs is measured, arms are started fresh, and what served before serves again."""
+"""Measurements on the sandbox: of the running server, and of arms that replace it until the end of the experiment."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwright.sandbox import control
 from tests import published
-from tests.e2e.conftest import SandboxProject, sandbox_project
+from tests.e2e.conftest import SandboxProject, sandbox_project, wait_for_line
 
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 
@@ -24,50 +20,44 @@ def read_results(project: SandboxProject, name: str) -> dict[str, Any]:
 
 
 def mark_unfinished(project: SandboxProject, name: str) -> None:
-    """Mark the experiment as unfinished, as a laptop leaves it that was gone before the end."""
+    """Mark the experiment as unfinished, as after a lost connection."""
     path = project.root / "results" / name / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "finished": False}))
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[SandboxProject, str]]:
-    """A project whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as value:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        # a release that refuses what the sweep's first arm asks for
+    """A project with a server, and the container's Id. Each test leaves the server unchanged."""
+    with sandbox_project() as value:
+        # a release that refuses the first arm of the sweep
         value.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
         value.deployed()
         yield value, value.serving()
 
 
-def test_what_runs_is_measured_as_it_is(served: tuple[SandboxProject, str]) -> None:
+def test_the_running_server_is_measured(served: tuple[SandboxProject, str]) -> None:
     project, server = served
-    result = project.run(
-        "bench.serve", "--host", "sandbox", "--requests", "2", "--concurrency", "1,2", "--output-tokens", "6"
-    )
+    options = ("--requests", "2", "--concurrency", "1,2", "--output-tokens", "6")
+    result = project.run("bench.serve", "--host", "sandbox", *options)
     assert result.code == 0, result.out + result.err
     assert "simulated figures, not real measurements" in result.out
     experiment = read_results(project, "serve-sandbox")
-    assert [(cell["load"]["concurrency"], cell["figures"]["output_tokens"]) for cell in experiment["cells"]] == [
-        (1, 12),
-        (2, 12),
-    ]
+    cells = [(cell["load"]["concurrency"], cell["figures"]["output_tokens"]) for cell in experiment["cells"]]
+    assert cells == [(1, 12), (2, 12)]
     assert experiment["arms"][0]["effective"]["chunked_prefill"] is True
     assert (project.root / "results/serve-sandbox/report.html").exists()
     assert project.serving() == server
-    arena = project.run(
-        "bench.smoke", "--host", "sandbox", "--prompt-tokens", "100", "--output-tokens", "4", "--spark-arena"
-    )
+    arena_options = ("--prompt-tokens", "100", "--output-tokens", "4", "--spark-arena")
+    arena = project.run("bench.smoke", "--host", "sandbox", *arena_options)
     assert "| pp100 |" in arena.out and "| tg4 |" in arena.out
     listed = project.run("bench.list").out
     assert "serve-sandbox" in listed and "smoke-sandbox" in listed
 
 
-def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(served: tuple[SandboxProject, str]) -> None:
+def test_a_flag_without_effect_is_reported_and_not_measured(served: tuple[SandboxProject, str]) -> None:
     project, server = served
-    result = project.run(
-        "bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL
-    )
+    options = ("--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
+    result = project.run("bench.ab", "--host", "sandbox", *options)
     assert result.code == 0, result.out + result.err
     assert "the flag does nothing" in result.out
     assert read_results(project, "nothing")["cells"] == []
@@ -76,7 +66,7 @@ def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(serve
     assert project.deploy().recap["changed"] == 0
 
 
-def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served: tuple[SandboxProject, str]) -> None:
+def test_two_arms_are_measured_in_both_orders_and_the_server_is_restored(served: tuple[SandboxProject, str]) -> None:
     project, server = served
     result = project.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--json", *SMALL)
     assert result.code == 0, result.out + result.err
@@ -96,7 +86,7 @@ def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served:
     assert project.containers() == ["qwen35 running"]
 
 
-def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_cell_twice(
+def test_a_sweep_skips_arms_that_the_engine_refuses_and_measures_no_cell_twice(
     served: tuple[SandboxProject, str],
 ) -> None:
     project, server = served
@@ -122,69 +112,58 @@ def test_a_sweep_over_two_flags_starts_each_pair_once(served: tuple[SandboxProje
     assert result.code == 0, result.out + result.err
     experiment = read_results(project, "grid")
     assert [cell["arm"] for cell in experiment["cells"]] == ["2-0", "2-unset", "4-0", "4-unset"]
-    assert [arm["flags"].get("compilation-config") for arm in experiment["arms"]] == [
-        {"mode": 0},
-        None,
-        {"mode": 0},
-        None,
-    ]
+    assert [arm["flags"].get("compilation-config") for arm in experiment["arms"]] == [{"mode": 0}, None] * 2
     assert "most output with" in result.out
     assert "over max-num-seqs and compilation-config.mode" in (project.root / "results/grid/report.html").read_text()
     assert project.serving() == server
 
 
-def test_a_flag_that_no_engine_has_stops_a_sweep_before_the_server(served: tuple[SandboxProject, str]) -> None:
+def test_an_unknown_flag_is_refused_while_the_server_runs(served: tuple[SandboxProject, str]) -> None:
     project, server = served
     result = project.run("bench.sweep", "--host", "sandbox", "--flag", "max-num-batched-tokenz", "--values", "1,2")
     assert result.code == 5 and "max-num-batched-tokens" in result.out + result.err, result.out + result.err
     assert project.serving() == server
 
 
-def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[SandboxProject, str]) -> None:
+def test_a_crashing_arm_is_left_out_and_the_server_is_restored(served: tuple[SandboxProject, str]) -> None:
     project, server = served
-    control.set_fault(project.sandbox, "oom")
-    result = project.run(
-        "bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL
-    )
+    options = ("--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
+    with project.fault("oom"):
+        result = project.run("bench.sweep", "--host", "sandbox", *options)
     assert result.code == 1, result.out + result.err
     assert "41.30 of 119.70 GiB were free" in read_results(project, "dies")["arms"][0]["failed"]
-    control.set_fault(project.sandbox, None)
     assert project.containers() == ["qwen35 running"]
     assert project.serving() == server
 
 
-def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[SandboxProject, str]) -> None:
+def test_the_same_command_finishes_an_interrupted_sweep(served: tuple[SandboxProject, str]) -> None:
     project, server = served
     command = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096,8192", "--name", "cut", *SMALL)
-    program = [sys.executable, "-c", "from sparkwright.cli import main; main()", *command, "--json"]
-    laptop = subprocess.Popen(program, cwd=project.root, stdout=subprocess.PIPE, text=True)
-    assert laptop.stdout is not None
-    for line in laptop.stdout:
-        if '"event": "task_started"' in line and '"name": "Measure 8192' in line:
-            lock = project.sandbox / "home/.local/state/sparkwright/lock"
-            os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
-            break
+    laptop = project.start(*command, "--json")
+    wait_for_line(laptop, '"name": "Measure 8192')
+    os.kill(json.loads((project.state.path / "lock").read_text())["pid"], signal.SIGKILL)
     assert "was interrupted" in laptop.communicate()[0]
     result = project.run(*command, "--json")
     assert result.code == 0, result.out + result.err
-    started_tasks = [event["name"] for event in result.events() if event["event"] == "task_started"]
-    assert [name for name in started_tasks if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
+    measured = [name for name in result.started_tasks() if name.startswith("Measure")]
+    assert measured == ["Measure 8192: 2 requests, 2 at a time"]
     assert [cell["arm"] for cell in read_results(project, "cut")["cells"]] == ["4096", "8192"]
     assert project.serving() == server
     assert project.containers() == ["qwen35 running"]
 
 
-def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(project: SandboxProject) -> None:
-    for command, text in (
-        (("bench.ab", "--host", "sandbox"), "nothing to compare: pass"),
-        (("bench.serve",), "pass either --host NAME or --url"),
-        (
-            ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "many"),
-            "must be numbers separated by commas",
-        ),
-        (("bench.serve", "--url", "127.0.0.1:8000"), "is not a base URL"),
-        (("bench.compare", "nothing", "else"), "no file"),
-    ):
-        result = project.run(*command)
-        assert (result.code, text in result.err) == (5, True), result.err
-    assert not Path(project.root / "results" / "ab-sandbox").exists()
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("bench.ab --host sandbox", "nothing to compare: pass"),
+        ("bench.serve", "pass either --host NAME or --url"),
+        ("bench.sweep --host sandbox --max-num-batched-tokens many", "must be numbers separated by commas"),
+        ("bench.serve --url 127.0.0.1:8000", "is not a base URL"),
+        ("bench.compare nothing else", "no file"),
+    ],
+)
+def test_invalid_options_are_refused(served: tuple[SandboxProject, str], command: str, message: str) -> None:
+    project, server = served
+    result = project.run(*command.split())
+    assert (result.code, message in result.err) == (5, True), result.err
+    assert project.serving() == server

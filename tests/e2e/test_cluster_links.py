@@ -1,4 +1,4 @@
-"""`cluster.inspect` and `cluster.check` by the real command, on two hosts that are folders with the files of a Spark with a fast link."""
+"""`cluster.inspect` and `cluster.check` on two hosts that read the files of linked Sparks from folders."""
 
 import json
 import os
@@ -21,7 +21,7 @@ class LinkedPair:
 
     top: Path
 
-    def lay(self, name: str, number: int, **files: Any) -> None:
+    def write_host(self, name: str, number: int, **files: Any) -> None:
         link_tree.write_host(self.top / f"{name}.root", number, **files)
 
     def run(self, *words: str) -> tuple[int, str]:
@@ -42,14 +42,14 @@ def pair(tmp_path: Path) -> LinkedPair:
     (tmp_path / "home").mkdir()
     starter.write_starter(tmp_path / "project")
     for number, name in enumerate(("spark1", "spark2"), 1):
-        value.lay(name, number)
+        value.write_host(name, number)
         text = f"connection: local\nenv: {{SPARKWRIGHT_ROOT: {tmp_path}/{name}.root}}\n"
         (tmp_path / f"project/hosts/{name}.yml").write_text(text)
     (tmp_path / "project/hosts/groups.yml").write_text("pair: {hosts: [spark1, spark2]}\n")
     return value
 
 
-def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: LinkedPair) -> None:
+def test_inspect_proposes_both_halves_of_a_port_and_writes_them_on_request(pair: LinkedPair) -> None:
     code, out = pair.run("cluster.inspect", "--host", "pair")
     assert code == 2, out
     assert "fabric:\n  interfaces: [enp1s0f1np1, enP2p1s0f1np1]\n  address: 192.168.100.1\n" in out
@@ -62,11 +62,9 @@ def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: Lin
     assert pair.run("cluster.inspect", "--host", "pair")[0] == 0
 
 
-def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
-    assert pair.run("cluster.check", "--host", "pair") == (
-        0,
-        "The links between spark1 and spark2 are ready for a cluster.\n",
-    )
+def test_healthy_links_are_ready(pair: LinkedPair) -> None:
+    message = "The links between spark1 and spark2 are ready for a cluster.\n"
+    assert pair.run("cluster.check", "--host", "pair") == (0, message)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +78,17 @@ def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
         ({"kernel": "6.17.0-1008-nvidia"}, ("", "kernel", "warning", "spark1 6.14.0-1015-nvidia, spark2 6.17.0-1008-nvidia")),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(pair: LinkedPair, change: dict[str, Any], finding: tuple[str, str, str, str]) -> None:
-    pair.lay("spark2", 2, **change)
+def test_each_difference_is_a_finding(
+    pair: LinkedPair, change: dict[str, Any], finding: tuple[str, str, str, str]
+) -> None:
+    pair.write_host("spark2", 2, **change)
     code, link_findings = pair.findings()
-    *where, evidence = finding
-    assert [row for row in link_findings if list(row[:3]) == where and row[3].startswith(evidence)], link_findings
+    *columns, evidence = finding
+    assert [row for row in link_findings if list(row[:3]) == columns and row[3].startswith(evidence)], link_findings
     assert code == (1 if finding[2] == "bad" else 0)
 
 
-def test_hosts_in_different_subnets_are_told(pair: LinkedPair) -> None:
+def test_different_subnets_are_bad(pair: LinkedPair) -> None:
     ip = pair.top / "spark2.root/usr/bin/ip"
     ip.write_text(ip.read_text().replace("192.168.100.2", "10.9.9.2"))
     code, link_findings = pair.findings()
@@ -96,43 +96,35 @@ def test_hosts_in_different_subnets_are_told(pair: LinkedPair) -> None:
     assert code == 1
 
 
-def test_an_address_without_a_roce_gid_is_told(pair: LinkedPair) -> None:
+def test_an_address_without_a_roce_v2_gid_is_bad(pair: LinkedPair) -> None:
     gid = pair.top / "spark2.root/sys/class/infiniband/rocep1s0f1/ports/1/gid_attrs/types/3"
     gid.write_text("IB/RoCE v1\n")
     code, link_findings = pair.findings()
-    assert any(
-        row[0] == "spark2" and row[2] == "bad" and "no RoCE v2 GID for 192.168.100.2:" in row[3]
-        for row in link_findings
-    )
-    assert code == 1
+    bad = [evidence for host, _, verdict, evidence in link_findings if (host, verdict) == ("spark2", "bad")]
+    assert code == 1 and "no RoCE v2 GID for 192.168.100.2:" in " ".join(bad)
 
 
-def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: LinkedPair) -> None:
+def test_unknown_interfaces_are_bad_and_the_existing_ones_listed(pair: LinkedPair) -> None:
     path = pair.top / "project/hosts/spark2.yml"
     path.write_text(path.read_text() + "fabric: {interfaces: [enp9s0], address: 192.168.100.2}\n")
     code, link_findings = pair.findings()
-    assert (
-        "spark2",
-        "fabric",
-        "bad",
-        "no RDMA adapter has the interface enp9s0; interfaces: enP2p1s0f1np1, enp1s0f1np1",
-    ) in link_findings
-    assert code == 1
+    evidence = "no RDMA adapter has the interface enp9s0; interfaces: enP2p1s0f1np1, enp1s0f1np1"
+    assert code == 1 and ("spark2", "fabric", "bad", evidence) in link_findings
 
 
-def test_a_host_that_is_away_is_told_and_the_others_are_checked(pair: LinkedPair) -> None:
+def test_the_other_hosts_are_checked_without_an_unreachable_one(pair: LinkedPair) -> None:
     (pair.top / "project/hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\n")
     code, out = pair.run("cluster.check", "--host", "pair,away", "--json")
     error, found = map(json.loads, out.splitlines())
     assert (code, error["host"], error["exit"], found["bad"]) == (3, "away", 3, False)
 
 
-def test_one_host_is_no_cluster(pair: LinkedPair) -> None:
+def test_a_single_host_is_refused(pair: LinkedPair) -> None:
     code, out = pair.run("cluster.check", "--host", "spark1")
     assert (code, out) == (5, "a cluster needs at least two hosts. Name its group: `--host pair`.\n")
 
 
-def test_a_host_with_no_link_is_told_so(pair: LinkedPair) -> None:
+def test_a_host_without_an_active_link_is_bad(pair: LinkedPair) -> None:
     for half in ("rocep1s0f1", "roceP2p1s0f1"):
         (pair.top / f"spark2.root/sys/class/infiniband/{half}/ports/1/state").write_text("1: DOWN\n")
     code, link_findings = pair.findings()
@@ -140,14 +132,14 @@ def test_a_host_with_no_link_is_told_so(pair: LinkedPair) -> None:
     assert code == 1
 
 
-#: as perftest 6.06 prints a timed run; the words it was called with are kept beside it
+#: prints a timed run like perftest 6.06, and records its arguments
 RATE = """echo "$@" >> {top}/{name}.words
 echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]'
 echo ' 65536      1058902          0.00               {gbps}		   0.176500'"""
 
 
 def check_bandwidth(pair: LinkedPair, spark1: str, spark2: str) -> tuple[int, list[tuple[str, str, str, str]]]:
-    """cluster.check --bandwidth with these programs as ib_write_bw."""
+    """Run cluster.check --bandwidth with these programs as ib_write_bw."""
     for name, text in (("spark1", spark1), ("spark2", spark2)):
         path = pair.top / f"{name}.root/usr/bin/ib_write_bw"
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -176,7 +168,7 @@ def test_both_halves_of_a_link_are_measured_and_a_degraded_card_is_bad(
     assert command in received.splitlines() and f"{command} 192.168.100.2" in sent.splitlines()
 
 
-def test_the_sender_tries_again_until_the_listener_is_there(pair: LinkedPair) -> None:
+def test_the_sender_retries_until_the_receiver_listens(pair: LinkedPair) -> None:
     good = RATE.format(top=pair.top, name="spark1", gbps="92.57")
     refused = f"""mkdir {pair.top}/tried-$4 2>/dev/null && {{ echo "Couldn't connect to $9:$4" >&2; exit 1; }}"""
     _, found = check_bandwidth(
@@ -186,7 +178,7 @@ def test_the_sender_tries_again_until_the_listener_is_there(pair: LinkedPair) ->
     assert len(list(pair.top.glob("tried-*"))) == 2
 
 
-def test_what_kept_it_from_being_measured_is_told(pair: LinkedPair) -> None:
+def test_a_bandwidth_that_cannot_be_measured_is_unknown_with_the_reason(pair: LinkedPair) -> None:
     code, link_findings = pair.findings("--bandwidth")
     assert code == 4 and link_findings[-1][3] == "rocep1s0f1, roceP2p1s0f1: ib_write_bw is not installed"
     reason = "Unable to find the Infiniband/RoCE device"
@@ -194,8 +186,8 @@ def test_what_kept_it_from_being_measured_is_told(pair: LinkedPair) -> None:
     assert link_findings[-1][:3] == ("spark1, spark2", "bandwidth", "unknown") and reason in link_findings[-1][3]
 
 
-def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
-    """Two folders of one machine have one clock; here is what the command makes of two."""
+def test_different_clocks_are_a_warning_with_the_offset() -> None:
+    """The hosts of this file share a clock, so the rule is called with offsets."""
     offsets = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
     members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in offsets]
     clock_findings = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]

@@ -1,13 +1,11 @@
-"""The product's story on the sandbox: from bare to verified, again without a change, and with a change."""
+"""Deploys to the sandbox: of a bare host, without a change, and with a change."""
 
 import os
 import signal
-import subprocess
-import sys
 
 from sparkwright.sandbox import control
 from tests import commands
-from tests.e2e.conftest import SandboxProject
+from tests.e2e.conftest import SandboxProject, wait_for_line
 
 
 def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(project: SandboxProject) -> None:
@@ -23,7 +21,7 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     assert project.serving() == server
 
 
-def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(project: SandboxProject) -> None:
+def test_plan_shows_each_changed_field_and_deploy_applies_them(project: SandboxProject) -> None:
     project.deploy()
     before = project.serving()
     project.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -39,7 +37,7 @@ def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(project: S
     assert project.run("plan", "--host", "sandbox").code == 0
 
 
-def test_a_restart_keeps_the_container_and_proves_it_again(project: SandboxProject) -> None:
+def test_a_restart_keeps_the_container_and_verifies_it(project: SandboxProject) -> None:
     project.deploy()
     before = project.serving()
     result = project.run("restart", "--host", "sandbox", "--json")
@@ -48,69 +46,49 @@ def test_a_restart_keeps_the_container_and_proves_it_again(project: SandboxProje
     assert project.serving() == before
 
 
-def test_verify_proves_and_changes_nothing(project: SandboxProject) -> None:
+def test_verify_changes_nothing(project: SandboxProject) -> None:
     project.deploy()
     result = project.run("verify", "--host", "sandbox", "--json")
     assert (result.code, result.recap["changed"]) == (0, 0)
 
 
-def test_the_laptop_can_go_away_and_follow_again(project: SandboxProject) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from sparkwright.cli import main; main()",
-        "deploy",
-        "--host",
-        "sandbox",
-        "--json",
-    ]
+def test_a_deploy_continues_without_the_laptop_and_attach_follows_it(project: SandboxProject) -> None:
     project.sandbox.mkdir()
-    control.set_fault(project.sandbox, "slow-start")  # the run lasts until it is cleared
-    laptop = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert laptop.stdout is not None
-    for line in laptop.stdout:
-        if '"name": "Start the server"' in line:
+    with project.fault("slow-start"):  # the run lasts until it is cleared
+        with project.start("deploy", "--host", "sandbox", "--json", start_new_session=True) as laptop:
+            wait_for_line(laptop, '"name": "Start the server"')
             os.killpg(laptop.pid, signal.SIGKILL)
-            break
-    laptop.wait()
-    assert "running  Deploy" in project.run("runs", "--host", "sandbox").out
-    control.set_fault(project.sandbox, None)
+        assert "running  Deploy" in project.run("runs", "--host", "sandbox").out
     result = project.run("attach", "--host", "sandbox", "--json")
     assert (result.code, result.recap["failed"]) == (0, 0), result.out
     assert project.serving()
 
 
-def test_json_is_json_lines_with_the_recap_last_on_failure_too(project: SandboxProject) -> None:
+def test_json_output_ends_with_the_recap_also_on_failure(project: SandboxProject) -> None:
     result = project.run("deploy", "--host", "sandbx", "--json")
     assert result.code == 5
     assert result.recap["event"] == "recap"
     assert "Did you mean `sandbox`?" in result.err
-    outcome = project.deploy("--tags", "image")
-    assert outcome.recap["event"] == "recap"
-    assert {"ok", "changed", "failed", "skipped", "unreachable"} <= outcome.recap.keys()
+    recap = project.deploy("--tags", "image").recap
+    assert recap["event"] == "recap" and {"ok", "changed", "failed", "skipped", "unreachable"} <= recap.keys()
+    assert not (project.root / "spark.lock").exists() and (project.sandbox / "spark.lock").exists()
 
 
-def test_what_the_sandbox_pins_never_reaches_the_projects_lock(project: SandboxProject) -> None:
-    project.deploy("--tags", "image")
-    assert not (project.root / "spark.lock").exists()
-    assert (project.sandbox / "spark.lock").exists()
-
-
-def test_a_folder_laid_by_init_deploys(project: SandboxProject) -> None:
+def test_a_project_made_by_init_deploys(project: SandboxProject) -> None:
     new = project.root / "new"
     assert project.run("init", str(new)).code == 0
     for file in ("hosts/spark1.yml", "recipes/qwen3.5-35b.yml", "tasks.py"):
         assert (new / file).exists(), file
     assert not (new / "playbooks").exists() and not (new / "templates").exists()
     (new / "hosts/sandbox.yml").write_text((project.root / "hosts/sandbox.yml").read_text())
-    planned = commands.run("plan", "--host", "sandbox", "--json", cwd=new, env={**os.environ})
+    planned = commands.run("plan", "--host", "sandbox", "--json", cwd=new)
     control.down(new / ".sandbox")
     assert planned.returncode == 2, planned.stdout[-2000:]
     second_run = project.run("init", str(new))
     assert (second_run.code, "already exists" in second_run.err) == (5, True)
 
 
-def test_a_playbook_for_other_hosts_is_refused_not_green(project: SandboxProject) -> None:
+def test_a_playbook_for_other_hosts_is_refused(project: SandboxProject) -> None:
     (project.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
     result = project.run("play", "other", "--host", "sandbox")
     assert (result.code, "no play of other is for sandbox" in result.err) == (5, True)

@@ -1,4 +1,4 @@
-"""A recipe that makes vectors, on the sandbox: proved by a vector, looked after, and told apart from one that generates."""
+"""A recipe for embeddings on the sandbox: verified and checked by a vector instead of text."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,7 @@ NAME = "qwen3-embedding-0.6b"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[SandboxProject]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with sandbox_project() as project:
         project.edit("hosts/sandbox.yml", "recipe: .*", f"recipe: {NAME}")
         result = project.deploy()
         assert result.code == 0, result.out[-3000:]
@@ -21,7 +20,7 @@ def served() -> Iterator[SandboxProject]:
         yield project
 
 
-def test_a_second_deploy_changes_nothing_and_verify_proves_it(served: SandboxProject) -> None:
+def test_a_second_deploy_changes_nothing_and_verify_requests_a_vector(served: SandboxProject) -> None:
     second_run = served.deploy()
     assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     verified = served.run("verify", "--host", "sandbox")
@@ -30,7 +29,7 @@ def test_a_second_deploy_changes_nothing_and_verify_proves_it(served: SandboxPro
     assert "throughput" not in table and "a vector of 1024 numbers" in table
 
 
-def test_health_diagnose_and_client_speak_of_vectors(served: SandboxProject) -> None:
+def test_health_diagnose_and_client_describe_embeddings(served: SandboxProject) -> None:
     health = served.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "a vector in" in health.out
     diagnosed = served.run("diagnose", "--host", "sandbox")
@@ -39,17 +38,14 @@ def test_health_diagnose_and_client_speak_of_vectors(served: SandboxProject) -> 
     assert "POST /v1/embeddings" in client.out and "enable_thinking" not in client.out
 
 
-def test_a_wedged_one_is_found_by_the_vector_that_never_comes(served: SandboxProject) -> None:
-    assert served.run("sandbox.fault", "wedge").code == 0
-    try:
+def test_a_missing_vector_reveals_a_wedged_server(served: SandboxProject) -> None:
+    with served.fault("wedge"):
         health = served.run("health.check", "--host", "sandbox", "--token-s", "1")
-        assert health.code == 1 and "no vector within 1 s" in health.out
-        assert "Run `sparkwright restart --host sandbox`." in health.out
-    finally:
-        served.run("sandbox.fault", "none")
+    assert health.code == 1 and "no vector within 1 s" in health.out
+    assert "Run `sparkwright restart --host sandbox`." in health.out
 
 
-def test_bench_is_refused_with_the_line(served: SandboxProject) -> None:
+def test_bench_refuses_embeddings_with_the_recipes_line(served: SandboxProject) -> None:
     result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill")
     assert result.code == 5
     assert f"recipes/{NAME}.yml:6" in result.out and "bench measures generated text" in result.out

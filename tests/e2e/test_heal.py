@@ -1,7 +1,6 @@
-"""A server that hangs is restarted by the health check as `invoke restart` would do it, with no laptop."""
+"""The health check restarts a hung server like `restart`, without a laptop."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,13 @@ from sparkwright.app.runs import session
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
-from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
-from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import decode
-from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.conftest import SandboxProject, sandbox_project
-from tests.e2e.test_restart import ollama_models, server_command, set_max_num_seqs
+from tests.e2e.health_checks import run_check
+from tests.e2e.test_restart import list_ollama_models, running_max_num_seqs, set_max_num_seqs
 
 SETTINGS = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
 RECIPE = "recipes/qwen3.5-35b.yml"
@@ -31,38 +28,35 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 
 @dataclass
 class HealingHost:
-    """A project's host, and the time that its clock has come to."""
+    """A project's host, and how far the clock of its checks is ahead."""
 
     project: SandboxProject
-    machine: Machine
     state: StateFolder
     ahead_s: float = 0.0
 
     def check(self) -> Record:
         """Run the scheduled check, five minutes after the last one."""
         self.ahead_s += 300
-        context = RunContext(self.machine, self.state, "run-1", lambda event: None)
-        return build_check(context, SETTINGS, scheduled=True, now=lambda: time.time() + self.ahead_s).run()
+        return run_check(self.project.sandbox, SETTINGS, later_s=self.ahead_s)
 
-    def healed(self) -> Record:
-        """The server hangs until two checks have seen it."""
-        control.set_fault(self.project.sandbox, "wedge")
-        self.check()
-        found = self.check()
-        control.set_fault(self.project.sandbox, None)
+    def heal(self) -> Record:
+        """Let the server hang until the second check, and return this check's record."""
+        with self.project.fault("wedge"):
+            self.check()
+            record = self.check()
         self.ahead_s += 3600
-        return found
+        return record
 
     def last_run(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The plan and the finished tasks of the newest run."""
+        """Return the plan and the finished tasks of the newest run."""
         folder = next(self.state.runs())
         events = map(decode, (folder / "events.jsonl").read_bytes().splitlines())
         return journal.read_plan(folder), [event for event in events if event["event"] == "task_finished"]
 
     def container(self) -> tuple[str, str, str]:
-        """The server's container: its id, when it was started, its restart policy."""
-        box = self.project.docker().api.inspect_container("qwen35")
-        return box["Id"], box["State"]["StartedAt"], box["HostConfig"]["RestartPolicy"]["Name"]
+        """Return Id, time of the start and restart policy of the server's container."""
+        container = self.project.container()
+        return container["Id"], container["State"]["StartedAt"], container["HostConfig"]["RestartPolicy"]["Name"]
 
     def plans(self) -> list[Path]:
         return sorted((self.state.path / "restart_plans").glob("*.json"))
@@ -70,34 +64,30 @@ class HealingHost:
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[HealingHost]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with sandbox_project() as project:
         project.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
         project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
         project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
         project.deployed()
-        machine = Machine.from_environment(control.up(project.sandbox))
-        yield HealingHost(project, machine, StateFolder.in_home(machine.home))
+        yield HealingHost(project, project.state)
 
 
 @pytest.fixture
 def host(deployed: HealingHost) -> Iterator[HealingHost]:
-    """The host as it was deployed first, checked once."""
-    playbooks = {path: path.read_text() for path in (deployed.project.root / "playbooks").rglob("*.yml")}
+    """The host as first deployed, with one check."""
     set_max_num_seqs(deployed.project, 8)
     assert deployed.project.deploy().proved
     for path in deployed.state.path.glob("health*"):
         path.unlink()
     assert deployed.check().state == "ok"
-    yield deployed
+    with deployed.project.restored_files():
+        yield deployed
     control.set_fault(deployed.project.sandbox, None)
-    for path, text in playbooks.items():
-        path.write_text(text)
 
 
-def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: HealingHost) -> None:
+def test_a_hung_server_is_restarted_by_the_playbook_with_the_hosts_variables(host: HealingHost) -> None:
     before = host.container()
-    record = host.healed()
+    record = host.heal()
     assert (record.state, record.healed.startswith("restarted (run ")) == ("ok", True), record.healed
     after = host.container()
     assert after[0] == before[0] and after[1] > before[1] and after[2] == "unless-stopped"
@@ -109,46 +99,49 @@ def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: He
     assert finished["smoke_test"]["data"]["tok_per_s"] > 0
     fits = next(step["args"] for step in plan["steps"] if step["module"] == "assert_memory_fits")
     assert (fits["reserve_gib"], fits["ollama"]) == (3, "leave")
-    assert ollama_models(host.project) == ["qwen3:32b"], "Ollama was to be left alone"
-    row = host.project.run("history", "--host", "sandbox", "--json").events()[0]
+    assert list_ollama_models(host.project) == ["qwen3:32b"], "the host has `ollama: leave`"
+    row = host.project.history()[0]
     assert (row["what"], row["who"]) == ("healed", "the health check") and "token" in row["why"]
 
 
-def test_a_deploy_that_changes_the_recipe_renews_the_plan_and_a_roll_back_finds_the_older_one(
-    host: HealingHost,
-) -> None:
+def test_each_configuration_has_its_restart_plan_also_after_a_rollback(host: HealingHost) -> None:
     first = host.plans()
     set_max_num_seqs(host.project, 4)
     assert host.project.deploy().proved
     assert len(host.plans()) == len(set(first) | set(host.plans())) == 2
-    assert host.healed().healed.startswith("restarted (run ")
-    assert server_command(host.project)[server_command(host.project).index("--max-num-seqs") + 1] == "4"
+    assert host.heal().healed.startswith("restarted (run ")
+    assert running_max_num_seqs(host.project) == "4"
     assert host.project.run("rollback", "--host", "sandbox").code == 0
     host.check()
-    assert host.healed().healed.startswith("restarted (run ")
-    assert server_command(host.project)[server_command(host.project).index("--max-num-seqs") + 1] == "8"
+    assert host.heal().healed.startswith("restarted (run ")
+    assert running_max_num_seqs(host.project) == "8"
 
 
-def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(host: HealingHost) -> None:
-    host.project.edit("hosts/groups.yml", "drain_s: 1", "drain_s: 2")
-    assert '"drain_s": 1' in host.plans()[0].read_text()
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("hosts/groups.yml", "drain_s: 1", "drain_s: 2"),
+        ("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is"),
+    ],
+    ids=["host variable", "included playbook part"],
+)
+def test_a_deploy_that_changes_only_the_restart_renews_its_plan(
+    host: HealingHost, file: str, before: str, after: str
+) -> None:
+    def plan_text() -> str:
+        return host.plans()[0].read_text().replace('"drain_s"', "drain_s")
+
+    host.project.edit(file, before, after)
+    assert before in plan_text()
     result = host.project.deploy()
     assert (result.code, result.recap["changed"]) == (0, 0)
-    assert '"drain_s": 2' in host.plans()[0].read_text()
-    host.project.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
+    assert after in plan_text()
 
 
-def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: HealingHost) -> None:
-    host.project.edit("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is")
-    assert "Measure throughput" in host.plans()[0].read_text()
-    assert host.project.deploy().recap["changed"] == 0
-    assert "Measure how fast it is" in host.plans()[0].read_text()
-
-
-def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_verified(
+def test_install_stores_the_plan_and_warns_if_the_recipe_differs_from_the_verified_one(
     host: HealingHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of `health.install` but its timer, which the sandbox has none of (tests/bed/test_health.py has one)."""
+    """Everything that `health.install` does except its timer, which tests/bed/test_health.py covers."""
     monkeypatch.chdir(host.project.root)
     before = {path: path.read_text() for path in host.plans()}
     host.state.write("health-settings", {"heal": "restart"})
@@ -168,7 +161,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
     assert host.plans() == []
 
 
-def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: HealingHost) -> None:
+def test_a_failed_deploy_keeps_the_plan_of_the_serving_server(host: HealingHost) -> None:
     before = [path.read_text() for path in host.plans()]
     host.project.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     set_max_num_seqs(host.project, 2)
@@ -176,24 +169,24 @@ def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: HealingHost) -
     assert [path.read_text() for path in host.plans()] == before
 
 
-def test_when_the_first_start_fails_it_is_started_once_more(host: HealingHost) -> None:
+def test_a_failed_restart_is_tried_once_more(host: HealingHost) -> None:
     broken_task = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
     host.project.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken_task)
     assert host.project.deploy().recap["changed"] == 0
     before = host.container()
-    record = host.healed()
+    record = host.heal()
     assert record.state == "ok"
     assert "the restart failed (run " in record.healed and "broken Restarted once more; it is serving." in record.healed
     assert host.container()[0] == before[0] and host.container()[2] == "unless-stopped"
     assert host.project.serving()
 
 
-def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing(host: HealingHost) -> None:
+def test_nothing_is_restarted_without_a_plan_of_this_version(host: HealingHost) -> None:
     before = host.container()
     path = host.plans()[0]
     original = path.read_text()
     path.write_text(json.dumps({**json.loads(original), "runtime": "another"}))
-    assert "another version of sparkwright" in host.healed().healed
+    assert "another version of sparkwright" in host.heal().healed
     path.unlink()
     control.set_fault(host.project.sandbox, "wedge")
     record = host.check()
@@ -202,17 +195,17 @@ def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing
     path.write_text(original)
 
 
-def test_what_is_not_the_last_good_state_is_not_restarted(host: HealingHost) -> None:
+def test_a_server_that_differs_from_the_last_good_state_is_not_restarted(host: HealingHost) -> None:
     before = host.container()
     good = host.state.read("verified") or {}
     other_command = [word.replace("0.6", "0.5") for word in good["spec"]["command"]]
     host.state.write("verified", {**good, "container_id": "f" * 64, "spec": {**good["spec"], "command": other_command}})
-    assert "not the last good state" in host.healed().healed
+    assert "not the last good state" in host.heal().healed
     assert host.container() == before
     host.state.write("verified", good)
 
 
-def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on(host: HealingHost) -> None:
+def test_an_invalid_restart_playbook_is_reported_and_the_deploy_continues(host: HealingHost) -> None:
     host.project.edit("playbooks/restart.yml", "wait_memory_released:", "wait_memory_relaesed:")
     result = host.project.run("deploy", "--host", "sandbox")
     assert result.code == 0, result.out + result.err

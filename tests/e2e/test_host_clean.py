@@ -1,4 +1,4 @@
-"""`host.clean` on the pretend Spark: listed first, refused beside a run, the server spared, and nothing left behind."""
+"""`host.clean` on a simulated Spark: lists first, is refused during a run, spares the server, and leaves nothing else."""
 
 import json
 from pathlib import Path
@@ -6,22 +6,21 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.runs import lock
-from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import SandboxProject
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 CLEAN = ("host.clean", "--host", "sandbox")
 
 
-def contents(home: Path) -> list[str]:
+def list_paths(home: Path) -> list[str]:
     return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
 
 
-def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(project: SandboxProject) -> None:
+def test_all_options_together_remove_everything_that_a_deploy_created(project: SandboxProject) -> None:
     project.docker()
     home = project.sandbox / "home"
     (home / "notes").write_text("mine")
-    before = contents(home)
+    before = list_paths(home)
     project.deployed()
     waiting = home / "models/qwen35-35b-hf/.cache/sparkwright"
     waiting.mkdir(parents=True)
@@ -35,30 +34,30 @@ def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(project: Sandb
     assert items["folder", str(home / ".local/state/sparkwright")]["kept"] == ""
     assert project.containers() == ["qwen35 running"]
 
-    unasked = project.run(*CLEAN, "--server", "--models", "--images")  # standard input is no terminal
-    assert (unasked.code, (home / ".local/state/sparkwright/verified.json").exists()) == (2, True), unasked.out
+    unconfirmed = project.run(*CLEAN, "--server", "--models", "--images")  # standard input is not a terminal
+    assert (unconfirmed.code, (project.state.path / "verified.json").exists()) == (2, True), unconfirmed.out
 
     cleaned = project.run(*CLEAN, "--server", "--models", "--images", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err
-    assert contents(home) == before
+    assert list_paths(home) == before
     assert project.containers() == []
     assert project.docker().api.images() == []
 
 
-def test_the_server_keeps_running_with_its_key_and_its_model(
+def test_by_default_the_server_keeps_running_with_its_key_and_model(
     project: SandboxProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_KEY", "a-key-of-this-test-only")
     project.edit(RECIPE, "(?m)^publish: loopback.*", "server_key: {env: SPARK_KEY}")
     project.deployed()
-    before = project.docker().api.inspect_container("qwen35")["Id"]
+    before = project.container()["Id"]
     home = project.sandbox / "home"
-    model = contents(home / "models")
+    model = list_paths(home / "models")
     result = project.run(*CLEAN, "--models", "--images", "--yes", "--json")
     assert result.code == 0, result.out + result.err
-    container = project.docker().api.inspect_container("qwen35")
+    container = project.container()
     assert (container["Id"], container["State"]["Running"]) == (before, True)
-    assert contents(home / "models") == model
+    assert list_paths(home / "models") == model
     compiled = home / ".local/share/sparkwright/compile-caches"
     leftovers = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
     assert [str(path) for path in leftovers] == [
@@ -71,22 +70,20 @@ def test_the_server_keeps_running_with_its_key_and_its_model(
     assert sorted(path.name for path in compiled.glob("*/*")) == ["frozen", "live"]
 
 
-def test_the_previous_server_goes_and_a_run_under_way_refuses_it(project: SandboxProject) -> None:
+def test_the_previous_server_is_removed_but_not_during_a_run(project: SandboxProject) -> None:
     project.deployed()
     api = project.docker().api
-    container = api.inspect_container("qwen35")
-    image, marks = container["Config"]["Image"], container["Config"]["Labels"]
-    api.create_container(image, name="qwen35-previous", command=["--model", "x"], labels=marks)
-    api.create_container(image, name="qwen35-interim", command=["--model", "x"])  # by hand, as its labels say
-    api.create_container(image, name="someone-elses", command=["--model", "x"])
-    state = StateFolder.in_home(project.sandbox / "home")
-    with lock.acquire(state, lock.LockOwner("deploy", "alice@project", "run-a", 1, 1.0), host="sandbox"):
+    config = project.container()["Config"]
+    api.create_container(config["Image"], name="qwen35-previous", command=["--model", "x"], labels=config["Labels"])
+    for name in ("qwen35-interim", "someone-elses"):  # created by hand, without labels
+        api.create_container(config["Image"], name=name, command=["--model", "x"])
+    with lock.acquire(project.state, lock.LockOwner("deploy", "alice@project", "run-a", 1, 1.0), host="sandbox"):
         refused = project.run(*CLEAN, "--yes")
         assert (refused.code, "deploy by alice@project" in refused.err) == (5, True), refused.out + refused.err
     others = ["qwen35-interim created", "someone-elses created"]
     assert project.containers() == sorted(["qwen35 running", "qwen35-previous created", *others])
-    assert (state.path / "verified.json").exists()
+    assert (project.state.path / "verified.json").exists()
     assert project.run(*CLEAN, "--yes").code == 0
     assert project.containers() == sorted(["qwen35 running", *others])
-    assert not state.path.exists()
-    assert project.deploy().code in (0, 4)  # and it is taken up again
+    assert not project.state.path.exists()
+    assert project.deploy().code in (0, 4)

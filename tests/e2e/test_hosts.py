@@ -7,7 +7,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from tests.e2e.conftest import SandboxProject
 
 
-def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(project: SandboxProject) -> None:
+def test_a_serving_host_has_a_row_with_its_server_and_nothing_missing(project: SandboxProject) -> None:
     project.deployed()
     result = project.run("hosts.check", "--host", "sandbox", "--json")
     row = json.loads(result.out)
@@ -19,7 +19,7 @@ def test_a_host_that_serves_is_a_row_with_its_server_and_nothing_missing(project
     assert f"qwen35:{project.port}" in output and output.rstrip().endswith("nothing")
 
 
-def test_what_is_missing_is_exit_code_1_and_names_what_says_more(project: SandboxProject) -> None:
+def test_a_missing_requirement_is_named_with_exit_code_1(project: SandboxProject) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -30,12 +30,9 @@ def test_what_is_missing_is_exit_code_1_and_names_what_says_more(project: Sandbo
     assert "port: port" in output
 
 
-def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(project: SandboxProject) -> None:
-    command = (
-        "hosts.add", "spark2", "--address", "ops@10.0.0.7", "--groups", "lab,night", "--recipe", "llama-3.1-8b",
-        "--offline",
-    )  # fmt: skip
-    result = project.run(*command)
+def test_a_host_is_added_with_a_new_group_and_an_invalid_one_changes_nothing(project: SandboxProject) -> None:
+    address = ("--address", "ops@10.0.0.7", "--groups", "lab,night")
+    result = project.run("hosts.add", "spark2", *address, "--recipe", "llama-3.1-8b", "--offline")
     assert result.code == 0 and "sparkwright doctor --host spark2" in result.out, result.err
     inventory = Inventory.load(project.root)
     assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"

@@ -1,4 +1,4 @@
-"""`swap`: a second server takes the requests of the only one of its model while that is replaced, on a simulated Spark."""
+"""`swap`: an interim server answers requests while the only server of a model is replaced, on a simulated Spark."""
 
 import json
 import re
@@ -8,13 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from sparkwright.health.settings import Settings
-from sparkwright.host.machine import Machine
-from sparkwright.host.runs.context import RunContext
-from sparkwright.host.state import StateFolder
-from sparkwright.runner.health_check import build_check
 from sparkwright.sandbox import control
 from tests.e2e.alone import CONTAINER, INTERIM, MODEL, SingleServer, single_server
 from tests.e2e.conftest import CommandResult
+from tests.e2e.health_checks import run_check
 from tests.gateway.steady import SteadyClients
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -30,12 +27,11 @@ def single() -> Iterator[SingleServer]:
 
 @pytest.fixture
 def alone(single: SingleServer) -> Iterator[SingleServer]:
-    """It serves; what a test changed of the files is undone afterwards, and the server is as it was."""
-    yield single
-    for path, text in single.books.items():
-        path.write_text(text)
-    single.group()
-    single.changed()
+    """A serving server. The files are restored and the server is replaced after each test."""
+    with single.project.restored_files():
+        yield single
+    single.write_group()
+    single.change_recipe()
     assert (result := single.deploy()).code in (0, 4), result.out[-3000:] + result.err
     assert single.containers() == {CONTAINER: "running"}
     assert single.servers() == {"sandbox": "up"}
@@ -43,7 +39,7 @@ def alone(single: SingleServer) -> Iterator[SingleServer]:
 
 def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> None:
     before = alone.id()
-    alone.changed()
+    alone.change_recipe()
     steady = SteadyClients(alone.port, MODEL)
     with steady.running():
         steady.wait_for_answers(20)
@@ -54,32 +50,31 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> No
     assert not steady.wrong
     assert alone.id() != before
     plays = [event["play"] for event in result.events() if event["event"] == "play_started"]
-    assert plays == ["Deploy", "Deploy the gateway"], "also where the requests kept the throughput from being judged"
-    assert alone.containers() == {CONTAINER: "running"}, "on its own port again, with the interim server gone"
-    assert not (alone.state / "interim.json").exists()
+    assert plays == ["Deploy", "Deploy the gateway"], "also if the throughput could not be measured under load"
+    assert alone.containers() == {CONTAINER: "running"}
+    assert not (alone.project.state.path / "interim.json").exists()
 
 
-def test_a_plan_says_that_the_interim_server_answers_meanwhile(alone: SingleServer) -> None:
-    alone.changed()
+def test_a_plan_names_the_interim_server_or_the_downtime(alone: SingleServer) -> None:
+    alone.change_recipe()
     result = alone.project.run("plan", "--host", "sandbox", "--json")
     assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
-    alone.group(swap="in_place")
+    alone.write_group(swap="in_place")
     assert "server down for" in alone.project.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
 
 
-def test_a_server_that_had_an_interim_one_is_known_by_what_it_holds_itself(alone: SingleServer) -> None:
-    """After the next stop its memory is waited for; and the caches are the server's, whoever of both used them last."""
-    alone.changed()
+def test_memory_and_caches_are_the_servers_after_an_interim_server(alone: SingleServer) -> None:
+    alone.change_recipe()
     assert interim_took_over(alone.deploy())
-    alone.group(swap="in_place")
-    alone.changed()
+    alone.write_group(swap="in_place")
+    alone.change_recipe()
     result = alone.deploy()
     assert result.task("Wait for its memory to be released")["data"]["back"] is True
     rows = alone.project.run("caches.list", "--host", "sandbox", "--json").out
     assert CONTAINER in rows and INTERIM not in rows
 
 
-def test_a_deploy_with_nothing_to_do_starts_no_other_server(alone: SingleServer) -> None:
+def test_an_unchanged_deploy_starts_no_interim_server(alone: SingleServer) -> None:
     before = alone.id()
     result = alone.deploy()
     assert (result.code, result.recap["changed"]) == (0, 0), result.out[-3000:]
@@ -98,46 +93,38 @@ def test_a_restart_of_the_only_server_fails_no_request(alone: SingleServer) -> N
     assert not steady.wrong
 
 
-def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alone: SingleServer) -> None:
-    """Replaced in place, the running one would have been stopped for it."""
-    before, since = alone.id(), alone.project.docker().api.inspect_container(CONTAINER)["State"]["StartedAt"]
-    alone.changed()
-    assert alone.project.run("sandbox.fault", "oom").code == 0
+def test_an_interim_server_that_fails_to_start_leaves_the_running_server_untouched(alone: SingleServer) -> None:
+    before = alone.project.container(CONTAINER)
+    alone.change_recipe()
     steady = SteadyClients(alone.port, MODEL)
-    try:
-        with steady.running():
-            steady.wait_for_answers(10)
-            result = alone.deploy()
-            steady.wait_for_answers(10)
-    finally:
-        alone.project.run("sandbox.fault", "none")
+    with alone.project.fault("oom"), steady.running():
+        steady.wait_for_answers(10)
+        result = alone.deploy()
+        steady.wait_for_answers(10)
     assert result.code == 1, result.out[-3000:]
     assert f"next to {CONTAINER}, which was not touched and is still serving" in result.out
     assert not steady.wrong
-    now = alone.project.docker().api.inspect_container(CONTAINER)
-    assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
+    now = alone.project.container(CONTAINER)
+    assert (now["Id"], now["State"]["StartedAt"]) == (before["Id"], before["State"]["StartedAt"])
     assert alone.containers() == {CONTAINER: "running"}
-    marker = alone.project.root / "kept"
-    assert alone.project.run("incident", "--host", "sandbox", "--to", str(marker)).code == 0
-    assert "Free memory on device" in (marker / "container.log").read_text()
+    folder = alone.project.root / "incident"
+    assert alone.project.run("incident", "--host", "sandbox", "--to", str(folder)).code == 0
+    assert "Free memory on device" in (folder / "container.log").read_text()
 
 
-def test_an_interim_server_that_would_take_the_host_down_is_stopped_in_time(alone: SingleServer) -> None:
+def test_the_guard_stops_an_interim_server_that_exhausts_memory(alone: SingleServer) -> None:
     before = alone.id()
-    alone.changed()
-    control.set_fault(alone.project.sandbox, "overshoot")
-    try:
+    alone.change_recipe()
+    with alone.project.fault("overshoot"):
         result = alone.deploy()
-    finally:
-        control.set_fault(alone.project.sandbox, None)
     assert result.code == 1, result.out[-3000:]
     assert "was stopped to save the host" in result.out
     assert not control.is_lost(alone.project.sandbox)
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
 
-def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone: SingleServer) -> None:
-    alone.changed()
+def test_a_slow_server_is_rolled_back_without_leaving_an_interim_server(alone: SingleServer) -> None:
+    alone.change_recipe()
     text = alone.recipe.read_text()
     alone.recipe.write_text(
         re.sub(r"(?m)^(expect:.*)$", r"\1\n  tok_per_s: 9000", re.sub(r"\n  tok_per_s: .*", "", text))
@@ -151,9 +138,11 @@ def test_one_that_is_too_slow_is_rolled_back_and_leaves_no_interim_server(alone:
 
 
 @pytest.mark.parametrize("swap", ["auto", "beside"])
-def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: SingleServer, swap: str) -> None:
-    alone.group(swap=swap, reserve_gib=95)
-    alone.changed()
+def test_without_memory_for_an_interim_server_auto_replaces_in_place_and_beside_refuses(
+    alone: SingleServer, swap: str
+) -> None:
+    alone.write_group(swap=swap, reserve_gib=95)
+    alone.change_recipe()
     before = alone.id()
     result = alone.deploy()
     if swap == "auto":
@@ -166,15 +155,15 @@ def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: SingleS
         assert alone.id() == before and alone.containers() == {CONTAINER: "running"}
 
 
-def test_in_place_is_in_place(alone: SingleServer) -> None:
-    alone.group(swap="in_place")
-    alone.changed()
+def test_in_place_starts_no_interim_server(alone: SingleServer) -> None:
+    alone.write_group(swap="in_place")
+    alone.change_recipe()
     result = alone.deploy()
     assert result.code in (0, 4), result.out[-3000:]
     assert "interim" not in result.task("Start the server")["msg"] and result.task(FIT_CHECK)["status"] == "skipped"
 
 
-def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: SingleServer) -> None:
+def test_beside_without_a_gateway_is_refused(alone: SingleServer) -> None:
     text = json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "vars": {"swap": "beside"}}}, indent=1)
     (alone.project.root / "hosts/groups.yml").write_text(text)
     result = alone.project.run("deploy", "--host", "sandbox")
@@ -184,28 +173,21 @@ def test_without_a_gateway_there_is_nobody_to_send_it_requests(alone: SingleServ
 
 
 @pytest.mark.parametrize("task", ["Send requests to interim server", "Stop previous server, keep it for rollback"])
-def test_a_health_check_removes_what_a_killed_run_left(alone: SingleServer, task: str) -> None:
-    """With no laptop: the verified server was not stopped yet, and is well."""
+def test_a_health_check_removes_the_interim_server_of_a_killed_run(alone: SingleServer, task: str) -> None:
+    """The verified server was not stopped yet."""
     deploy_killed_before(alone, task)
-    new = {f"{CONTAINER}-replacement": "created"}  # never started; the next deploy removes it
+    new = {f"{CONTAINER}-replacement": "created"}  # the next deploy removes it
     assert alone.containers() == {CONTAINER: "running", INTERIM: "running"} | new
-    extra = alone.project.docker().api.inspect_container(INTERIM)
-    assert extra["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot ends it"
-    machine = Machine.from_environment(control.up(alone.project.sandbox))
-    notes = list[str]()
-    context = RunContext(
-        machine, StateFolder.in_home(machine.home), "run-1", lambda value: notes.append(value.get("text", ""))
-    )
-    build_check(context, Settings(host="sandbox"), scheduled=True).run()
+    interim = alone.project.container(INTERIM)
+    assert interim["HostConfig"]["RestartPolicy"]["Name"] == "no", "a reboot must end it"
+    notes: list[str] = []
+    run_check(alone.project.sandbox, Settings(host="sandbox"), notes=notes)
     assert f"{INTERIM} removed." in notes
     assert alone.containers() == {CONTAINER: "running"} | new
     assert alone.servers() == {"sandbox": "up"}
 
 
-def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_until_the_next_one(
-    alone: SingleServer,
-) -> None:
-    """The server is stopped: only the other one answers, and no request fails."""
+def test_after_a_killed_run_the_interim_server_serves_until_the_next_deploy(alone: SingleServer) -> None:
     steady = SteadyClients(alone.port, MODEL)
     with steady.running():
         steady.wait_for_answers(10)
@@ -221,15 +203,14 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
 
 
 def interim_took_over(result: CommandResult) -> bool:
-    """Return True if the gateway sent the requests to an interim server meanwhile."""
     return str(result.task("Send requests to interim server")["msg"]) == "receives requests from box"
 
 
-def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alone: SingleServer) -> None:
-    alone.changed()
+def test_if_the_previous_server_fails_too_the_interim_server_stays(alone: SingleServer) -> None:
+    alone.change_recipe()
     for task, reason in (
         ("Wait until it is ready", "the new one is broken."),
-        ("Start previous server", "and the old one."),
+        ("Start previous server", "and the old."),
     ):
         alone.project.before(task, f"{{name: Break, fail: {{msg: {reason}}}}}")
     result = alone.deploy()
@@ -239,11 +220,8 @@ def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alon
 
 
 def deploy_killed_before(alone: SingleServer, task: str) -> None:
-    """A deploy whose runner is killed before this task."""
-    alone.changed()
-    alone.project.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
-    try:
+    """Deploy, and kill the runner before this task."""
+    alone.change_recipe()
+    with alone.project.restored_files():
+        alone.project.before(task, "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
         alone.deploy()
-    finally:
-        for path, text in alone.books.items():
-            path.write_text(text)

@@ -1,4 +1,4 @@
-"""A deploy is linted before the host is touched, and again beside the image, which says its version and its options."""
+"""A deploy checks its recipe before it changes the host, and again with the version and options that the image reports."""
 
 import json
 
@@ -9,7 +9,11 @@ from tests.e2e.conftest import SandboxProject
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
-def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(project: SandboxProject) -> None:
+def find_line(project: SandboxProject, text: str) -> int:
+    return (project.root / RECIPE).read_text().splitlines().index(text) + 1
+
+
+def test_a_lint_error_stops_a_deploy_before_the_image_is_pulled(project: SandboxProject) -> None:
     project.edit(RECIPE, "when_impossible: report", "when_impossible: refuse")
     result = project.run("deploy", "--host", "sandbox")
     assert result.code == 5
@@ -21,8 +25,9 @@ def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(pro
 
 
 def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(project: SandboxProject) -> None:
-    """Of a build between two releases, whose options only the image knows."""
-    project.edit(RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly")
+    project.edit(
+        RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly"
+    )  # not a release: only the image lists options
     project.deployed()
     before = project.serving()
     project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
@@ -32,7 +37,7 @@ def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serve
     assert project.serving() == before
 
 
-def test_the_engines_version_is_written_into_the_lock_and_read_from_there(project: SandboxProject) -> None:
+def test_the_lock_records_the_engines_version_for_the_next_deploy(project: SandboxProject) -> None:
     project.deployed()
     lock = yaml.safe_load((project.root / ".sandbox/spark.lock").read_text())
     (image,) = lock["images"].values()
@@ -43,34 +48,33 @@ def test_the_engines_version_is_written_into_the_lock_and_read_from_there(projec
     assert "changed=0" in second_run.out and "reading the image" not in second_run.out
 
 
-def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(project: SandboxProject) -> None:
+def test_lint_reports_findings_with_lines_and_explain_describes_the_rule(project: SandboxProject) -> None:
     project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  swap-space: 4")
     result = project.run("lint", "--recipe", "qwen3.5-35b", "--engine-version", "0.32.0", "--json")
     assert result.code == 1
     findings = {finding["rule"]: finding for finding in json.loads(result.out)["recipes"][0]["findings"]}
-    line = (project.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
-    assert findings["unknown-flag"]["where"] == f"{RECIPE}:{line}"
-    message = project.run("explain", "unknown-flag")
-    assert message.code == 0 and "swap-space: 4" in message.out
+    assert findings["unknown-flag"]["where"] == f"{RECIPE}:{find_line(project, '  swap-space: 4')}"
+    explained = project.run("explain", "unknown-flag")
+    assert explained.code == 0 and "swap-space: 4" in explained.out
     assert "Did you mean `unknown-flag`?" in project.run("explain", "unknown-flags").err
 
 
-def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(project: SandboxProject) -> None:
+def test_an_invalid_value_stops_plan_and_deploy(project: SandboxProject) -> None:
     project.edit(RECIPE, "  max-num-seqs: 8", "  max_num_seqs: -3")
-    line = (project.root / RECIPE).read_text().splitlines().index("  max_num_seqs: -3") + 1
+    line = find_line(project, "  max_num_seqs: -3")
     for verb in ("plan", "deploy"):
         result = project.run(verb, "--host", "sandbox")
         assert result.code == 5 and f"{RECIPE}:{line}: max-num-seqs must be at least 1, got -3" in result.out
     assert project.containers() == []
 
 
-def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(project: SandboxProject) -> None:
+def test_the_lock_records_the_images_options_to_check_values(project: SandboxProject) -> None:
     project.edit(RECIPE, "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
     project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
     doubted = project.run("plan", "--host", "sandbox")
     assert doubted.code == 2 and "dtype must be one of auto," in doubted.out and "may refuse to start" in doubted.out
     refused = project.run("deploy", "--host", "sandbox")
-    assert refused.code == 1 and "refuses to start" in refused.out, "the image says so itself, before the swap"
+    assert refused.code == 1 and "refuses to start" in refused.out, "the image refuses it before the swap"
     assert project.containers() == []
     (image,) = yaml.safe_load((project.root / ".sandbox/spark.lock").read_text())["images"].values()
     assert image["options"]["differ"]["prefix-match-unit"] is None
@@ -78,7 +82,7 @@ def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(project: S
     assert planned.code == 5 and "Write dtype: bfloat16." in planned.out
 
 
-def test_an_engine_newer_than_the_tables_is_told_once_in_a_plan(project: SandboxProject) -> None:
+def test_a_plan_warns_once_of_an_engine_newer_than_the_tables(project: SandboxProject) -> None:
     project.deployed()
     lock = project.root / ".sandbox/spark.lock"
     lock.write_text(lock.read_text().replace("engine_version: 0.32.0", "engine_version: 0.99.0"))
@@ -86,16 +90,16 @@ def test_an_engine_newer_than_the_tables_is_told_once_in_a_plan(project: Sandbox
     assert planned.out.count("vLLM 0.99.0 is newer than 0.33.0") == 1, planned.out
 
 
-def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_ports(project: SandboxProject) -> None:
+def test_an_unreachable_container_port_stops_a_deploy(project: SandboxProject) -> None:
     project.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
-    outcome = project.run("deploy", "--host", "sandbox")
-    line = (project.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
-    result = "the server listens on port 8000 in its container, but the first published port maps to 9000."
-    assert outcome.code == 5 and f"{RECIPE}:{line}: {result}" in outcome.out
+    result = project.run("deploy", "--host", "sandbox")
+    line = find_line(project, '  ports: ["8000:9000"]')
+    message = "the server listens on port 8000 in its container, but the first published port maps to 9000."
+    assert result.code == 5 and f"{RECIPE}:{line}: {message}" in result.out
     assert project.containers() == []
 
 
-def test_lint_reads_what_the_sandbox_pinned_and_says_so(project: SandboxProject) -> None:
+def test_lint_uses_and_mentions_the_sandboxs_lock(project: SandboxProject) -> None:
     before = project.run("lint", "--recipe", "qwen3.5-35b")
     assert "engine version unknown (not pinned yet)" in before.out and "sandbox" not in before.out
     deployed = project.run("deploy", "--host", "sandbox")
@@ -108,7 +112,7 @@ def test_lint_reads_what_the_sandbox_pinned_and_says_so(project: SandboxProject)
     assert exported.code == 5 and "The sandbox's pins do not come from a real registry." in exported.err
 
 
-def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_linted(project: SandboxProject) -> None:
+def test_an_unreadable_recipe_is_named_and_the_others_are_linted(project: SandboxProject) -> None:
     (project.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
     result = project.run("lint")
     assert result.code == 5

@@ -1,11 +1,11 @@
-"""`logs --host`: what the engine that runs says of itself, and its log."""
+"""`logs --host`: the state of the running engine, and its log."""
 
 import json
 
 from tests.e2e.conftest import SandboxProject
 
 
-def test_logs_tells_the_state_of_the_running_engine_and_its_words(project: SandboxProject) -> None:
+def test_logs_shows_the_state_and_the_last_lines_of_the_running_engine(project: SandboxProject) -> None:
     without_server = project.run("logs", "--host", "sandbox", "--state", "--json")
     assert without_server.code == 4
     assert json.loads(without_server.out)["error"] == "there is no container qwen35."
@@ -21,7 +21,7 @@ def test_logs_tells_the_state_of_the_running_engine_and_its_words(project: Sandb
     assert (text.code, len(text.out.splitlines())) == (0, 3)
 
 
-def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_recipe_lets_it_pass(
+def test_an_expectation_missing_in_the_log_fails_the_deploy_unless_the_recipe_allows_it(
     project: SandboxProject,
 ) -> None:
     project.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", 'expect:\n  log: ["NET/IB"]\n')
@@ -34,11 +34,10 @@ def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_r
     assert "a line matches 'NET/IB': not found" in passed.task("Check the engine log")["msg"]
 
 
-def test_every_host_gets_its_object_and_the_worst_its_exit_code(project: SandboxProject) -> None:
+def test_each_host_has_an_object_and_the_worst_sets_the_exit_code(project: SandboxProject) -> None:
     (project.root / "hosts/far.yml").write_text("address: 127.0.0.1\nport: 9\nrecipe: qwen3.5-35b\n")
     result = project.run("logs", "--host", "far,sandbox", "--state", "--json")
     by_host = {item["host"]: item for item in map(json.loads, result.out.splitlines())}
-    assert result.code == 3
-    assert set(by_host) == {"far", "sandbox"}
+    assert (result.code, set(by_host)) == (3, {"far", "sandbox"})
     assert (by_host["far"]["version"], by_host["far"]["evidence"]) == (None, {})
     assert "127.0.0.1" in by_host["far"]["error"] or "far" in by_host["far"]["error"]

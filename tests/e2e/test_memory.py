@@ -1,4 +1,4 @@
-"""The memory of a start, told by the real commands on the sandbox: its budget, what was learned of it, and the promised load."""
+"""The memory of a server on the sandbox: its budget, its measurements, and the promised load."""
 
 import json
 from collections.abc import Iterator
@@ -21,8 +21,7 @@ FIT_CHECK = "Check that it fits in memory"
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[tuple[SandboxProject, CommandResult]]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with sandbox_project() as project:
         project.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
         result = project.deploy()
         assert result.proved, result.out[-3000:]
@@ -43,17 +42,15 @@ def host_side_row(budget: dict[str, Any]) -> dict[str, Any]:
     return next(row for row in budget["rows"] if row["name"] == "host's side")
 
 
-def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(
+def test_a_first_deploy_assumes_host_memory_and_the_next_plan_uses_the_measurement(
     served: SandboxProject, first_deploy: CommandResult
 ) -> None:
     assumed = host_side_row(first_deploy.task(FIT_CHECK)["data"]["budget"])
     assert assumed["assumed"] and assumed["size_bytes"] == 7 * 2**30
-    served.edit(RECIPE, "max-num-seqs: 8", "max-num-seqs: 4")
-    try:
+    with served.restored_files():
+        served.edit(RECIPE, "max-num-seqs: 8", "max-num-seqs: 4")
         plan = served.run("plan", "--host", "sandbox", "--json")
         result = served.run("plan", "--host", "sandbox")
-    finally:
-        served.edit(RECIPE, "max-num-seqs: 4", "max-num-seqs: 8")
     budget = plan.task(FIT_CHECK)["data"]["budget"]
     known = host_side_row(budget)
     assert not known["assumed"] and "other arguments of this image" in known["source"]
@@ -63,9 +60,8 @@ def test_a_first_deploy_assumes_the_hosts_side_and_the_next_plan_knows_it(
     assert all(any(row.strip() in line for line in result.out.splitlines()) for row in table[1:-1]), result.out
 
 
-def test_history_and_doctor_tell_what_was_measured(served: SandboxProject) -> None:
-    result = served.run("history", "--host", "sandbox", "--json")
-    memory = result.events()[0]["memory"]
+def test_history_and_doctor_show_the_measured_memory(served: SandboxProject) -> None:
+    memory = served.history()[0]["memory"]
     assert memory["host_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02) and memory["cold"]
     assert memory["lowest_bytes"] <= memory["after_bytes"] < memory["before_bytes"]
     text = served.run("history", "--host", "sandbox").out
@@ -76,52 +72,42 @@ def test_history_and_doctor_tell_what_was_measured(served: SandboxProject) -> No
     assert not host_side_row(doctor["budget"])["assumed"]
 
 
-def test_the_promised_load_is_proved_once_for_the_same_server(
-    served: SandboxProject, first_deploy: CommandResult
-) -> None:
+def test_the_promised_load_is_proved_once_per_server(served: SandboxProject, first_deploy: CommandResult) -> None:
     proof = first_deploy.task("Prove the promised load")["data"]
-    assert [(rung["context"], rung["streams"]) for rung in proof["rungs"]] == [
-        *((256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2))
-    ]
+    expected = [(256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2)]
+    assert [(rung["context"], rung["streams"]) for rung in proof["rungs"]] == expected
     assert all(rung["lowest_bytes"] > 0 and rung["ttft_s"] is not None for rung in proof["rungs"])
     second_run = served.run("restart", "--host", "sandbox", "--json")
     assert second_run.proved, second_run.out[-2000:]
     assert second_run.task("Prove the promised load")["data"]["kept"]
 
 
-def test_what_cannot_fit_names_the_largest_share_and_touches_nothing(served: SandboxProject) -> None:
-    served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
-    try:
-        result = served.run("deploy", "--host", "sandbox", "--json")
-    finally:
-        served.edit(RECIPE, "utilization: 0.95", "utilization: 0.85")
+def test_a_share_too_large_is_refused_with_the_largest_that_fits(served: SandboxProject) -> None:
+    with served.restored_files():
+        served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
+        result = served.deploy()
     assert result.code == 5
-    failed = result.task(FIT_CHECK)
-    assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in failed["fix"].lower()
+    fix = result.task(FIT_CHECK)["fix"].lower()
+    assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in fix
     assert served.run("status", "--host", "sandbox", "--json").events()[0]["state"] == "up"
 
 
 @pytest.mark.parametrize(
-    ("load", "sentence"),
+    ("load", "message"),
     [
         ("{context: 200k}", "`expect.load.context` 200000 is longer than the server's context of 131072 tokens."),
         ("{context: lots}", "expect.load.context"),
         ("{context: 1000, streams: 0}", "expect.load.streams"),
     ],
 )
-def test_a_promise_that_no_memory_can_keep_is_refused_with_its_line(
-    served: SandboxProject, load: str, sentence: str
-) -> None:
-    text = (served.root / RECIPE).read_text()
-    (served.root / RECIPE).write_text(text.replace("load: {context: 2048, streams: 2}", f"load: {load}"))
-    try:
+def test_an_impossible_load_is_refused_with_its_line(served: SandboxProject, load: str, message: str) -> None:
+    with served.restored_files():
+        served.edit(RECIPE, "load: {context: 2048, streams: 2}", f"load: {load}")
         result = served.run("plan", "--host", "sandbox")
-    finally:
-        (served.root / RECIPE).write_text(text)
-    assert result.code == 5 and sentence in result.out + result.err and f"{RECIPE}:" in result.out + result.err
+    assert result.code == 5 and message in result.out + result.err and f"{RECIPE}:" in result.out + result.err
 
 
-def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_depth(served: SandboxProject) -> None:
+def test_bench_context_reports_rate_ttft_and_memory_against_depth(served: SandboxProject) -> None:
     command = ("--depth", "4096", "--streams", "2", "--output-tokens", "8", "--name", "ladder")
     result = served.run("bench.context", "--host", "sandbox", *command)
     assert result.code == 0, result.out + result.err
@@ -136,15 +122,14 @@ def test_the_ladder_of_a_context_has_a_page_with_rate_ttft_and_memory_against_de
     assert second_run.code == 5 and "does not fit a context of 131072" in second_run.out, second_run.out
 
 
-def test_the_guard_stops_a_server_that_a_long_prompt_makes_grow_and_it_serves_again(served: SandboxProject) -> None:
-    """An engine that takes the memory while it serves is killed before the simulated host is lost, and started as it was."""
+def test_the_guard_stops_a_server_that_leaks_during_a_measurement_and_it_is_restarted(served: SandboxProject) -> None:
     before = served.serving()
     command = ("--depth", "120000", "--repeat", "9", "--name", "grows")
     try:
         with served.start("bench.context", "--host", "sandbox", *command) as bench:
             wait_until(lambda: guard_header(served).get("what") == "serving", "the guard of the measurement")
             control.set_fault(served.sandbox, "leak")
-            wait_until(lambda: served.containers() == ["qwen35 exited"], "the guard's act")
+            wait_until(lambda: served.containers() == ["qwen35 exited"], "the guard's action")
             control.set_fault(served.sandbox, None)
             out, err = bench.communicate(timeout=120)
     finally:

@@ -1,4 +1,4 @@
-"""A whole deploy by somebody whose umask is 000: nobody else may enter, read or write what it keeps."""
+"""A deploy with the umask 000: other users may not enter, read or write its state."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 
 from tests.e2e.conftest import SandboxProject
 
-#: a socket is closed by the folder it stands in; what is linked is judged where it stands
 FOLDER, FILE = 0o700, 0o600
 
 
 def find_open_paths(top: Path) -> list[str]:
-    """Return the paths that others may access."""
+    """Return the paths that other users may access. Sockets are protected by their folder, and links by their target."""
     open_paths = []
     for path in (top, *top.rglob("*")):
         status = path.lstat()
@@ -22,7 +21,7 @@ def find_open_paths(top: Path) -> list[str]:
     return open_paths
 
 
-def test_state_and_caches_are_closed_at_umask_000(project: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_and_caches_are_private_at_umask_000(project: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, state = project.root / "cache", project.sandbox / "home/.local/state/sparkwright"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     (cache / "sparkwright").mkdir(parents=True)
@@ -50,7 +49,7 @@ def test_state_and_caches_are_closed_at_umask_000(project: SandboxProject, monke
     assert writable == []
 
 
-def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(project: SandboxProject) -> None:
+def test_the_next_run_closes_files_that_an_earlier_version_left_open(project: SandboxProject) -> None:
     project.deploy("--tags", "image")
     state = project.sandbox / "home/.local/state/sparkwright"
     for path in (state, *state.rglob("*")):

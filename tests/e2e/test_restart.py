@@ -1,60 +1,52 @@
-"""Restarts, roll backs and what is remembered of them, as a user types them."""
+"""Restarts, rollbacks, their history, and what happens to Ollama, clients and other runs meanwhile."""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import CommandResult, SandboxProject
+from tests.e2e.conftest import CommandResult, SandboxProject, wait_for_line
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
+BREAK_TASK = "{name: Break, fail: {msg: broken}}"
 
 
 def set_max_num_seqs(project: SandboxProject, count: int) -> None:
     project.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {count}")
 
 
-def server_command(project: SandboxProject) -> list[str]:
-    """Return the server's command line."""
-    import docker
-
-    client = docker.DockerClient(base_url=control.up(project.sandbox)["DOCKER_HOST"])
-    return list(client.api.inspect_container("qwen35")["Config"]["Cmd"])
+def running_max_num_seqs(project: SandboxProject) -> str:
+    """Return --max-num-seqs of the server's command line."""
+    command = project.container()["Config"]["Cmd"]
+    return str(command[command.index("--max-num-seqs") + 1])
 
 
-def ollama_models(project: SandboxProject) -> list[str]:
+def list_ollama_models(project: SandboxProject) -> list[str]:
     url = f"http://{control.up(project.sandbox)['OLLAMA_HOST']}/api/ps"
     with urllib.request.urlopen(url, timeout=5) as answer:
         return [model["name"] for model in json.loads(answer.read())["models"]]
 
 
-def state(project: SandboxProject) -> StateFolder:
-    return StateFolder.in_home(project.sandbox / "home")
-
-
-def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(project: SandboxProject) -> None:
+def test_rollback_recreates_the_last_verified_server_after_its_container_was_removed(project: SandboxProject) -> None:
     project.deployed()
-    alone = project.run("rollback", "--host", "sandbox")
-    assert (alone.code, "no verified state older than" in alone.out) == (5, True), alone.out
+    refused = project.run("rollback", "--host", "sandbox")
+    assert (refused.code, "no verified state older than" in refused.out) == (5, True), refused.out
     set_max_num_seqs(project, 4)
     assert project.deploy().proved
     assert project.containers() == ["qwen35 running"]
     result = project.run("rollback", "--host", "sandbox", "--json")
     assert result.code == 0, result.out[-2000:]
-    assert server_command(project)[server_command(project).index("--max-num-seqs") + 1] == "8"
+    assert running_max_num_seqs(project) == "8"
     assert project.serving() and project.containers() == ["qwen35 running"]
-    rows = project.run("history", "--host", "sandbox", "--json").events()
+    rows = project.history()
     assert [row["what"] for row in rows] == ["rolled back", "verified", "verified"]
     assert rows[0]["measured"]["tok_per_s"] > 40 and rows[0]["commit"] and "@sha256:" in rows[0]["image"]
     changed = [(item["field"], item["before"], item["after"]) for item in rows[1]["changed"]]
@@ -62,19 +54,17 @@ def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone
     assert "by " in project.run("history", "--host", "sandbox").out
 
 
-def test_rollback_puts_an_option_back_that_the_last_good_state_did_not_ask_for(project: SandboxProject) -> None:
+def test_rollback_removes_an_option_that_the_previous_state_did_not_have(project: SandboxProject) -> None:
     project.deployed()
     project.edit(RECIPE, "  ipc: private", "  ipc: private\n  log_driver: json-file\n  log_options: {max-size: 1m}")
     assert project.deploy().proved
-    assert project.docker().api.inspect_container("qwen35")["HostConfig"]["LogConfig"]["Config"] == {"max-size": "1m"}
+    assert project.container()["HostConfig"]["LogConfig"]["Config"] == {"max-size": "1m"}
     result = project.run("rollback", "--host", "sandbox", "--json")
     assert result.proved, result.out[-2000:]
-    assert project.docker().api.inspect_container("qwen35")["HostConfig"]["LogConfig"]["Config"] == {}
+    assert project.container()["HostConfig"]["LogConfig"]["Config"] == {}
 
 
-def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_puts_back(
-    project: SandboxProject,
-) -> None:
+def test_no_rollback_keeps_the_failed_server_for_an_incident_until_rollback(project: SandboxProject) -> None:
     project.deployed()
     before = project.serving()
     project.run("sandbox.fault", "slow")
@@ -86,38 +76,25 @@ def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_
     fetched = project.run("incident", "--host", "sandbox")
     assert fetched.code == 0 and "misconfigured" in fetched.out
     folder = next((project.root / "incidents/sandbox").iterdir())
-    files = {path.name for path in folder.iterdir()}
-    assert files >= {
-        "container.log", "inspect.json", "meminfo", "dmesg.txt", "plan.json", "events.jsonl", "holders.txt",
-    }  # fmt: skip
+    names = "container.log inspect.json meminfo dmesg.txt plan.json events.jsonl holders.txt"
+    assert {path.name for path in folder.iterdir()} >= set(names.split())
     assert "Application startup complete" in (folder / "container.log").read_text()
-    assert (folder / "events.jsonl").read_text().rstrip().endswith("}")
-    assert '"recap"' in (folder / "events.jsonl").read_text().splitlines()[-1], "the events are whole"
+    last_event = (folder / "events.jsonl").read_text().splitlines()[-1]
+    assert '"recap"' in last_event and last_event.endswith("}")
     project.run("sandbox.fault", "none")
-    back = project.run("rollback", "--host", "sandbox")
-    assert back.code == 0, back.out
+    rolled_back = project.run("rollback", "--host", "sandbox")
+    assert rolled_back.code == 0, rolled_back.out
     assert project.serving() == before
     assert project.containers() == ["qwen35 running"]
 
 
-def test_what_will_not_fit_is_refused_with_a_table_before_the_old_server_stops(project: SandboxProject) -> None:
-    project.deployed()
-    before = project.serving()
-    project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.95")
-    result = project.run("deploy", "--host", "sandbox")
-    assert result.code == 5, result.out
-    assert "GiB needed" in result.out and "GPU's side" in result.out
-    assert "gpu-memory-utilization 0.95 of 119.7 GiB" in result.out
-    assert project.serving() == before
-
-
-def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(project: SandboxProject) -> None:
+def test_ollamas_models_are_loaded_again_after_a_deploy_if_they_fit(project: SandboxProject) -> None:
     project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     result = project.deploy()
     assert result.code == 0
     assert result.task("Reload Ollama's models if they fit")["data"]["loaded"] == ["qwen3:32b"]
-    assert ollama_models(project) == ["qwen3:32b"]
+    assert list_ollama_models(project) == ["qwen3:32b"]
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.85")
     result = project.deploy()
     assert result.code == 0
@@ -125,58 +102,47 @@ def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(pr
     assert project.serving()
 
 
-def test_ollama_gets_its_models_back_beside_the_old_server_too(project: SandboxProject) -> None:
+def test_ollamas_models_are_loaded_again_after_a_failed_deploy(project: SandboxProject) -> None:
     project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     project.deployed()
-    assert ollama_models(project) == ["qwen3:32b"]
+    assert list_ollama_models(project) == ["qwen3:32b"]
     before = project.serving()
     set_max_num_seqs(project, 4)
-    project.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
+    project.before("Measure throughput", BREAK_TASK)
     failed = project.deploy()
     assert failed.code == 1
     assert failed.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
-    assert (project.serving(), ollama_models(project)) == (before, ["qwen3:32b"])
+    assert (project.serving(), list_ollama_models(project)) == (before, ["qwen3:32b"])
 
 
-def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(project: SandboxProject) -> None:
+def test_a_host_may_keep_ollamas_models_until_they_are_unloaded_manually(project: SandboxProject) -> None:
     project.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     project.deployed()
-    assert ollama_models(project) == ["qwen3:32b"]
+    assert list_ollama_models(project) == ["qwen3:32b"]
     assert "qwen3:32b, 20.0 GiB" in project.run("ollama.ps", "--host", "sandbox").out
     assert project.run("ollama.unload", "--host", "sandbox").code == 0
-    assert ollama_models(project) == []
+    assert list_ollama_models(project) == []
     assert "no model loaded" in project.run("ollama.ps", "--host", "sandbox").out
 
 
-def open_stream(project: SandboxProject, tokens: int) -> Any:
-    """A request that is answered for a while."""
-    body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "go"}], "max_tokens": tokens}
-    data = json.dumps({**body, "stream": True, "ignore_eos": True}).encode()
-    url = f"http://127.0.0.1:{project.port}/v1/chat/completions"
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    answer = urllib.request.urlopen(request, timeout=60)
-    answer.readline()
-    return answer
-
-
-def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(project: SandboxProject) -> None:
+def test_a_restart_waits_for_requests_and_counts_those_that_it_aborts(project: SandboxProject) -> None:
     project.deployed()
-    running = open_stream(project, 100_000)
+    running = project.open_stream(100_000)
     plan = project.run("restart", "--host", "sandbox", "--json", "--check")
     assert "1 request running now" in plan.task("Drain requests")["msg"]
     assert "last start" in plan.task("Drain requests")["msg"]
     running.close()
-    short = open_stream(project, 60)
+    short = project.open_stream(60)
     text: list[bytes] = []
     reader = threading.Thread(target=lambda: text.append(short.read()))
     reader.start()
     result = project.run("restart", "--host", "sandbox", "--json")
     reader.join(timeout=30)
     assert result.code == 0 and result.task("Drain requests")["data"]["running"] == 0
-    assert text and b"[DONE]" in text[0], "it was answered to its end"
-    long = open_stream(project, 100_000)
+    assert text and b"[DONE]" in text[0], "the whole answer"
+    long = project.open_stream(100_000)
     project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
     result = project.run("restart", "--host", "sandbox", "--json")
     long.close()
@@ -189,194 +155,173 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     assert "`deploy` applies it" in refused.recap["msg"]
 
 
-def test_clients_that_come_back_at_once_do_not_undo_a_change(project: SandboxProject) -> None:
-    """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
+def test_a_deploy_under_load_keeps_the_new_server_without_a_throughput(project: SandboxProject) -> None:
     project.deployed()
     set_max_num_seqs(project, 4)
-    wait = f"touch {project.root}/reached; until [ -e {project.root}/open ]; do sleep 0.02; done"
-    project.before("Measure throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
-    result: list[CommandResult] = []
-    laptop = threading.Thread(target=lambda: result.append(project.deploy()))
-    laptop.start()
+    project.before("Measure throughput", f"{{name: Gate, command: {{argv: [sh, -c, '{wait_for_gate(project)}']}}}}")
+    laptop = project.start("deploy", "--host", "sandbox", "--json")
     wait_until((project.root / "reached").exists, "the gate")
-    busy = open_stream(project, 100_000)
-    (project.root / "open").touch()
-    laptop.join(timeout=60)
-    busy.close()
-    outcome = result[0]
-    assert outcome.code == 4, outcome.out[-2000:]
-    assert "other traffic: 1 request running or waiting" in outcome.recap["msg"]
-    assert server_command(project)[server_command(project).index("--max-num-seqs") + 1] == "4"
-    assert project.serving(), "with its restart policy"
-    assert project.run("history", "--host", "sandbox", "--json").events()[0]["measured"]["tok_per_s"] is None
+    with project.open_stream(100_000):
+        (project.root / "open").touch()
+        out, _ = laptop.communicate(timeout=60)
+    result = CommandResult(laptop.returncode, out, "")
+    assert result.code == 4, out[-2000:]
+    assert "other traffic: 1 request running or waiting" in result.recap["msg"]
+    assert running_max_num_seqs(project) == "4"
+    assert project.serving()
+    assert project.history()[0]["measured"]["tok_per_s"] is None
 
 
-def test_a_restart_that_does_not_come_up_is_tried_once_more(project: SandboxProject) -> None:
+def test_a_failed_restart_is_tried_once_more(project: SandboxProject) -> None:
     project.deployed()
     before = project.serving()
-    project.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
+    project.before("Measure throughput", BREAK_TASK)
     result = project.run("restart", "--host", "sandbox", "--json")
     assert (result.code, result.recap["msg"]) == (1, "broken Restarted once more; it is serving."), result.recap
     assert project.serving() == before
 
 
-#: what a plan shows must be what a deploy does: one field at a time
-DRIFTS = [
-    ("a flag", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3", "--max-num-seqs"),
-    ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm-size"),
-    ("a variable", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}", "env"),
-    ("ipc", RECIPE, r"  ipc: private", "  ipc: host", "ipc"),
-    ("the policy", RECIPE, r"  restart: unless-stopped", "  restart: always", "restart"),
-    ("a mount", RECIPE, r"  ipc: (\w+)", r"  ipc: \1\n  volumes: ['~/models:/all:ro']", "volumes"),
-    ("gpus", RECIPE, r"  gpus: all", r"  gpus: '1'", "gpus"),
-    ("a limit", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  ulimits: {memlock: '-1'}", "ulimits"),
-    ("a label", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  labels: {team: lab}", "labels"),
-    ("the port", "hosts/sandbox.yml", r"serve_port: \d+", "serve_port: ANOTHER", "ports"),
-    ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:latest", "image"),
+#: field of the plan, and the change of the recipe or host; each change begins with the result of the one before
+CHANGES = [
+    ("--max-num-seqs", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3"),
+    ("shm-size", RECIPE, r"shm_size: .*", "shm_size: 32gb"),
+    ("env", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}"),
+    ("ipc", RECIPE, r"  ipc: private", "  ipc: host"),
+    ("restart", RECIPE, r"  restart: unless-stopped", "  restart: always"),
+    ("volumes", RECIPE, r"  ipc: (\w+)", r"  ipc: \1\n  volumes: ['~/models:/all:ro']"),
+    ("gpus", RECIPE, r"  gpus: all", r"  gpus: '1'"),
+    ("ulimits", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  ulimits: {memlock: '-1'}"),
+    ("labels", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  labels: {team: lab}"),
+    ("ports", "hosts/sandbox.yml", r"serve_port: \d+", "serve_port: ANOTHER"),
+    ("image", RECIPE, r"image: .*", "image: vllm/vllm-openai:latest"),
 ]
+COMPARE, STOP = "Compare running container with recipe", "Stop previous server, keep it for rollback"
+#: shows a difference only after the start
+REMOVE = "Enable restart policy, remove previous container"
 
 
-def test_what_plan_says_is_what_deploy_does(project: SandboxProject) -> None:
+def list_changed_tasks(result: CommandResult) -> set[str]:
+    return {event["name"] for event in result.events() if event.get("status") == "changed"} - {REMOVE}
+
+
+def test_a_deploy_makes_exactly_the_changes_of_its_plan(project: SandboxProject) -> None:
     project.deployed()
-    clean = project.run("plan", "--host", "sandbox", "--json")
-    assert clean.code == 0
+    assert project.run("plan", "--host", "sandbox").code == 0
     port = next(item for item in iter(free_port, 0) if item != project.port)
-    for what, file, before, after, field in DRIFTS:
-        recipe = (project.root / file).read_text()
+    for field, file, before, after in CHANGES:
+        text = (project.root / file).read_text()
         project.edit(file, before, after.replace("ANOTHER", str(port)))
-        assert (project.root / file).read_text() != recipe, what
+        assert (project.root / file).read_text() != text, field
         plan = project.run("plan", "--host", "sandbox", "--json")
-        assert plan.code == 2, (what, plan.out[-1500:])
-        outcome = project.deploy()
-        assert outcome.code in (0, 4), (what, outcome.out[-1500:])  # 4: too busy here to measure
-        for task in ("Compare running container with recipe", "Stop previous server, keep it for rollback"):
-            assert plan.task(task)["diff"] == outcome.task(task)["diff"], (what, task)
-        result = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
-        result += plan.task("Enable restart policy, remove previous container")["diff"]
-        assert any(field in change["field"] for change in result), (what, result)
-        would = {event["name"] for event in plan.events() if event.get("status") == "changed"}
-        did = {event["name"] for event in outcome.events() if event.get("status") == "changed"}
-        late_tasks = {"Enable restart policy, remove previous container"}  # known after the start
-        assert would - late_tasks == did - late_tasks, what
-        drift = [change["field"] for change in plan.task("Compare running container with recipe")["diff"]]
-        assert len(drift) <= 1 or what == "the image", (what, drift)  # the deploy before left nothing to do
+        assert plan.code == 2, (field, plan.out[-1500:])
+        deployed = project.deploy()
+        assert deployed.code in (0, 4), (field, deployed.out[-1500:])  # 4: this machine is too busy to measure
+        for task in (COMPARE, STOP):
+            assert plan.task(task)["diff"] == deployed.task(task)["diff"], (field, task)
+        differences = [
+            row["field"] for task in (COMPARE, "Start the server", REMOVE) for row in plan.task(task)["diff"]
+        ]
+        assert any(field in difference for difference in differences), (field, differences)
+        assert list_changed_tasks(plan) == list_changed_tasks(deployed), field
+        compared = [row["field"] for row in plan.task(COMPARE)["diff"]]
+        assert len(compared) <= 1 or field == "image", (field, compared)  # the deploy before left no difference
     assert project.run("plan", "--host", "sandbox").code == 0
 
 
-def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(
+def update_model(project: SandboxProject) -> tuple[Path, bytes]:
+    """Lock a new revision of the model, and return the path and the old content of a changed file."""
+    shard = project.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
+    before = shard.read_bytes()
+    project.run("sandbox.fault", "moved-model")
+    assert project.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    return shard, before
+
+
+def test_a_new_model_revision_replaces_the_server_and_a_failure_restores_the_old_files(
     project: SandboxProject,
 ) -> None:
     project.deployed()
     before = project.serving()
-    shard = project.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
-    old = shard.read_bytes()
-    project.run("sandbox.fault", "moved-model")
-    assert project.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    shard, old = update_model(project)
     plan = project.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 2
     assert plan.task("Compare running container with recipe")["diff"][0]["field"] == "model revision"
     assert plan.task("Stop previous server, keep it for rollback")["status"] == "changed"
-    playbooks = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
-    for step in (
-        "Check flags against engine and model",
-        "Measure throughput",
-    ):  # before, in the swap
-        project.before(step, "{name: Break, fail: {msg: broken}}")
-        failed = project.deploy()
-        assert failed.code == 1
-        assert "broken" in failed.recap["msg"]
+    for task in ("Check flags against engine and model", "Measure throughput"):  # before the swap, and in it
+        with project.restored_files():
+            project.before(task, BREAK_TASK)
+            failed = project.deploy()
+        assert failed.code == 1 and "broken" in failed.recap["msg"]
         assert project.serving() == before
-        assert shard.read_bytes() == old, "the old server has the files that it was verified with"
+        assert shard.read_bytes() == old, "the verified files of the old server"
         assert not (shard.parent / ".before").exists()
-        for path, text in playbooks.items():
-            path.write_text(text)
     result = project.deploy()
     assert result.code == 0
     assert project.serving() != before and shard.read_bytes() != old
     assert not (shard.parent / ".before").exists()
     assert project.run("plan", "--host", "sandbox").code == 0
-    rows = project.run("history", "--host", "sandbox", "--json").events()
-    assert [item["field"] for item in rows[0]["changed"]] == ["model revision"]
+    assert [item["field"] for item in project.history()[0]["changed"]] == ["model revision"]
 
 
-def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(
-    project: SandboxProject,
-) -> None:
+def test_after_a_killed_run_an_early_failure_keeps_the_new_model_files(project: SandboxProject) -> None:
     project.deployed()
-    shard = project.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
-    old = shard.read_bytes()
-    project.run("sandbox.fault", "moved-model")
-    assert project.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
-    playbooks = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
-    project.before("Measure throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
-    assert project.deploy().code == 1
-    for path, text in playbooks.items():
-        path.write_text(text)
-    project.before("Check flags against engine and model", "{name: Break, fail: {msg: broken}}")
-    assert "broken" in project.deploy().recap["msg"]
-    assert shard.read_bytes() != old, "the server that runs was started with these"
-    for path, text in playbooks.items():
-        path.write_text(text)
+    shard, old = update_model(project)
+    with project.restored_files():
+        project.before("Measure throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+        assert project.deploy().code == 1
+    with project.restored_files():
+        project.before("Check flags against engine and model", BREAK_TASK)
+        assert "broken" in project.deploy().recap["msg"]
+    assert shard.read_bytes() != old, "the running server uses them"
     assert project.deploy().proved
     assert shard.read_bytes() != old
     assert not (shard.parent / ".before").exists()
 
 
-def test_a_loop_of_restarts_is_broken_once_and_reported(project: SandboxProject) -> None:
+def test_a_crash_loop_is_stopped_once_and_reported(project: SandboxProject) -> None:
     project.deployed()
     (project.root / "playbooks/look.yml").write_text(
         "- hosts: all\n  tasks:\n    - crash_loop: {name: qwen35, most: 2, within_s: 600}\n"
     )
     assert project.run("play", "look", "--host", "sandbox").code == 0
     project.run("sandbox.fault", "crash-loop")
-    import docker
-
-    client = docker.DockerClient(base_url=control.up(project.sandbox)["DOCKER_HOST"])
-    wait_until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
+    wait_until(lambda: project.container()["RestartCount"] > 2, "a loop")
     result = project.run("play", "look", "--host", "sandbox")
     assert (result.code, "qwen35 is no longer restarted" in result.out) == (1, True), result.out
-    assert client.api.inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    assert project.container()["HostConfig"]["RestartPolicy"]["Name"] == "no"
     assert project.containers() == ["qwen35 exited"]
-    assert project.run("play", "look", "--host", "sandbox").code == 0, "it is broken once"
+    assert project.run("play", "look", "--host", "sandbox").code == 0, "a stopped loop is not reported again"
     assert project.run("incident", "--host", "sandbox").code == 0
-    assert project.run("history", "--host", "sandbox", "--json").events()[0]["what"] == "stopped for a crash loop"
+    assert project.history()[0]["what"] == "stopped for a crash loop"
 
 
-def run_holding_lock(project: SandboxProject) -> subprocess.Popen[str]:
-    """A run that holds the lock until the file `open` is there."""
-    wait = f"touch {project.root}/reached; until [ -e {project.root}/open ]; do sleep 0.02; done"
+def wait_for_gate(project: SandboxProject) -> str:
+    """Return a shell command that creates the file `reached`, and waits for the file `open`."""
+    return f"touch {project.root}/reached; until [ -e {project.root}/open ]; do sleep 0.02; done"
+
+
+def start_run_with_lock(project: SandboxProject) -> subprocess.Popen[str]:
+    """Start a run that holds the lock until the file `open` exists."""
     (project.root / "playbooks/hold.yml").write_text(
-        f"- hosts: all\n  tasks:\n    - name: Hold\n      command: {{argv: [sh, -c, '{wait}']}}\n    - name: Next\n      facts:\n"
+        f"- hosts: all\n  tasks:\n    - name: Hold\n      command: {{argv: [sh, -c, '{wait_for_gate(project)}']}}\n"
+        "    - name: Next\n      facts:\n"
     )
-    arguments = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
-    process = subprocess.Popen(arguments, cwd=project.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = project.start("play", "hold", "--host", "sandbox", start_new_session=True)
     wait_until((project.root / "reached").exists, "the lock")
     return process
 
 
-def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first(project: SandboxProject) -> None:
+def test_a_second_deploy_is_refused_or_waits_until_unlock_ends_the_first_run(project: SandboxProject) -> None:
     project.deployed()
-    first = run_holding_lock(project)
+    first = start_run_with_lock(project)
     refused = project.deploy()
     assert refused.code == 5
     assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
-    nobody = project.run("unlock", "--host", "sandbox")
-    assert (nobody.code, "stdin is not a terminal; pass `--stop` or `--kill`." in nobody.err) == (5, True)
-    assert "playbooks/hold.yml" in nobody.out
-    arguments = [
-        sys.executable,
-        "-c",
-        "from sparkwright.cli import main; main()",
-        "deploy",
-        "--host",
-        "sandbox",
-        "--json",
-        "--wait",
-    ]
-    second = subprocess.Popen(arguments, cwd=project.root, stdout=subprocess.PIPE, text=True)
-    assert second.stdout is not None
-    waiting = next(line for line in second.stdout if '"waiting: ' in line)
-    assert "playbooks/hold.yml" in waiting
+    unlock = project.run("unlock", "--host", "sandbox")
+    assert (unlock.code, "stdin is not a terminal; pass `--stop` or `--kill`." in unlock.err) == (5, True)
+    assert "playbooks/hold.yml" in unlock.out
+    second = project.start("deploy", "--host", "sandbox", "--json", "--wait")
+    assert "playbooks/hold.yml" in wait_for_line(second, '"waiting: ')
     assert project.run("unlock", "--host", "sandbox", "--stop").code == 0
     (project.root / "open").touch()
     out, _ = first.communicate(timeout=60)
@@ -385,62 +330,49 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert second.returncode == 0, rest[-1500:]
     (project.root / "open").unlink()
     (project.root / "reached").unlink()
-    third = run_holding_lock(project)
+    third = start_run_with_lock(project)
     assert project.run("unlock", "--host", "sandbox", "--kill").code == 0
     out, _ = third.communicate(timeout=60)
     assert "was interrupted" in out
     row = json.loads(project.run("status", "--host", "sandbox", "--json").out)
-    assert (row["busy"], row["state"]) == ("", "up"), "nothing is in progress"
+    assert (row["busy"], row["state"]) == ("", "up")
     assert "was interrupted, in: Hold; `sparkwright unlock --host sandbox` clears it" in row["interrupted"]
     message = project.run("unlock", "--host", "sandbox")
     assert "an earlier run was interrupted" in message.out and "in: Hold" in message.out
     assert project.deploy().proved
 
 
-def test_the_runtime_tells_of_a_full_disk_before_anything_began(project: SandboxProject, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_is_not_started(project: SandboxProject, tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
+        pytest.skip("mounting a small tmpfs needs root")
     assert project.run("sandbox.status").code == 0
     control.up(project.sandbox)
-    room = state(project).path
-    room.mkdir(parents=True)
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(room)], capture_output=True, check=False
-    ).returncode:
+    folder = project.state.path
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:
-        (room / "filler").write_bytes(b"x" * 4096)
+        (folder / "filler").write_bytes(b"x" * 4096)
         result = project.run("provision", "--host", "sandbox")
         assert result.code == 1
         assert "run not started" in result.out and "No space left on device" in result.out
     finally:
-        subprocess.run(["umount", "-l", str(room)], check=False)
+        subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(project: SandboxProject) -> None:
+def test_a_deploy_finishes_a_swap_that_a_reboot_interrupted(project: SandboxProject) -> None:
     project.deployed()
     set_max_num_seqs(project, 4)
-    arguments = [
-        sys.executable,
-        "-c",
-        "from sparkwright.cli import main; main()",
-        "deploy",
-        "--host",
-        "sandbox",
-        "--json",
-    ]
-    laptop = subprocess.Popen(arguments, cwd=project.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert laptop.stdout is not None
-    next(line for line in laptop.stdout if '"name":"Start the server"' in line or '"name": "Start the server"' in line)
+    laptop = project.start("deploy", "--host", "sandbox", "--json", start_new_session=True)
+    wait_for_line(laptop, '"name": "Start the server"')
     sandbox = json.loads((project.sandbox / "state.json").read_text())["pid"]
-    runner = json.loads((state(project).path / "lock").read_text())["pid"]
+    runner = json.loads((project.state.path / "lock").read_text())["pid"]
     for pid in (runner, sandbox):
         os.kill(pid, signal.SIGKILL)
     laptop.communicate(timeout=60)
     control.up(project.sandbox)
-    assert all(row.endswith(("exited", "created")) for row in project.containers()), (
-        "nothing that was not proved starts by itself"
-    )
+    assert all(row.endswith(("exited", "created")) for row in project.containers()), "no unverified server is started"
     result = project.deploy()
     assert result.code == 0, result.out[-2000:]
     assert any("an earlier run was interrupted" in event.get("text", "") for event in result.events())

@@ -1,29 +1,19 @@
-"""A recipe with a second model, from its pin to its removal: what drafts is a model like the other."""
+"""A recipe with a draft model, from its pin to its removal: it is handled like the main model."""
 
 import json
-from collections.abc import Iterator
 
-import pytest
 import yaml
 
-from tests.e2e.conftest import SandboxProject, sandbox_project
+from tests.e2e.conftest import SandboxProject
 
 DRAFT = "Qwen/Qwen3-1.7B"
 MODELS = "models:\n  draft: {id: Qwen/Qwen3-1.7B, dir: ~/models/draft, mount: /models/draft}\n\ncontainer:\n"
 CONFIG = "vllm:\n  speculative-config: {method: draft_model, num_speculative_tokens: 2}\n"
 
 
-@pytest.fixture
-def drafting(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxProject]:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    with sandbox_project() as project:
-        project.edit("recipes/qwen3.5-35b.yml", r"(?m)^container:.*\n", MODELS)
-        project.edit("recipes/qwen3.5-35b.yml", r"(?m)^vllm:.*\n", CONFIG)
-        yield project
-
-
-def test_it_is_pinned_fetched_mounted_given_to_the_engine_kept_and_moved_on_with(drafting: SandboxProject) -> None:
-    project = drafting
+def test_a_draft_model_is_pinned_downloaded_mounted_kept_and_updated(project: SandboxProject) -> None:
+    project.edit("recipes/qwen3.5-35b.yml", r"(?m)^container:.*\n", MODELS)
+    project.edit("recipes/qwen3.5-35b.yml", r"(?m)^vllm:.*\n", CONFIG)
     deployed = project.deploy()
     assert deployed.code == 0, deployed.err + deployed.out
     lock = yaml.safe_load((project.sandbox / "spark.lock").read_text())["models"]

@@ -1,4 +1,4 @@
-"""A token of the shell that deploys onto this very machine: nobody but that command inherits it."""
+"""A deploy to this machine: no other process inherits the token of the user's shell."""
 
 import secrets
 

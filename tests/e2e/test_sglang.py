@@ -1,20 +1,15 @@
-"""The shipped SGLang recipe on the sandbox: proved, unchanged by a second deploy, and broken in each way that makes sense for it."""
+"""The shipped SGLang recipe on the sandbox: verified, unchanged by a second deploy, and with each applicable fault."""
 
-import json
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from sparkwright.sandbox import control
-from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
+from tests.e2e.conftest import SandboxProject, sandbox_project
 from tests.e2e.test_bench import SMALL, read_results
+from tests.e2e.test_llama_cpp import use_llama_cpp
 
 NAME = "examples/qwen3.8-27b-sglang"
 RECIPE = f"recipes/{NAME}.yml"
-VLLM = ("hosts/sandbox.yml", "recipe: .*", "recipe: qwen3.5-35b")
-GGUF = "recipes/gpt-oss-120b-gguf.yml"
 
 
 def use_sglang(project: SandboxProject) -> SandboxProject:
@@ -24,24 +19,11 @@ def use_sglang(project: SandboxProject) -> SandboxProject:
     return project
 
 
-def query_owner(project: SandboxProject) -> str:
-    """Return the owner of the models that the server lists."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/v1/models", timeout=5) as answer:
-        return str(json.load(answer)["data"][0]["owned_by"])
-
-
-def assert_serving(project: SandboxProject, *words: str) -> CommandResult:
-    result = project.deploy(*words)
-    assert result.proved, result.out[-3000:]
-    return result
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[SandboxProject]:
-    """One deployed server; each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        result = assert_serving(use_sglang(project))
+    """A deployed server. Each test leaves it unchanged."""
+    with sandbox_project() as project:
+        result = use_sglang(project).deploy_proved()
         state = result.task("Check the engine log")["data"]["state"]
         assert (state["chunked_prefill"], state["prefix_caching"]) == (True, True)
         assert state["evidence"]["chunked_prefill"].startswith("GET /server_info")
@@ -51,8 +33,8 @@ def served() -> Iterator[SandboxProject]:
         yield project
 
 
-def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: SandboxProject) -> None:
-    assert query_owner(served) == "sglang"
+def test_a_second_deploy_changes_nothing_and_verify_passes(served: SandboxProject) -> None:
+    assert served.model_owner() == "sglang"
     second_run = served.deploy()
     assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     status = served.run("status", "--host", "sandbox")
@@ -62,120 +44,96 @@ def test_the_shipped_recipe_serves_and_a_second_deploy_changes_nothing(served: S
     assert "GET /server_info: chunked_prefill True" in verified.out
 
 
-#: fault, exit codes of verify and diagnose, and what the first line of diagnose says
-RUNNING_FAULTS = [
-    ("wedge", 1, 1, "no token"),
-    ("slow", 1, 1, "slow: 5.7 of 4"),
-    ("power", 4, 1, "held at a low clock"),
-]
-
-
 @pytest.mark.parametrize(
-    ("fault", "verify", "diagnose", "first"), RUNNING_FAULTS, ids=[row[0] for row in RUNNING_FAULTS]
+    ("fault", "verify_code", "first_line"),
+    [("wedge", 1, "no token"), ("slow", 1, "slow: 5.7 of 4"), ("power", 4, "held at a low clock")],
 )
-def test_a_fault_of_a_running_server_is_told(
-    served: SandboxProject, fault: str, verify: int, diagnose: int, first: str
+def test_verify_and_diagnose_detect_a_fault(
+    served: SandboxProject, fault: str, verify_code: int, first_line: str
 ) -> None:
-    before = query_owner(served)
-    assert served.run("sandbox.fault", fault).code == 0
-    try:
-        checked = served.run("verify", "--host", "sandbox")
-        assert checked.code == verify, checked.out
-        result = served.run("diagnose", "--host", "sandbox", "--token-s", "3")
-        assert (result.code, first in result.out.splitlines()[0]) == (diagnose, True), result.out
-    finally:
-        served.run("sandbox.fault", "none")
-    assert query_owner(served) == before
+    with served.fault(fault):
+        verified = served.run("verify", "--host", "sandbox")
+        assert verified.code == verify_code, verified.out
+        diagnosed = served.run("diagnose", "--host", "sandbox", "--token-s", "3")
+        assert (diagnosed.code, first_line in diagnosed.out.splitlines()[0]) == (1, True), diagnosed.out
+    assert served.model_owner() == "sglang"
 
 
-def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(served: SandboxProject) -> None:
-    before = served.containers(), query_owner(served)
+def test_an_arm_that_does_not_fit_is_refused_while_the_server_runs(served: SandboxProject) -> None:
+    before = served.containers(), served.model_owner()
     result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
     assert result.code == 5, result.out + result.err
     assert "16384 tokens of unchunked prompts" in result.out, result.out
     assert "set mem-fraction-static to 0." in result.out and "Stop server" not in result.out
-    assert (served.containers(), query_owner(served)) == before
+    assert (served.containers(), served.model_owner()) == before
 
 
-def test_its_lab_run_compares_the_two_arms_and_gives_the_server_back(served: SandboxProject) -> None:
-    """Prompts in one piece take 25 GiB to compute with, outside of the share, so the share is less than as shipped."""
-    served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
+def test_bench_compares_both_arms_and_restores_the_server(served: SandboxProject) -> None:
     try:
-        assert_serving(served)
-        _run_comparison(served)
+        with served.restored_files():
+            # unchunked prompts need 25 GiB outside of the share, so the share is smaller than in the shipped recipe
+            served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
+            served.deploy_proved()
+            options = ("--flag", "chunked-prefill", "--name", "sglang", *SMALL)
+            result = served.run("bench.ab", "--host", "sandbox", *options)
+            assert result.code == 0, result.out + result.err
+            arms = read_results(served, "sglang")["arms"]
+            assert [arm["effective"]["chunked_prefill"] for arm in arms] == [True, False]
+            assert served.deploy().recap["changed"] == 0
     finally:
-        served.edit(RECIPE, "mem-fraction-static: 0.6 ", "mem-fraction-static: 0.7 ")
         assert served.deploy().code == 0
 
 
-def _run_comparison(served: SandboxProject) -> None:
-    result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "sglang", *SMALL)
-    assert result.code == 0, result.out + result.err
-    arms: list[dict[str, Any]] = read_results(served, "sglang")["arms"]
-    assert [arm["effective"]["chunked_prefill"] for arm in arms] == [True, False]
-    assert served.deploy().recap["changed"] == 0
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("oom", "mem-fraction-static 0.7 is too low for the weights"),
+        ("crash-loop", "the engine exited (exit code 0)"),
+        ("cpu-only", "the server does not use the GPU"),
+        ("engine-exits", "it crashed on the first request"),
+    ],
+)
+def test_a_start_with_a_fault_restores_the_previous_server(served: SandboxProject, fault: str, message: str) -> None:
+    before = served.containers(), served.model_owner()
+    with served.fault(fault), served.restored_files():
+        served.edit(RECIPE, "chunked-prefill-size: 2048", "chunked-prefill-size: 4096")
+        result = served.run("deploy", "--host", "sandbox")
+    assert result.code == 1 and message in result.out, result.out
+    assert (served.containers(), served.model_owner()) == before
 
 
-#: fault at the next start, what the deploy says
-START_FAULTS = [
-    ("oom", "mem-fraction-static 0.7 is too low for the weights"),
-    ("crash-loop", "the engine exited (exit code 0)"),
-    ("cpu-only", "the server does not use the GPU"),
-    ("engine-exits", "it crashed on the first request"),
-]
-
-
-@pytest.mark.parametrize(("fault", "result"), START_FAULTS, ids=[row[0] for row in START_FAULTS])
-def test_a_fault_of_a_start_gives_the_server_before_it_back(served: SandboxProject, fault: str, result: str) -> None:
-    before = served.containers(), query_owner(served)
-    assert served.run("sandbox.fault", fault).code == 0
-    served.edit(RECIPE, "chunked-prefill-size: 2048", "chunked-prefill-size: 4096")
-    try:
-        outcome = served.run("deploy", "--host", "sandbox")
-    finally:
-        served.run("sandbox.fault", "none")
-        served.edit(RECIPE, "chunked-prefill-size: 4096", "chunked-prefill-size: 2048")
-    assert outcome.code == 1 and result in outcome.out, outcome.out
-    assert (served.containers(), query_owner(served)) == before
-
-
-def test_damaged_weights_generate_another_text(served: SandboxProject) -> None:
-    assert served.run("sandbox.fault", "other-text").code == 0
-    try:
+def test_damaged_weights_are_detected_by_their_text(served: SandboxProject) -> None:
+    with served.fault("other-text"):
         restarted = served.run("restart", "--host", "sandbox")
-    finally:
-        served.run("sandbox.fault", "none")
     assert restarted.code == 1 and "the text differs from that of" in restarted.out, restarted.out
     served.docker().api.restart("qwen35")
 
 
-def test_chunked_prefill_is_turned_off_and_proved(served: SandboxProject) -> None:
+def test_chunked_prefill_is_turned_off_and_verified(served: SandboxProject) -> None:
     served.edit(RECIPE, "mem-fraction-static: 0.7 ", "mem-fraction-static: 0.6 ")
     served.edit(RECIPE, "chunked_prefill: enabled", "chunked_prefill: disabled")
     served.edit(RECIPE, "  chunked-prefill-size: 2048\n", "")
-    result = assert_serving(served)
+    result = served.deploy_proved()
     assert result.task("Check the engine log")["data"]["state"]["chunked_prefill"] is False
-    assert query_owner(served) == "sglang"
+    assert served.model_owner() == "sglang"
 
 
-def test_the_three_engines_follow_one_another_on_one_port_and_back(project: SandboxProject) -> None:
+def test_three_engines_replace_each_other_on_one_port(project: SandboxProject) -> None:
     project.deployed()
-    assert_serving(use_sglang(project))
-    assert query_owner(project) == "sglang"
-    project.edit(GGUF, "name: gpt-oss-120b-gguf", "name: qwen35")
-    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    assert project.run("sandbox.fault", "crash-loop").code == 0
-    failed = project.deploy()
-    assert failed.code == 1 and control.up(project.sandbox) and query_owner(project) == "sglang"
-    assert project.run("sandbox.fault", "none").code == 0
-    assert_serving(project)
-    assert query_owner(project) == "llamacpp"
+    use_sglang(project).deploy_proved()
+    assert project.model_owner() == "sglang"
+    use_llama_cpp(project)
+    with project.fault("crash-loop"):
+        assert project.deploy().code == 1
+        assert project.model_owner() == "sglang"
+    project.deploy_proved()
+    assert project.model_owner() == "llamacpp"
     assert project.run("rollback", "--host", "sandbox").proved
-    assert query_owner(project) == "sglang"
+    assert project.model_owner() == "sglang"
 
 
 @pytest.mark.parametrize(
-    ("section", "result"),
+    ("section", "message"),
     [
         ("sglang:\n  max-model-len: 8192", "max-model-len is vLLM's; SGLang has context-length"),
         ("sglang:\n  mem-fraction-static: 85", "must be above 0 and below 1"),
@@ -183,10 +141,8 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(project: Sand
         ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
     ],
 )
-def test_what_this_engine_can_t_do_is_refused_before_anything_is_touched(
-    project: SandboxProject, section: str, result: str
-) -> None:
+def test_settings_that_sglang_does_not_have_are_refused(project: SandboxProject, section: str, message: str) -> None:
     use_sglang(project).edit(RECIPE, r"sglang:(\n  .*)+", section)
     refused = project.run("deploy", "--host", "sandbox")
     assert refused.code == 5, refused.out + refused.err
-    assert result in refused.out + refused.err
+    assert message in refused.out + refused.err

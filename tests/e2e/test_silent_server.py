@@ -1,9 +1,7 @@
-"""A server that is as the recipe says and does not answer: what plan says, what deploy does, and a client's token afterwards."""
+"""A server that matches its recipe and does not answer: `plan` announces a restart, and `deploy` makes it serve again."""
 
 import contextlib
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +10,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.records import history
-from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import SandboxProject, sandbox_project
+from tests.e2e.conftest import SandboxProject, sandbox_project, wait_for_line
 from tests.waiting import wait_until
 
 STOP_TASK = "Stop unresponsive server"
@@ -23,17 +20,13 @@ GENERATE_CHECK = "Check that the running server generates"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SandboxProject]:
-    """One project for the whole table; each row begins and ends with a server that serves."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    """A deployed server. Each test leaves it serving."""
     with sandbox_project() as value:
         value.deployed()
         yield value
-    patch.undo()
 
 
 def gives_token(project: SandboxProject) -> bool:
-    """Return True if a client gets a token."""
     body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
     url = f"http://127.0.0.1:{project.port}/v1/chat/completions"
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
@@ -42,22 +35,13 @@ def gives_token(project: SandboxProject) -> bool:
     return False
 
 
-def inspect_container(project: SandboxProject) -> dict[str, Any]:
-    container: dict[str, Any] = project.docker().api.inspect_container("qwen35")
-    return container
-
-
 def newest_history_entry(project: SandboxProject) -> dict[str, Any]:
-    """The newest act of the history."""
-    return history.read(StateFolder.in_home(project.sandbox / "home"))[0]
+    return history.read(project.state)[0]
 
 
 def write_limits(project: SandboxProject, **limits: float) -> None:
     """Write the limits of a start, as `health.install` does."""
-    StateFolder.in_home(project.sandbox / "home").write("health-settings", {"limits": limits})
-
-
-# -- what happens to a server ------------------------------------------------------------------------------------------
+    project.state.write("health-settings", {"limits": limits})
 
 
 def leave_serving(project: SandboxProject) -> None:
@@ -73,7 +57,7 @@ def kill_without_policy(project: SandboxProject) -> None:
     api = project.docker().api
     api.update_container("qwen35", restart_policy={"Name": "no"})
     api.kill("qwen35")
-    wait_until(lambda: inspect_container(project)["State"]["Status"] == "exited", "its end")
+    wait_until(lambda: project.container()["State"]["Status"] == "exited", "its end")
 
 
 def remove(project: SandboxProject) -> None:
@@ -89,11 +73,11 @@ def wedge(project: SandboxProject) -> None:
 
 def crash_loop(project: SandboxProject) -> None:
     control.set_fault(project.sandbox, "crash-loop")
-    wait_until(lambda: inspect_container(project)["RestartCount"] > 2, "a loop")
+    wait_until(lambda: project.container()["RestartCount"] > 2, "a loop")
 
 
 def start_slowly(project: SandboxProject) -> None:
-    """Let it die and start again, with a start that takes as long as the fault is set."""
+    """Crash the server; its next start takes as long as the fault is set."""
     control.set_fault(project.sandbox, "slow-start")
     wait_until(lambda: b"init engine" in project.docker().api.logs("qwen35", tail=1), "its start")
 
@@ -105,17 +89,18 @@ def start_beyond_limit(project: SandboxProject) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """plan: its exit code. word: of the sentence that tells why. kept: the container is the same one, and its start too."""
+    """An event, and the outcome of plan and deploy."""
 
-    happens: Callable[[SandboxProject], None]
-    plan: int
-    word: str
+    event: Callable[[SandboxProject], None]
+    plan_code: int
+    reason: str
+    #: whether the container stays
     kept: bool = True
-    started_anew: bool = True
+    restarted: bool = True
 
 
 TABLE = [
-    Case(leave_serving, 0, "generates: 1 token", started_anew=False),
+    Case(leave_serving, 0, "generates: 1 token", restarted=False),
     Case(stop_manually, 2, "qwen35 has exited"),
     Case(kill_without_policy, 2, "qwen35 has exited (exit code 137)"),
     Case(remove, 2, "", kept=False),
@@ -125,83 +110,67 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row.happens.__name__ for row in TABLE])
-def test_plan_says_what_deploy_does_and_a_client_is_served_afterwards(spark: SandboxProject, row: Case) -> None:
-    before = inspect_container(spark)
-    row.happens(spark)
+@pytest.mark.parametrize("case", TABLE, ids=[case.event.__name__ for case in TABLE])
+def test_plan_announces_what_deploy_does_and_the_server_answers_afterwards(spark: SandboxProject, case: Case) -> None:
+    before = spark.container()
+    case.event(spark)
     try:
         plan = spark.run("plan", "--host", "sandbox", "--json")
-        assert plan.code == row.plan, plan.out[-2000:]
-        result = spark.deploy()
-        assert result.proved, result.out[-3000:]
-        now = inspect_container(spark)
+        assert plan.code == case.plan_code, plan.out[-2000:]
+        result = spark.deploy_proved()
+        now = spark.container()
         assert gives_token(spark)
         assert now["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
-        assert (now["Id"] == before["Id"]) == row.kept
-        assert (now["State"]["StartedAt"] != before["State"]["StartedAt"]) == row.started_anew
-        if row.kept:
-            assert row.word in plan.task(GENERATE_CHECK)["msg"] and row.word in result.task(GENERATE_CHECK)["msg"]
-            assert ("will be restarted" in plan.task(GENERATE_CHECK)["msg"]) == row.started_anew
-            assert (plan.task(STOP_TASK)["status"] == "skipped") == (not row.started_anew)
-        assert (row.word in newest_history_entry(spark).get("why", "")) == (
-            row.kept and row.started_anew
-        ) or not row.word
+        assert (now["Id"] == before["Id"]) == case.kept
+        assert (now["State"]["StartedAt"] != before["State"]["StartedAt"]) == case.restarted
+        if case.kept:
+            planned = plan.task(GENERATE_CHECK)["msg"]
+            assert case.reason in planned and case.reason in result.task(GENERATE_CHECK)["msg"]
+            assert ("will be restarted" in planned) == case.restarted
+            assert (plan.task(STOP_TASK)["status"] == "skipped") == (not case.restarted)
+            assert (case.reason in newest_history_entry(spark).get("why", "")) == case.restarted
     finally:
         control.set_fault(spark.sandbox, None)
         write_limits(spark)
 
 
-def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: SandboxProject) -> None:
+def test_deploy_waits_for_a_starting_server(spark: SandboxProject) -> None:
     write_limits(spark, ready_floor_s=600)
     start_slowly(spark)
-    start = inspect_container(spark)["State"]["StartedAt"]
+    start = spark.container()["State"]["StartedAt"]
     plan = spark.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 4, plan.out[-2000:]
     assert "qwen35 is starting for" in plan.recap["msg"] and "`deploy` waits for it" in plan.recap["msg"]
-    command = [
-        sys.executable,
-        "-c",
-        "from sparkwright.cli import main; main()",
-        "deploy",
-        "--host",
-        "sandbox",
-        "--json",
-    ]
-    laptop = subprocess.Popen(command, cwd=spark.root, stdout=subprocess.PIPE, text=True)
-    assert laptop.stdout is not None
-    assert any("starting for" in line for line in laptop.stdout if '"progress"' in line)
+    laptop = spark.start("deploy", "--host", "sandbox", "--json")
+    wait_for_line(laptop, "starting for")
     control.set_fault(spark.sandbox, None)
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 0, out[-2000:]
     assert gives_token(spark)
-    assert inspect_container(spark)["State"]["StartedAt"] == start
+    assert spark.container()["State"]["StartedAt"] == start
     write_limits(spark)
 
 
-def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: SandboxProject) -> None:
+def test_a_failed_restart_is_repaired_by_the_next_deploy(spark: SandboxProject) -> None:
     stop_manually(spark)
-    control.set_fault(spark.sandbox, "oom")
-    result = spark.deploy()
+    with spark.fault("oom"):
+        result = spark.deploy()
     assert result.code == 1, result.out[-2000:]
     assert "GiB were free, and the engine requested" in result.recap["msg"]
-    assert inspect_container(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
-    control.set_fault(spark.sandbox, None)
+    assert spark.container()["HostConfig"]["RestartPolicy"]["Name"] == "no", "it must not loop"
     assert not gives_token(spark)
     assert spark.deploy().proved
     assert gives_token(spark)
 
 
-def test_one_that_generates_but_is_not_what_it_was_serves_on(spark: SandboxProject) -> None:
-    """The restart of a dead server whose proof fails: it is started once more, generates, and keeps its policy."""
+def test_a_restarted_server_that_fails_verification_is_restarted_once_more_and_kept(spark: SandboxProject) -> None:
     stop_manually(spark)
-    playbooks = {path: path.read_text() for path in (spark.root / "playbooks").rglob("*.yml")}
-    spark.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
-    result = spark.deploy()
-    for path, text in playbooks.items():
-        path.write_text(text)
+    with spark.restored_files():
+        spark.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
+        result = spark.deploy()
     assert (result.code, "broken Restarted once more; it is serving." in result.recap["msg"]) == (1, True), result.recap
     assert gives_token(spark)
-    assert inspect_container(spark)["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    assert spark.container()["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
     row = newest_history_entry(spark)
     assert (row["what"], row["why"]) == ("restored", "broken")
     assert "@sha256:" in row["image"] and row["commit"]

@@ -1,4 +1,4 @@
-"""Faults by commands: what each says, how it ends, and whether a client would agree. The table is states.yml."""
+"""The output and exit code of each command in each state of a server, and what a client gets. The table is states.yml."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,13 @@ from tests.e2e import states
 from tests.e2e.conftest import CommandResult, sandbox_project
 from tests.e2e.states import COLUMNS, STATES, FaultySpark, load_table
 
-#: the rows of `make test-all`; `make test-faults` goes through all of them
+#: the rows of `make test-all`; `make test-faults` runs all
 QUICK_STATES = ("wedge", "engine-exits", "crash-loop", "removed-by-hand")
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[FaultySpark]:
-    with pytest.MonkeyPatch.context() as patch, sandbox_project() as project:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with sandbox_project() as project:
         project.deployed()
         yield FaultySpark(project)
 
@@ -44,10 +43,10 @@ def test_each_command_says_what_is_so(spark: FaultySpark, state: str) -> None:
         ("checked", 0, "sandbox  ok  qwen", states.NOTHING, False),
         ("checked", 0, "sandbox  up  qwen  no token was asked for", states.NOTHING, True),
         ("restart", 0, "ok=16 changed=3", states.SLOW, False),
-        ("plan", 0, "changed=0", states.NOTHING, True),  # it says what would change, and not who is served
+        ("plan", 0, "changed=0", states.NOTHING, True),  # a plan promises nothing to clients
     ],
 )
-def test_a_promise_that_no_client_agrees_with_is_told(
+def test_a_success_without_tokens_for_the_client_is_a_mismatch(
     column: str, code: int, out: str, client: str, kept: bool
 ) -> None:
     observation = states.Observation(CommandResult(code, out, ""), client)

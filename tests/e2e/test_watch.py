@@ -1,4 +1,4 @@
-"""`status --watch` in a real terminal: keys, and the terminal as it was afterwards."""
+"""`status --watch` on a terminal: its keys, and that it restores the terminal."""
 
 import fcntl
 import os
@@ -9,7 +9,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -17,20 +16,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.e2e.conftest import SandboxProject
+from tests.waiting import wait_until
 
-PROGRAM = "from sparkwright.cli import main; main()"
-#: prints what a command is asked for, as a pager would show it
-PAGER = "cat"
+LEAVE_SCREEN = r"\x1b\[\?1049l"
 
 
 class WatchedTerminal:
-    """A program in a terminal of 24 lines and 80 columns."""
+    """A program in a terminal of 24 lines and 80 columns. before: the terminal's settings at the start."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
-        self.process, self.terminal, self.seen = process, terminal, ""
-        self.before: list[Any] = []
+    def __init__(self, process: subprocess.Popen[str], terminal: int, before: list[Any]) -> None:
+        self.process, self.terminal, self.before, self.seen = process, terminal, before, ""
         self._ready = select.poll()
         self._ready.register(terminal, select.POLLIN)
 
@@ -38,7 +36,7 @@ class WatchedTerminal:
         os.write(self.terminal, keys.encode())
 
     def until(self, pattern: str, timeout_s: float = 60) -> str:
-        """Read until the screen has shown it, since the last call."""
+        """Read until the pattern is shown, and return the text since the last call."""
         deadline_s, text = time.monotonic() + timeout_s, ""
         while not re.search(pattern, text):
             assert time.monotonic() < deadline_s, text
@@ -46,6 +44,10 @@ class WatchedTerminal:
                 text += os.read(self.terminal, 65536).decode(errors="replace")
         self.seen += text
         return text
+
+    def quit(self) -> None:
+        self.press("q")
+        self.until(LEAVE_SCREEN)
 
 
 @contextmanager
@@ -55,21 +57,13 @@ def watch_status(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
-    env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "TERM": term, "PAGER": PAGER}
-    command = ["status", "--host", hosts, "--watch", "--every", "0.5"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *command],
-        cwd=project.root,
-        env=env,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+    command = ("status", "--host", hosts, "--watch", "--every", "0.5")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", term)
+        patch.setenv("PAGER", "cat")
+        process = project.start(*command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     try:
-        watched = WatchedTerminal(process, ours)
-        watched.before = before
-        yield watched
+        yield WatchedTerminal(process, ours, before)
         assert process.wait(20) == 0
         assert termios.tcgetattr(theirs) == before
     finally:
@@ -79,23 +73,22 @@ def watch_status(
         os.close(theirs)
 
 
-def test_it_shows_the_hosts_until_q(project: SandboxProject) -> None:
+def test_watch_shows_the_hosts_until_q_is_pressed(project: SandboxProject) -> None:
     with watch_status(project) as watch:
         assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing was done")
         again = watch.until(r"every 0\.5 s")
-        assert "HOST" not in again  # what did not change is not sent again
-        watch.press("q")
-        watch.until(r"\x1b\[\?1049l")
+        assert "HOST" not in again  # only changes are sent
+        watch.quit()
 
 
-def test_ctrl_c_ends_it_as_q_does(project: SandboxProject) -> None:
+def test_ctrl_c_ends_watch(project: SandboxProject) -> None:
     with watch_status(project) as watch:
         watch.until(r"1 down")
-        watch.process.send_signal(2)
-        watch.until(r"\x1b\[\?1049l")
+        watch.process.send_signal(signal.SIGINT)
+        watch.until(LEAVE_SCREEN)
 
 
-def test_a_host_that_hangs_delays_no_other(project: SandboxProject) -> None:
+def test_a_hanging_host_does_not_delay_the_others(project: SandboxProject) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         (project.root / "hosts/hung.yml").write_text(f"address: 127.0.0.1\nport: {silent.getsockname()[1]}\n")
         with watch_status(project, hosts="hung,sandbox") as watch:
@@ -103,46 +96,40 @@ def test_a_host_that_hangs_delays_no_other(project: SandboxProject) -> None:
             assert "unreachable" not in watch.seen and "1 asking" in shown
             watch.press("jr")
             watch.until(r">  \S*sandbox")
-            watch.press("q")
-            watch.until(r"\x1b\[\?1049l")
+            watch.quit()
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_the_screen(project: SandboxProject) -> None:
+def test_ctrl_z_restores_the_terminal_and_fg_the_screen(project: SandboxProject) -> None:
     with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.process.send_signal(signal.SIGTSTP)
-        watch.until(r"\x1b\[\?1049l")
-        deadline_s = time.monotonic() + 30
-        while psutil.Process(watch.process.pid).status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline_s
+        watch.until(LEAVE_SCREEN)
+        wait_until(lambda: psutil.Process(watch.process.pid).status() == psutil.STATUS_STOPPED, "its stop")
         assert termios.tcgetattr(watch.terminal) == watch.before
         watch.process.send_signal(signal.SIGCONT)
         watch.until(r"\x1b\[\?1049h[\s\S]*HOST")
-        watch.press("q")
-        watch.until(r"\x1b\[\?1049l")
+        watch.quit()
 
 
-def test_another_size_is_painted_whole(project: SandboxProject) -> None:
+def test_a_resized_terminal_is_painted_completely(project: SandboxProject) -> None:
     with watch_status(project) as watch:
         watch.until(r"1 down")
         fcntl.ioctl(watch.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
         watch.process.send_signal(signal.SIGWINCH)
         watch.until(r"HOST[\s\S]*sandbox[\s\S]*quit")
-        watch.press("q")
-        watch.until(r"\x1b\[\?1049l")
+        watch.quit()
 
 
-def test_a_terminal_that_cannot_be_painted_on_gets_the_table_again_and_again(project: SandboxProject) -> None:
+def test_a_dumb_terminal_gets_the_table_again_and_again(project: SandboxProject) -> None:
     with watch_status(project, term="dumb") as watch:
         shown = watch.until(r"HOST[\s\S]*HOST")
         assert "\x1b[?1049h" not in shown
         watch.process.send_signal(signal.SIGINT)
 
 
-def test_a_pager_is_told_what_it_shows(project: SandboxProject) -> None:
+def test_a_pager_shows_the_command_before_its_output(project: SandboxProject) -> None:
     with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.press("h")
         watch.until(r"\$ \S+ history --host sandbox[\s\S]*nothing was done[\s\S]*\x1b\[\?1049h")
-        watch.press("q")
-        watch.until(r"\x1b\[\?1049l")
+        watch.quit()

@@ -4,18 +4,17 @@ import contextlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from sparkwright.sandbox import control
 from tests import published
 from tests.e2e.conftest import SandboxProject
 from tests.remote.sshd import free_port
+from tests.waiting import wait_until
 
-HOSTS = ("side1", "side2")  # a number at the end: a simulated Spark of its own
+HOSTS = ("side1", "side2")  # each name ends in a number, so each host is a separate simulated Spark
 MODEL = "qwen3.5-35b"
 
 
@@ -30,17 +29,8 @@ class TwoHostProject(SandboxProject):
             (folder / f"hosts/{name}.yml").write_text(text)
         (folder / "hosts/sandbox.yml").unlink()
         gateway = {"host": HOSTS[0], "port": self.gateway, "tls": "none", "limits": {"check_s": 1}}
-        self.groups: dict[str, Any] = {
-            "lab": {},
-            "box": {"hosts": list(HOSTS), "gateway": gateway, "vars": {"drain_s": 20}},
-        }
-        self.write()
-
-    def write(self) -> None:
-        (self.root / "hosts/groups.yml").write_text(json.dumps(self.groups))
-
-    def home(self, host: str) -> Path:
-        return self.sandbox / "hosts" / host / "home/.local/state/sparkwright"
+        box = {"hosts": list(HOSTS), "gateway": gateway, "vars": {"drain_s": 20}}
+        (folder / "hosts/groups.yml").write_text(json.dumps({"lab": {}, "box": box}))
 
     def states(self) -> dict[str, str]:
         """Return the state of each host in the gateway."""
@@ -49,15 +39,13 @@ class TwoHostProject(SandboxProject):
         status = json.loads(out)
         return {server["host"]: server["state"] for server in status["models"][0]["servers"]}
 
-    def served(self, host: str) -> int:
-        """Return the number of requests that the host answers now."""
+    def running(self, host: str) -> int:
+        """Return the number of requests that the host is answering."""
         status = json.loads(self.run("gateway.status", "--host", "box", "--json").out)
         return next(int(server["running"]) for server in status["models"][0]["servers"] if server["host"] == host)
 
     def wait(self, **states: str) -> None:
-        deadline_s = time.monotonic() + 30
-        while (current := self.states()) != {**current, **states}:
-            assert time.monotonic() < deadline_s, current
+        wait_until(lambda: states.items() <= self.states().items(), f"states {states}")
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
-"""A project with a cluster of two simulated Sparks, as `sandbox.pair` writes it, on ports of its own."""
+"""A project with a cluster of two simulated Sparks, as `sandbox.pair` writes it, on free ports."""
 
 import contextlib
 import json
 import shutil
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import pytest
 
 from sparkwright.project import starter
 from sparkwright.sandbox import control
@@ -25,7 +25,7 @@ NAME = "qwen35-pair"
 
 
 class PairProject(SandboxProject):
-    """The group's name is its --host."""
+    """Commands take the group's name as --host."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
@@ -51,33 +51,25 @@ class PairProject(SandboxProject):
         return self.sandbox / "hosts" / host
 
     def engine_of(self, host: str) -> docker.DockerClient:
-        """The host's Docker Engine."""
         return docker.DockerClient(base_url=control.up(self.folder_of(host))["DOCKER_HOST"])
 
     def running(self, host: str) -> list[dict[str, Any]]:
-        """The host's running containers, inspected."""
+        """Return what Docker tells of the host's running containers."""
         api = self.engine_of(host).api
         return [api.inspect_container(row["Id"]) for row in api.containers()]
 
     def ids(self) -> dict[str, str]:
-        """The Id of each host's running container."""
+        """Return the Id of each host's running container."""
         containers = {host: self.running(host) for host in HOSTS}
         assert all(len(rows) < 2 for rows in containers.values()), containers
         return {host: rows[0]["Id"] for host, rows in containers.items() if rows}
 
     def token(self, max_tokens: int = 1) -> tuple[int, str]:
-        """Status and body of a request to the head; 0 without an answer."""
-        body = json.dumps(
-            {
-                "model": "qwen3.5-35b",
-                "prompt": "1",
-                "max_tokens": max_tokens,
-                "stream": max_tokens > 1,
-                "ignore_eos": True,
-            }
-        ).encode()
+        """Send a request to the head, and return its status, 0 without an answer, and body."""
+        body = {"model": "qwen3.5-35b", "prompt": "1", "max_tokens": max_tokens, "ignore_eos": True}
+        data = json.dumps({**body, "stream": max_tokens > 1}).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.status, answer.read().decode()
@@ -87,32 +79,20 @@ class PairProject(SandboxProject):
             return 0, str(error)
 
     def change(self) -> None:
-        """Ask for another server than the one that runs."""
+        """Change the recipe, so that the next deploy replaces the server."""
         self.seqs = self.seqs % 60 + 1
         self.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
-
-    def until_busy(self) -> None:
-        """Wait until the head computes a request."""
-        url = f"http://127.0.0.1:{self.port}/metrics"
-        deadline_s = time.monotonic() + 20
-        while "num_requests_running" not in (text := urllib.request.urlopen(url, timeout=5).read().decode()) or not any(
-            line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in text.splitlines()
-        ):
-            assert time.monotonic() < deadline_s, "no request is computed"
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        control.down(self.sandbox)
 
 
 @contextmanager
 def pair_project() -> Iterator[PairProject]:
-    """Yield a pair that is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="pair-"))  # short: a unix socket's path has a limit
-    value = PairProject(folder)
-    try:
-        yield value
-    finally:
-        value.close()
-        with contextlib.suppress(OSError):
-            shutil.rmtree(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        value = PairProject(folder)
+        try:
+            yield value
+        finally:
+            control.down(value.sandbox)
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder)

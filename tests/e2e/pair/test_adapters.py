@@ -1,4 +1,4 @@
-"""LoRA adapters of a recipe that two hosts serve together: on both, proved by the head, and rolled back as one."""
+"""LoRA adapters in a cluster of two hosts: deployed to both, verified by the head, and rolled back together."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +14,7 @@ NAMES = ("qwen3.5-35b", "sql", "law")
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[PairProject]:
-    with pytest.MonkeyPatch.context() as patch, pair_project() as value:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with pair_project() as value:
         adapters = f"adapters:\n  - {{id: {SQL}, name: sql}}\n  - {{id: {LAW}, name: law}}\n\ncontainer:\n"
         value.edit(RECIPE, r"(?m)^container:.*\n", adapters)
         yield value
@@ -30,9 +29,7 @@ def generate_text(pair: PairProject, model: str) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-def test_each_adapter_is_on_both_hosts_and_answers_a_second_deploy_changes_nothing_and_a_rollback_has_the_one_before(
-    pair: PairProject,
-) -> None:
+def test_adapters_are_deployed_updated_and_rolled_back_on_both_hosts(pair: PairProject) -> None:
     deployed = pair.deploy()
     assert deployed.proved, deployed.out[-3000:] + deployed.err
     for host in HOSTS:
@@ -41,11 +38,7 @@ def test_each_adapter_is_on_both_hosts_and_answers_a_second_deploy_changes_nothi
         position = command.index("--lora-modules")
         assert command[position + 1 : position + 3] == ["sql=/adapters/sql", "law=/adapters/law"]
         assert read_sql_weights(pair, host)
-    health = next(
-        event["msg"]
-        for event in deployed.events()
-        if event.get("name") == "Check that it generates" and event["host"] == HOSTS[0] and "msg" in event
-    )
+    health = deployed.task_by_host("Check that it generates")[HOSTS[0]]["msg"]
     assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
     assert len({generate_text(pair, name) for name in NAMES}) == 3
 
@@ -70,5 +63,4 @@ def test_each_adapter_is_on_both_hosts_and_answers_a_second_deploy_changes_nothi
 
 
 def read_sql_weights(pair: PairProject, host: str) -> bytes:
-    """The weights of the adapter as they lie on a host."""
     return (pair.folder_of(host) / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
