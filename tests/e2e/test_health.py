@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psutil
 import pytest
 
 from sparkwright.health.judging.observation import Limits
@@ -252,6 +253,7 @@ def hold_lock(host: CheckedHost) -> contextlib.AbstractContextManager[Any]:
 
 HASH_CHECK_PROGRAM = """
 import json, os, sys
+import psutil
 from dataclasses import replace
 from sparkwright.health import model_hashes
 from sparkwright.health.settings import Settings
@@ -399,12 +401,24 @@ def test_invalid_options_of_install_are_refused(
     assert result.code == 5 and message in result.err
 
 
+def has_open_request(port: int) -> bool:
+    """Return True if a connection of this process stays open: a wedged engine counts no requests in its metrics."""
+
+    def list_connections() -> set[int]:
+        connections = psutil.Process().net_connections("tcp4")
+        return {item.laddr.port for item in connections if item.raddr and item.raddr.port == port}
+
+    before = list_connections()
+    time.sleep(0.3)
+    return bool(before & list_connections())
+
+
 def test_a_deploy_that_begins_during_a_check_is_not_a_fault(host: CheckedHost) -> None:
     host.fault("wedge")
     slow = replace(QUICK_SETTINGS, limits=Limits(token_s=5))
     with ThreadPoolExecutor(1) as pool:
         check = pool.submit(host.check, slow)
-        wait_until(host.project.running_requests, "the request of the check")
+        wait_until(lambda: has_open_request(host.project.port), "the request of the check")
         with hold_lock(host):
             host.docker().kill("qwen35")
             record = check.result(timeout=20)
