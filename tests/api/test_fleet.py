@@ -79,7 +79,7 @@ def test_mistakes_raise_exceptions_that_name_them(project: SandboxProject, fleet
     with pytest.raises(Refused, match=str(tmp_path)):
         Fleet.open(tmp_path)
     with pytest.raises(TypeError, match="cannary"):
-        fleet.deploy("sandbox", cannary=1)
+        fleet.deploy("sandbox", cannary=1)  # type: ignore[call-arg]
     project.edit("recipes/qwen3.5-35b.yml", "image:", "imagee:")
     with pytest.raises(Refused, match=r"recipes/qwen3\.5-35b\.yml:\d+"):
         fleet.plan("sandbox").result().check()

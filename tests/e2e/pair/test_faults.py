@@ -152,10 +152,11 @@ def test_an_image_is_copied_from_the_member_that_has_it(pair: PairProject) -> No
     image = engine.images.get(container.attrs["Image"])
     for item in engine.containers.list(all=True):
         item.remove(force=True)
-    engine.images.remove(image.id, force=True)
+    image_id = str(image.id)
+    engine.images.remove(image_id, force=True)
     copied = pair.deploy_proved().task_by_host("Copy image from a member, or pull it")
     assert copied["sandbox2"]["msg"] == "copied from sandbox1"
-    assert engine.images.get(image.id).id == image.id
+    assert engine.images.get(image_id).id == image_id
 
 
 def test_a_rank_killed_during_verification_is_reported_before_the_failure_of_the_head(pair: PairProject) -> None:
