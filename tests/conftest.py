@@ -103,14 +103,14 @@ NOT_SLOW = (
 CI_PARTS = (
     *CI_ONLY,
     # simulated Sparks: ssh, systemd and a Docker Engine in each, a registry
-    "tests/bed/test_cluster.py::test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one",
-    "tests/bed/test_deploy.py::test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing",
-    "tests/bed/test_deploy.py::test_a_change_that_fails_puts_the_old_server_back",
-    "tests/bed/test_deploy.py::test_a_dropped_connection_does_not_stop_a_deploy",
-    "tests/bed/test_health.py::test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock",
-    "tests/bed/test_health.py::test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace",
-    "tests/bed/test_host_settings.py::test_settings_are_shown_then_made_and_undone_on_a_real_systemd",
-    "tests/bed/test_second_spark.py::test_image_and_model_are_copied_and_a_deploy_is_verified",
+    "tests/bed/test_cluster.py::test_cluster_is_verified_healed_and_restored_together",
+    "tests/bed/test_deploy.py::test_deploy_on_a_bare_host_is_verified_and_idempotent",
+    "tests/bed/test_deploy.py::test_failed_change_restores_the_previous_server",
+    "tests/bed/test_deploy.py::test_dropped_connection_does_not_stop_a_deploy",
+    "tests/bed/test_health.py::test_hanging_server_is_restarted_by_the_timer",
+    "tests/bed/test_health.py::test_user_timer_checks_and_uninstalls_without_a_trace",
+    "tests/bed/test_host_settings.py::test_host_settings_are_previewed_made_and_undone",
+    "tests/bed/test_second_spark.py::test_copied_image_and_model_are_deployed",
     # this machine's Docker Engine, with a registry, HAProxy, the real llama-server; two engines as a cluster
     "tests/cluster/test_deploy.py::test_both_ranks_are_verified_and_a_second_deploy_changes_nothing",
     "tests/doctor/test_diagnose_docker.py",

@@ -13,7 +13,7 @@ def server_state(lab: BedProject) -> str:
     return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.StartedAt}} {{.State.Running}}' mine")
 
 
-def test_what_serves_already_is_adopted_without_a_restart(bare: BedProject) -> None:
+def test_running_server_is_adopted_without_a_restart(bare: BedProject) -> None:
     brought = bare.run("deploy", "--host", "spark1", "--tags", "image,model")
     assert brought.code == 0, brought.out + brought.err
     image = yaml.safe_load((bare.root / "recipes/bed.yml").read_text())["image"]

@@ -16,7 +16,7 @@ def server_state(lab: BedProject) -> str:
     return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
 
 
-def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: BedProject) -> None:
+def test_benchmark_survives_a_lost_connection_and_restores_the_server(bare: BedProject) -> None:
     assert bare.run("deploy", "--host", "spark1", "--json").code == 0
     before = server_state(bare)
     laptop = bare.start(*WORDS, *SMALL)

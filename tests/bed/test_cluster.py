@@ -11,7 +11,7 @@ pytestmark = pytest.mark.bed
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 
 
-def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: ClusterProject) -> None:
+def test_cluster_is_verified_healed_and_restored_together(pair: ClusterProject) -> None:
     pair.deployed()
     first = pair.running()
     assert first.keys() == set(HOSTS) and pair.generates()
@@ -31,7 +31,7 @@ def test_ranks_of_two_hosts_are_proved_healed_and_restored_as_one(pair: ClusterP
     assert pair.running() == healed and pair.generates()
 
 
-def test_a_cluster_is_verified_measured_and_rolled_back_by_all(pair: ClusterProject) -> None:
+def test_cluster_is_measured_and_rolled_back_together(pair: ClusterProject) -> None:
     pair.deployed()
     first = pair.arguments("max-num-seqs")
     assert pair.run("verify", "--host", "pair", "--json").code in (0, 4)

@@ -37,7 +37,7 @@ EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
     CELLS if EVERY_FAULT else QUICK,
     ids=[f"{fault} {host}: {step}" for step, fault, host, _ in (CELLS if EVERY_FAULT else QUICK)],
 )
-def test_afterwards_the_cluster_serves_or_what_served_before_does(
+def test_cluster_after_a_fault_of_a_member(
     pair: ClusterProject, step: str, fault: str, host: str, expected: str
 ) -> None:
     pair.deployed()

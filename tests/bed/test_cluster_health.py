@@ -40,7 +40,7 @@ def wait_for_restart(pair: ClusterProject) -> dict[str, str]:
     return reasons
 
 
-def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: ClusterProject) -> None:
+def test_timers_restart_all_ranks_after_a_rank_was_killed(watched: ClusterProject) -> None:
     before = watched.running()
     watched.on("spark2", "docker kill qwen35")
     watched.until(lambda: watched.record("spark2").get("state") == "down", "the worker's check says nothing")
@@ -50,7 +50,7 @@ def test_a_killed_rank_is_noticed_by_its_timer_and_all_are_restarted(watched: Cl
     assert watched.running() == before and watched.generates(), "the same containers serve again"
 
 
-def test_a_cluster_serves_again_after_a_member_has_lost_its_power(watched: ClusterProject) -> None:
+def test_cluster_serves_again_after_a_power_cut(watched: ClusterProject) -> None:
     before = watched.running()
     watched.power("spark2")
     watched.until(lambda: watched.record("spark1").get("state") == "down", "the head's check says nothing")

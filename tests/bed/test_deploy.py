@@ -18,7 +18,7 @@ def container_id(lab: BedProject) -> str:
     return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
 
 
-def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(bare: BedProject) -> None:
+def test_deploy_on_a_bare_host_is_verified_and_idempotent(bare: BedProject) -> None:
     first = bare.run("deploy", "--host", "spark1", "--json")
     assert first.code == 0, first.out + first.err
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
@@ -31,7 +31,7 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     assert container_id(bare) == before
 
 
-def test_the_script_left_on_the_host_makes_the_same_container(bare: BedProject) -> None:
+def test_script_on_the_host_creates_the_same_container(bare: BedProject) -> None:
     """`docker inspect` of both, side by side: nothing but names, times and the unearned policy may differ."""
     bare.run("deploy", "--host", "spark1", "--tags", "image,model,script,server")
     ours = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
@@ -57,7 +57,7 @@ def test_the_script_left_on_the_host_makes_the_same_container(bare: BedProject) 
     assert ours["Image"] == theirs["Image"]
 
 
-def test_a_dropped_connection_does_not_stop_a_deploy(bare: BedProject) -> None:
+def test_dropped_connection_does_not_stop_a_deploy(bare: BedProject) -> None:
     laptop = bare.start("deploy", "--host", "spark1", "--json")
     assert laptop.stdout is not None
     for line in laptop.stdout:
@@ -72,21 +72,21 @@ def test_a_dropped_connection_does_not_stop_a_deploy(bare: BedProject) -> None:
     assert container_id(bare).endswith("true unless-stopped")
 
 
-def test_a_tag_that_is_not_there_is_refused_by_name(lab: BedProject) -> None:
+def test_missing_tag_is_refused_by_name(lab: BedProject) -> None:
     lab.recipe("vllm-openai:v0.32.0", "vllm-openai:v9.9.9")
     result = lab.run("deploy", "--host", "spark1")
     assert result.code == 5
     assert "the registry has no 127.0.0.1:5000/vllm/vllm-openai:v9.9.9" in result.out
 
 
-def test_a_refused_docker_socket_says_what_to_do(lab: BedProject) -> None:
+def test_refused_docker_socket_names_the_remedy(lab: BedProject) -> None:
     (lab.root / "hosts/spark1.yml").write_text("address: spark1\nuser: guest\n")
     result = lab.run("deploy", "--host", "spark1")
     assert result.code == 5, result.out
     assert "sudo usermod -aG docker guest" in result.out
 
 
-def test_provision_puts_the_user_into_the_docker_group_as_root(lab: BedProject) -> None:
+def test_user_group_adds_the_user_as_root(lab: BedProject) -> None:
     play = lab.root / "playbooks/group.yml"
     play.write_text("- hosts: all\n  tasks:\n    - user_group: {user: guest, group: docker}\n      become: true\n")
     lab.on("spark1", "sudo gpasswd -d guest docker")
@@ -97,7 +97,7 @@ def test_provision_puts_the_user_into_the_docker_group_as_root(lab: BedProject) 
     lab.on("spark1", "sudo gpasswd -d guest docker")
 
 
-def test_a_change_that_fails_puts_the_old_server_back(lab: BedProject) -> None:
+def test_failed_change_restores_the_previous_server(lab: BedProject) -> None:
     assert lab.run("deploy", "--host", "spark1").code == 0
     before = container_id(lab)
     lab.recipe("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}")
@@ -107,7 +107,7 @@ def test_a_change_that_fails_puts_the_old_server_back(lab: BedProject) -> None:
     assert container_id(lab) == before
 
 
-def test_the_registry_is_not_needed_for_an_image_that_is_there(lab: BedProject) -> None:
+def test_pulled_image_needs_no_registry(lab: BedProject) -> None:
     assert lab.run("deploy", "--host", "spark1").code == 0
     lab.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 5000 -j REJECT")
     try:
@@ -116,7 +116,7 @@ def test_the_registry_is_not_needed_for_an_image_that_is_there(lab: BedProject) 
         lab.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")
 
 
-def test_the_image_itself_says_its_version_and_its_options(bare: BedProject) -> None:
+def test_version_and_options_are_read_from_the_image(bare: BedProject) -> None:
     """No label and no variable names it: `vllm --version` and `vllm serve --help=all` run in throw-away containers."""
     bare.on("spark1", "rm -rf .local/state/sparkwright/engines")
     first = bare.run("deploy", "--host", "spark1", "--json")
@@ -134,7 +134,7 @@ def test_the_image_itself_says_its_version_and_its_options(bare: BedProject) -> 
     assert container_id(bare) == before
 
 
-def test_a_deploy_stops_at_a_safe_point_when_it_is_asked_to(bare: BedProject) -> None:
+def test_deploy_stops_at_a_safe_point_on_request(bare: BedProject) -> None:
     laptop = bare.start("deploy", "--host", "spark1", "--json")
     assert laptop.stdout is not None
     for line in laptop.stdout:

@@ -30,7 +30,7 @@ def run_doctor(lab: BedProject, *words: str) -> dict[str, Any]:
     return {**answer, "by": {finding["check"]: finding for finding in answer["findings"]}}
 
 
-def test_a_user_outside_the_docker_group_is_put_into_it_when_agreed(spark: BedProject) -> None:
+def test_fix_adds_the_user_to_the_docker_group_if_confirmed(spark: BedProject) -> None:
     spark.on("spark1", "sudo gpasswd -d ops docker")
     before = run_doctor(spark)
     assert before["exit"] == 1
@@ -48,7 +48,7 @@ def test_a_user_outside_the_docker_group_is_put_into_it_when_agreed(spark: BedPr
     assert "ops" in spark.on("spark1", "getent group docker").rpartition(":")[2]
 
 
-def test_what_a_logout_takes_away_is_told_until_the_user_lingers(spark: BedProject) -> None:
+def test_warning_about_logout_until_lingering_is_enabled(spark: BedProject) -> None:
     finding = run_doctor(spark)["by"]["logout"]
     assert finding["verdict"] == "warning"
     assert "RemoveIPC=yes by default" in finding["evidence"]
@@ -63,7 +63,7 @@ def test_what_a_logout_takes_away_is_told_until_the_user_lingers(spark: BedProje
     assert spark.on("spark1", "loginctl show-user ops -p Linger --value") == "yes"
 
 
-def test_a_locale_that_is_not_installed_is_told(spark: BedProject) -> None:
+def test_missing_locale_is_a_warning(spark: BedProject) -> None:
     spark.on("spark1", "echo LANG=de_DE.UTF-8 | sudo tee /etc/default/locale")
     finding = run_doctor(spark)["by"]["locale"]
     assert finding["verdict"] == "warning"
@@ -72,7 +72,7 @@ def test_a_locale_that_is_not_installed_is_told(spark: BedProject) -> None:
     assert run_doctor(spark)["by"]["locale"]["verdict"] == "ok"
 
 
-def test_an_unreachable_host_is_told_beside_the_others(spark: BedProject) -> None:
+def test_unreachable_host_is_reported_with_the_others(spark: BedProject) -> None:
     (spark.root / "hosts/gone.yml").write_text("address: 127.0.0.1\nport: 1\n")
     result = spark.run("doctor", "--host", "spark1,gone", "--json")
     rows = {item["host"]: item for item in map(json.loads, result.out.splitlines())}

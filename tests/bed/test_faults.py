@@ -114,7 +114,7 @@ def host(lab: BedProject) -> Iterator[FaultyHost]:
     CELLS,
     ids=[f"{fault}: {step}" for step, fault, _ in CELLS],
 )
-def test_afterwards_one_verified_server_serves(host: FaultyHost, step: str, fault: str, expected: str) -> None:
+def test_one_verified_server_serves_after_a_fault(host: FaultyHost, step: str, fault: str, expected: str) -> None:
     old_server = host.serves()
     host.gate(step)
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
@@ -144,7 +144,7 @@ def test_afterwards_one_verified_server_serves(host: FaultyHost, step: str, faul
     assert ("old" if now == old_server else "new") == expected
 
 
-def test_an_ollama_that_systemd_always_restarts_stays_stopped_and_comes_back_afterwards(host: FaultyHost) -> None:
+def test_ollama_stays_stopped_during_the_swap_and_is_started_again(host: FaultyHost) -> None:
     groups = host.lab.root / "hosts/groups.yml"
     groups.write_text(
         groups.read_text().replace(

@@ -29,7 +29,7 @@ def clean(bare: BedProject) -> BedProject:
     return bare
 
 
-def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(clean: BedProject) -> None:
+def test_user_timer_checks_and_uninstalls_without_a_trace(clean: BedProject) -> None:
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     install = [
         "health.install", "--host", "spark1", "--every", "5m", "--heal", "restart", "--smoke-every", "0",
@@ -57,7 +57,7 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_roots_timer_runs_the_check_as_the_user_confined(clean: BedProject) -> None:
+def test_system_timer_runs_the_check_confined_as_the_user(clean: BedProject) -> None:
     outcome = clean.run("health.install", "--host", "spark1", "--system", "--json")
     assert outcome.code == 0, outcome.out + outcome.err
     result = outcome.task("Install the health timer")["data"]
@@ -75,7 +75,7 @@ def test_roots_timer_runs_the_check_as_the_user_confined(clean: BedProject) -> N
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: BedProject) -> None:
+def test_hanging_server_is_restarted_by_the_timer(clean: BedProject) -> None:
     clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
@@ -108,7 +108,7 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: BedProje
     assert clean.on("spark1", TRACES) == ""
 
 
-def test_the_guard_of_the_memory_is_a_unit_that_stops_the_server_and_has_the_check_tell_of_it(
+def test_memory_guard_kills_the_server_and_the_check_reports_it(
     clean: BedProject,
 ) -> None:
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0

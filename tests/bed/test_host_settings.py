@@ -46,7 +46,7 @@ def capped(lab: BedProject) -> Iterator[BedProject]:
     lab.on("spark1", CLEAR_COMMAND)
 
 
-def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: BedProject) -> None:
+def test_host_settings_are_previewed_made_and_undone(capped: BedProject) -> None:
     before, ollama = capped.on("spark1", ETC_DIGESTS), capped.on("spark1", OLLAMA_ENVIRONMENT)
     preview = capped.run("provision", "--host", "spark1", "--check", "--diff", "--json")
     fields = {row["field"]: row["after"] for row in preview.task(TASK)["diff"]}
@@ -70,7 +70,7 @@ def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: BedPr
     assert capped.run("provision", "--host", "spark1", "--undo", "--json").task(TASK)["status"] == "ok"
 
 
-def test_doctor_tells_a_cap_that_does_not_hold(capped: BedProject) -> None:
+def test_doctor_reports_an_ineffective_clock_cap(capped: BedProject) -> None:
     assert capped.run("provision", "--host", "spark1").code == 0
     output = capped.run("doctor", "--host", "spark1").out
     assert "clock cap 2000 MHz, which is not in effect: the GPU runs at 2411 MHz" in output

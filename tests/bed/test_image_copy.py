@@ -30,7 +30,7 @@ def layers(lab: BedProject, host: str) -> str:
     return lab.on(host, f"docker inspect -f '{{{{.Id}}}} {{{{.RootFS.Layers}}}}' {IMAGE}")
 
 
-def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: BedProject) -> None:
+def test_image_is_copied_from_the_first_spark_and_deployed(pair: BedProject) -> None:
     result = pair.run("images.copy", "--from", "spark1", "--to", "spark2")
     assert result.code == 0, result.out + result.err
     assert "straight to" in result.out and ":22" in result.out
@@ -47,7 +47,7 @@ def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: BedP
     assert (second_run.code, "already" in second_run.out) == (0, True)
 
 
-def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: BedProject) -> None:
+def test_image_goes_through_the_laptop_if_hosts_cannot_connect(pair: BedProject) -> None:
     pair.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 22 -j REJECT")
     try:
         result = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
@@ -61,7 +61,7 @@ def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: BedProje
     assert pair.on("spark2", FIND_LEFTOVERS) == ""
 
 
-def test_an_image_that_the_source_lacks_is_refused(pair: BedProject) -> None:
+def test_missing_image_of_the_source_is_refused(pair: BedProject) -> None:
     result = pair.run("images.copy", "--from", "spark2", "--to", "spark1")
     assert result.code == 5
     assert "spark2 has no" in result.out

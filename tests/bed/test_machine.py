@@ -46,7 +46,7 @@ def no_unit(lab: BedProject) -> BedProject:
     return lab
 
 
-def test_a_unit_is_written_enabled_and_started_once(no_unit: BedProject) -> None:
+def test_unit_is_written_enabled_and_started_once(no_unit: BedProject) -> None:
     task = unit_task(content=UNIT, state="started", enabled=True)
     first = run_tasks(no_unit, task)
     assert (first.code, first.recap["changed"]) == (0, 1), first.out
@@ -65,20 +65,20 @@ def test_a_unit_is_written_enabled_and_started_once(no_unit: BedProject) -> None
     ]
 
 
-def test_a_unit_that_does_not_come_up_fails_and_names_the_journal(no_unit: BedProject) -> None:
+def test_unit_that_fails_to_start_names_the_journal(no_unit: BedProject) -> None:
     result = run_tasks(no_unit, unit_task(content=UNIT.replace("/bin/sleep", "/no/such"), state="started"))
     assert result.code == 1
     assert "journalctl -u probe.service" in result.out
 
 
-def test_without_become_it_says_so(no_unit: BedProject) -> None:
+def test_unit_without_become_is_refused(no_unit: BedProject) -> None:
     options = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
     refused = run_tasks(no_unit, options)
     assert refused.code == 1
     assert "become: true" in refused.out
 
 
-def test_a_package_is_installed_once_and_removed(lab: BedProject) -> None:
+def test_package_is_installed_once_and_removed(lab: BedProject) -> None:
     assert lab.on("spark1", REPOSITORY).endswith("laid")
     task = {"name": "Package", "package": {"name": "sparkwright-probe"}, "become": True}
     first = run_tasks(lab, task)

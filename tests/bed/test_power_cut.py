@@ -60,7 +60,7 @@ def deploy(lab: BedProject) -> CommandResult:
     return lab.run("deploy", "--host", "spark1", "--json")
 
 
-def test_a_forwarder_that_serves_nobody_is_named_and_freed_and_one_deploy_serves(host: FaultyHost) -> None:
+def test_orphaned_port_forwarder_is_reported_and_freed(host: FaultyHost) -> None:
     lab, left = host.lab, False
     for seqs, after_s in enumerate(MOMENTS_S, 20):
         cut_power_at_start(host, seqs, after_s)

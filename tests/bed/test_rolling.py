@@ -37,7 +37,7 @@ def rolled_event(result: CommandResult) -> dict[str, list[str]]:
     return {key: event[key] for key in ("done", "earlier", "failed", "not_begun")}
 
 
-def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three: BedProject) -> None:
+def test_rolling_deploy_stops_restores_and_resumes(three: BedProject) -> None:
     before = inspect_containers(three)
     three.recipe("  max-num-seqs: 8", "  max-num-seqs: 4")
     broken = three.root / "recipes/broken.yml"
@@ -77,7 +77,7 @@ def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three:
     assert all(now[host] != before[host] and now[host].endswith("true unless-stopped") for host in HOSTS)
 
 
-def test_the_last_server_of_a_group_is_not_taken_down(three: BedProject) -> None:
+def test_last_server_of_a_group_is_not_stopped(three: BedProject) -> None:
     for host in ("spark1", "spark2"):
         three.on(host, "docker update --restart no qwen35 && docker stop -t 2 qwen35")
     before = inspect_containers(three)

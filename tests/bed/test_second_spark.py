@@ -34,7 +34,7 @@ def first(lab: BedProject) -> Iterator[BedProject]:
         lab.on(host, SOURCES_ON)
 
 
-def test_image_and_model_are_copied_and_a_deploy_is_verified(first: BedProject) -> None:
+def test_copied_image_and_model_are_deployed(first: BedProject) -> None:
     for command in (["images.copy"], ["models.copy"]):
         result = first.run(*command, "--from", "spark1", "--to", "spark2")
         assert result.code == 0, result.out + result.err
@@ -49,7 +49,7 @@ def test_image_and_model_are_copied_and_a_deploy_is_verified(first: BedProject) 
     assert (second_run.code, second_run.recap["changed"]) == (0, 0)
 
 
-def test_model_from_brings_it_in_a_deploy(first: BedProject) -> None:
+def test_model_from_copies_the_model_during_a_deploy(first: BedProject) -> None:
     result = first.run("images.copy", "--from", "spark1", "--to", "spark2")
     assert result.code == 0, result.out + result.err
     (first.root / "hosts/groups.yml").write_text(
@@ -63,7 +63,7 @@ def test_model_from_brings_it_in_a_deploy(first: BedProject) -> None:
     assert first.on("spark1", "pgrep -f [s]parkwright.host.models.peer") == "", "it still hands out"
 
 
-def test_nobody_to_ask_and_nothing_copied_says_so_and_leaves_nothing(first: BedProject) -> None:
+def test_deploy_without_a_source_fails_and_leaves_nothing(first: BedProject) -> None:
     result = first.run("deploy", "--host", "spark2")
     assert result.code == 1, result.out + result.err
     assert "does not answer" in result.out and "a host that already has the image needs no registry" in result.out

@@ -34,7 +34,7 @@ def run_with_input(lab: BedProject, script: str, token: str) -> str:
     return completed.stdout.strip()
 
 
-def test_the_token_of_a_gated_model_is_nowhere(bare: BedProject, tmp_path: Path) -> None:
+def test_token_of_a_gated_model_is_stored_nowhere(bare: BedProject, tmp_path: Path) -> None:
     token = "hf_" + secrets.token_hex(20)
     token_file = tmp_path / "kept"
     token_file.mkdir()

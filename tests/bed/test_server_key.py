@@ -25,7 +25,7 @@ def query_status(lab: BedProject, key: str) -> str:
     return run_with_input(lab, QUERY_COMMAND, f"Authorization: Bearer {key}")
 
 
-def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: BedProject, tmp_path: Path) -> None:
+def test_server_key_changes_and_rollback_restores_it(bare: BedProject, tmp_path: Path) -> None:
     first, second = ("spk-" + secrets.token_hex(20) for _ in range(2))
     file = tmp_path / "key"
     bare.recipe("vllm:\n", f"server_key: {{file: {file}}}\n\nvllm:\n")

@@ -35,7 +35,7 @@ def both(bare: BedProject) -> BedProject:
     return bare
 
 
-def test_a_second_server_beside_the_first_and_one_timer_for_both(both: BedProject) -> None:
+def test_second_server_and_a_timer_for_both(both: BedProject) -> None:
     lab, first = both, start_state(both, "qwen35")
     try:
         result = lab.run("deploy", "--host", "spark1")
@@ -96,7 +96,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 18081), Answer).serve_forever()
 """
 
 
-def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: BedProject) -> None:
+def test_wake_service_switches_servers_on_request(turns: BedProject) -> None:
     """Confined as a real systemd confines it, with a gateway's control port beside it, and no laptop."""
     lab, host = turns, turns.root / "hosts/spark1.yml"
     turn = "[{recipe: bed, stay_awake: 1m}, {recipe: small, wake: on_request}]"
@@ -130,7 +130,7 @@ def test_the_hosts_own_unit_switches_when_its_gateway_was_asked(turns: BedProjec
     assert lab.on("spark1", f"find {state} ~/.config/systemd -name '*wake*'") == ""
 
 
-def test_two_take_turns_and_a_timer_wakes_none(turns: BedProject) -> None:
+def test_servers_take_turns_and_the_timer_wakes_neither(turns: BedProject) -> None:
     lab, first = turns, start_state(turns, "qwen35")
     try:
         result = lab.run("deploy", "--host", "spark1")

@@ -42,7 +42,7 @@ def is_green(result: CommandResult) -> bool:
 
 
 @pytest.mark.parametrize("state", TABLE)
-def test_each_command_says_what_is_so(lab: BedProject, state: str) -> None:
+def test_commands_report_the_state(lab: BedProject, state: str) -> None:
     row = TABLE[state]
     lab.on("spark1", "rm -f .local/state/sparkwright/health*")  # what was seen before is no part of the table
     lab.run("deploy", "--host", "spark1")
@@ -55,7 +55,7 @@ def test_each_command_says_what_is_so(lab: BedProject, state: str) -> None:
     assert is_served(lab)
 
 
-def test_a_host_that_is_away_is_unreachable_to_every_command(lab: BedProject) -> None:
+def test_unreachable_host_fails_every_command(lab: BedProject) -> None:
     (lab.root / "hosts/spark1.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: bed\n")
     for command in (*READ_COLUMNS, "deploy"):
         result = lab.run(command, "--host", "spark1")

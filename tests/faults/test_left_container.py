@@ -19,7 +19,7 @@ def server_state(bench: Bench) -> tuple[Any, ...]:
     return container["Id"], container["State"]["StartedAt"], container["HostConfig"]["RestartPolicy"]["Name"]
 
 
-def test_what_the_engine_refuses_is_refused_while_the_server_serves(bench: Bench) -> None:
+def test_container_refused_by_docker_leaves_the_server_running(bench: Bench) -> None:
     bench.whole()
     before, text = server_state(bench), (bench.project.root / RECIPE).read_text()
     bench.project.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
@@ -52,7 +52,7 @@ def cut_off_run(bench: Bench) -> None:
         bench.repair()
 
 
-def test_what_a_run_left_that_was_cut_off_is_named_and_counts_as_no_server(bench: Bench) -> None:
+def test_leftover_of_an_interrupted_run_is_reported_and_is_no_server(bench: Bench) -> None:
     bench.whole()
     before, text = server_state(bench), (bench.project.root / RECIPE).read_text()
     cut_off_run(bench)
@@ -75,7 +75,7 @@ def test_what_a_run_left_that_was_cut_off_is_named_and_counts_as_no_server(bench
 @pytest.mark.parametrize(
     "command", [pytest.param(command, marks=pytest.mark.whole) for command in ("restart", "rollback")] + ["deploy"]
 )
-def test_every_command_goes_on_beside_it(bench: Bench, command: str) -> None:
+def test_commands_work_with_a_leftover_container(bench: Bench, command: str) -> None:
     bench.whole()
     bench.change()
     assert bench.project.deploy().code in PROVED_CODES  # a roll back has something to go back to

@@ -69,7 +69,7 @@ RESTORE_STEPS = (
 )
 
 
-def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
+def test_table_has_every_step_of_the_swap(bench: Bench) -> None:
     steps = [step for step in swap_tasks(bench.project.root / "playbooks") if step != "Stop Ollama"]
     assert steps == [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
 
@@ -79,7 +79,7 @@ def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
     [pytest.param(*cell, marks=() if cell[3] else pytest.mark.whole) for cell in CELLS],
     ids=[f"{fault}: {step}" for step, fault, _, _ in CELLS],
 )
-def test_afterwards_one_verified_server_serves(
+def test_one_verified_server_serves_after_a_fault(
     bench: Bench, step: str, fault: str, expected: str, quick: bool, record_property: pytest.RecordProperty
 ) -> None:
     if fault == "disk" and not bench.tmpfs:
@@ -135,7 +135,7 @@ def inject_during_restore(bench: Bench, step: str, fault: str) -> tuple[str, dic
 @pytest.mark.parametrize(
     "step", [pytest.param(item, marks=() if item == RESTORE_STEPS[2] else pytest.mark.whole) for item in RESTORE_STEPS]
 )
-def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
+def test_rollback_completes_an_interrupted_restore(bench: Bench, step: str) -> None:
     old, _ = inject_during_restore(bench, step, "killed")
     result = bench.project.run("rollback", "--host", "sandbox", "--json")
     assert result.code == 0, result.out[-3000:]
@@ -147,7 +147,7 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
 @pytest.mark.parametrize(
     "step", [pytest.param(item, marks=() if item == RESTORE_STEPS[3] else pytest.mark.whole) for item in RESTORE_STEPS]
 )
-def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
+def test_docker_restart_during_a_restore(bench: Bench, step: str) -> None:
     old, recap = inject_during_restore(bench, step, "docker")
     assert (recap["exit"], "broken on purpose The previous server is restored." in recap["msg"]) == (1, True), recap[
         "msg"

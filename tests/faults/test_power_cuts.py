@@ -43,7 +43,7 @@ def is_started(bench: Bench, step: str) -> bool:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.whole) for seed in SEEDS]
 )
-def test_after_a_loss_of_power_one_deploy_brings_a_verified_server(bench: Bench, seed: int) -> None:
+def test_deploy_after_a_power_cut_serves_verified(bench: Bench, seed: int) -> None:
     bench.whole()
     before = next(bench.state.runs())
     step, after_s = random_moment(

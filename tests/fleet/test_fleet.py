@@ -76,7 +76,7 @@ def run_play(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") 
     ("serial", "sizes"),
     [((), [8]), ((3,), [3, 3, 2]), (("25%",), [2, 2, 2, 2]), ((1, "50%"), [1, 4, 3]), (("1%",), [1] * 8), ((20,), [8])],
 )
-def test_batches_are_cut_as_ansible_cuts_them(serial: tuple[int | str, ...], sizes: list[int]) -> None:
+def test_batch_sizes_are_those_of_ansible(serial: tuple[int | str, ...], sizes: list[int]) -> None:
     policy, remaining, sizes_found = RolloutPolicy(serial=serial), 8, list[int]()
     while remaining:
         sizes_found.append(min(remaining, policy.size(len(sizes_found), 8)))
@@ -84,7 +84,7 @@ def test_batches_are_cut_as_ansible_cuts_them(serial: tuple[int | str, ...], siz
     assert sizes_found == sizes
 
 
-def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
+def test_failed_host_does_not_stop_the_others_without_serial() -> None:
     recorder = run_play(members(0, 1, 0), RolloutPolicy())
     assert sorted((event["host"], event["exit"]) for event in recorder.events if event["event"] == "recap") == [
         ("spark1", 0),
@@ -93,33 +93,33 @@ def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
     ]
 
 
-def test_a_batch_that_fails_whole_stops_the_play() -> None:
+def test_failed_batch_stops_the_play() -> None:
     options: list[str] = []
     run_play(members(0, 1, 0, asked=options), RolloutPolicy(serial=(1,)))
     assert options == ["spark1", "spark2"]
 
 
 @pytest.mark.parametrize(("percentage", "hosts"), [(50.0, 4), (49.0, 2), (0.0, 2)])
-def test_more_failures_than_allowed_stop_after_the_batch(percentage: float, hosts: int) -> None:
+def test_too_many_failures_stop_after_the_batch(percentage: float, hosts: int) -> None:
     options: list[str] = []
     run_play(members(0, 1, 0, 0, asked=options), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
     assert len(options) == hosts
 
 
-def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
+def test_unreachable_host_does_not_stop_the_others() -> None:
     recorder = run_play(members("gone", 0), RolloutPolicy())
     recaps = {event["host"]: event for event in recorder.events if event["event"] == "recap"}
     assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)
     assert recaps["spark2"]["exit"] == 0
 
 
-def test_changes_pending_are_no_failure() -> None:
+def test_pending_changes_are_no_failure() -> None:
     options: list[str] = []
     run_play(members(2, 2, asked=options), RolloutPolicy(serial=(1,)))
     assert options == ["spark1", "spark2"]
 
 
-def test_two_plays_of_a_host_are_one_recap() -> None:
+def test_two_plays_of_a_host_have_a_single_recap() -> None:
     everyone = members(0)
     recorder = Recorder()
     value = Fleet(everyone, [recorder])
@@ -130,7 +130,7 @@ def test_two_plays_of_a_host_are_one_recap() -> None:
     assert [recap["ok"] for recap in recaps] == [2]
 
 
-def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
+def test_exception_in_a_thread_is_a_failure() -> None:
     recorder = run_play(members("bug", 0), RolloutPolicy())
     recaps = {event["host"]: event for event in recorder.events if event["event"] == "recap"}
     assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
@@ -158,7 +158,7 @@ def emit_to(*subscribers: Recorder) -> Fleet:
     return value
 
 
-def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_subscriber_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
     fleet = emit_to(Broken(KeyError("surprise\x1b[2J")), recorder)
     assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
@@ -168,12 +168,12 @@ def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixt
     assert "\x1b" not in result
 
 
-def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
+def test_closed_output_ends_the_command_quietly() -> None:
     with pytest.raises(BrokenPipeError):
         emit_to(Broken(BrokenPipeError()))
 
 
-def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
+def test_ctrl_c_stops_only_the_run_of_this_command() -> None:
     stopped: list[dict[str, Any]] = []
     message = threading.Event()
 
@@ -200,7 +200,7 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     assert [item["run"] for item in stopped] == ["run-of-this-command"]
 
 
-def test_ctrl_c_stops_a_run_that_begins_while_the_user_is_asked() -> None:
+def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
     """Two servers of a machine run one after the other: the second run begins when the first ends."""
     stopped: list[str] = []
     is_asked, has_begun, is_stopped = threading.Event(), threading.Event(), threading.Event()
@@ -243,7 +243,7 @@ def test_ctrl_c_stops_a_run_that_begins_while_the_user_is_asked() -> None:
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_a_note_of_the_laptop_is_an_event_as_published(detail: bool) -> None:
+def test_note_of_the_laptop_has_the_published_format(detail: bool) -> None:
     recorder = Recorder()
     member = Member(Host("s1", "s1"), link=PretendLink(Host("s1", "s1"), 0, []))
     fleet = Fleet([member], [recorder])
@@ -254,7 +254,7 @@ def test_a_note_of_the_laptop_is_an_event_as_published(detail: bool) -> None:
     assert published.check_output("images.copy", json.dumps(notes[0])) == []
 
 
-def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
+def test_ctrl_c_ends_a_query_without_naming_a_run() -> None:
     closed = threading.Event()
 
     class Link(PretendLink):
@@ -277,7 +277,7 @@ def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:
     assert closed.is_set()
 
 
-def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
+def test_events_of_the_laptop_are_escaped() -> None:
     """The name of a play comes from a playbook, which may be untrusted."""
     recorder = run_play(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
     assert recorder.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"
@@ -286,7 +286,7 @@ def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
 @pytest.mark.parametrize(
     ("without", "stopped"), [(("spark2",), "there is no plan for spark2"), (("spark1", "spark2"), "")]
 )
-def test_no_member_of_a_cluster_is_begun_when_one_has_no_plan(without: tuple[str, ...], stopped: str) -> None:
+def test_no_cluster_member_starts_unless_all_have_a_plan(without: tuple[str, ...], stopped: str) -> None:
     options: list[str] = []
     fleet = Fleet(members(0, 0, asked=options))
 

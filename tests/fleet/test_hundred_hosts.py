@@ -21,7 +21,7 @@ sys.exit(code)
 """
 
 
-def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_one(lab: SshLab, tmp_path: Path) -> None:  # noqa: F811
+def test_read_only_command_on_a_hundred_hosts(lab: SshLab, tmp_path: Path) -> None:  # noqa: F811
     """One connection each, at most 16 at a time; the answer is complete, and the memory stays that of a laptop's command."""
     names = [f"h{n}" for n in range(HOSTS)]
     lab.write_config(f"Host h*\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
@@ -47,7 +47,7 @@ def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_o
     assert float(peak.read_text()) < MAX_MEMORY_MB
 
 
-def test_many_hosts_end_with_one_line_each(tmp_path: Path) -> None:
+def test_many_hosts_have_a_line_each(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 12)
     project.playbook("look", "  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]")
     lines = project.run("play", "look", "--host", "lab").out.splitlines()

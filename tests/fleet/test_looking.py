@@ -36,7 +36,7 @@ def write_variables(project: HostsProject, **names: list[str]) -> None:
     (project.root / "hosts/groups.yml").write_text(f"all: {{vars: { ({'refused': [], 'failing': []} | names) }}}\n")
 
 
-def test_who_has_nothing_to_do_is_through_without_a_turn(project: HostsProject) -> None:
+def test_unchanged_hosts_are_done_without_a_batch(project: HostsProject) -> None:
     for name in ("s1", "s2", "s4"):
         (project.home(name) / "made").mkdir()
     first = project.roll("--host", "lab")
@@ -50,7 +50,7 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(project: HostsProject) 
     assert {event["check"] for event in second.events("run_started")} == {True}
 
 
-def test_a_host_that_would_be_refused_is_known_before_one_is_touched(project: HostsProject) -> None:
+def test_refusal_of_a_host_is_found_before_any_change(project: HostsProject) -> None:
     write_variables(project, refused=["s3"])
     result = project.roll("--host", "lab")
     assert (result.code, touched_hosts(project)) == (5, [])
@@ -61,13 +61,13 @@ def test_a_host_that_would_be_refused_is_known_before_one_is_touched(project: Ho
     assert touched_hosts(project) == ["s1", "s2", "s3", "s4"]
 
 
-def test_a_share_of_refusals_may_be_allowed(project: HostsProject) -> None:
+def test_max_fail_percentage_allows_refusals(project: HostsProject) -> None:
     write_variables(project, refused=["s3"])
     result = project.roll("--host", "lab", "--max-fail-percentage", "25")
     assert (result.code, touched_hosts(project)) == (5, ["s1", "s2", "s4"])
 
 
-def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(project: HostsProject) -> None:
+def test_failing_host_stops_the_run_in_its_batch(project: HostsProject) -> None:
     write_variables(project, failing=["s2"])
     result = project.roll("--host", "lab")
     assert (result.code, touched_hosts(project)) == (1, ["s1"])
@@ -78,7 +78,7 @@ def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(project: Host
     )
 
 
-def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(project: HostsProject) -> None:
+def test_ctrl_c_during_the_checks_leaves_a_resumable_run(project: HostsProject) -> None:
     bin_, go = project.root / "bin", project.root / "go"
     bin_.mkdir()
     (bin_ / "nvidia-smi").write_text(f"#!/bin/sh\nwhile test ! -e {go}; do sleep 0.02; done\n")
@@ -99,7 +99,7 @@ def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(pr
     assert touched_hosts(project) == ["s1", "s2", "s3", "s4"]
 
 
-def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(project: HostsProject) -> None:
+def test_play_that_acts_in_check_mode_is_not_checked_first(project: HostsProject) -> None:
     project.playbook("roll", PLAYBOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
     result = project.roll("--host", "lab")
     assert (result.code, result.events("looking"), len(result.events("batch_started"))) == (0, [], 4)

@@ -35,7 +35,7 @@ def newer(tmp_path: Path) -> HostsProject:
     [("play", "roll"), ("status",), ("history",), ("runs",), ("health.check",), ("unlock",), ("report",)],
     ids=" ".join,
 )
-def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str, ...], newer: HostsProject) -> None:
+def test_older_sparkwright_asks_for_an_upgrade_and_changes_nothing(words: tuple[str, ...], newer: HostsProject) -> None:
     before = {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()}
     result = newer.run(*words, "--host", "s1")
     assert NEWER_RECORDS in result.out + result.err
@@ -43,7 +43,7 @@ def test_an_older_laptop_is_told_to_upgrade_and_touches_nothing(words: tuple[str
     assert {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()} == before
 
 
-def test_an_older_health_check_is_to_be_installed_again(newer: HostsProject) -> None:
+def test_older_health_check_asks_for_a_reinstall(newer: HostsProject) -> None:
     script = Path(state.__file__).parents[1] / "runner/scheduled_checks.py"
     env = {**os.environ, "HOME": str(newer.home("s1"))}
     completed = subprocess.run([sys.executable, "-I", script], env=env, capture_output=True, text=True, timeout=60)
@@ -52,7 +52,7 @@ def test_an_older_health_check_is_to_be_installed_again(newer: HostsProject) -> 
 
 
 @pytest.mark.parametrize("kept", [None, '{"format": 1, "version": "0.0.1"}', "no JSON", '{"format": "9"}'])
-def test_a_newer_laptop_takes_the_records_over_and_notes_its_version(kept: str | None, tmp_path: Path) -> None:
+def test_newer_sparkwright_adopts_the_records(kept: str | None, tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     state_folder(project).mkdir(parents=True)
     if kept is not None:
@@ -61,7 +61,7 @@ def test_a_newer_laptop_takes_the_records_over_and_notes_its_version(kept: str |
     assert json.loads((state_folder(project) / "format.json").read_text()) == {"format": 1, "version": __version__}
 
 
-def test_a_lock_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
+def test_lock_file_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "spark.lock").write_text("schema: 2\nimages: {}\nthings: {}\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.fleet.project import HostsProject
 
 
-def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path) -> None:
+def test_failure_stops_the_run_and_resume_continues(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 4)
     (project.home("s2") / "broken").touch()
     first = project.roll("--host", "lab")
@@ -21,14 +21,14 @@ def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path
     assert project.roll("--resume").code == 5
 
 
-def test_a_canary_and_batches_of_the_command_line_win_over_the_playbook(tmp_path: Path) -> None:
+def test_canary_and_serial_of_the_command_line_override_the_playbook(tmp_path: Path) -> None:
     result = HostsProject(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
     assert result.code == 0
     batches = [(event["hosts"], event["canary"]) for event in result.events("batch_started")]
     assert batches == [(["s1"], True), (["s2", "s3"], False), (["s4", "s5"], False)]
 
 
-def test_a_share_of_failures_may_be_allowed_and_counts_in_the_exit_code(tmp_path: Path) -> None:
+def test_allowed_failures_count_in_the_exit_code(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 4)
     (project.home("s2") / "broken").touch()
     result = project.roll("--host", "lab", "--serial", "2", "--max-fail-percentage", "50")
@@ -37,7 +37,7 @@ def test_a_share_of_failures_may_be_allowed_and_counts_in_the_exit_code(tmp_path
     assert project.roll("--resume").ran == ["s2"]
 
 
-def test_nothing_begins_with_a_host_missing_unless_it_is_left_out(tmp_path: Path) -> None:
+def test_unreachable_host_blocks_the_run_unless_skipped(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
     result = project.roll("--host", "lab")
@@ -48,7 +48,7 @@ def test_nothing_begins_with_a_host_missing_unless_it_is_left_out(tmp_path: Path
     assert skipped.rolled["resume"]
 
 
-def test_a_command_that_only_looks_goes_on_without_the_missing_host(tmp_path: Path) -> None:
+def test_read_only_command_continues_without_an_unreachable_host(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
     project.playbook("look", "  read_only: true\n  serial: 1\n  tasks: [{facts: }]")
@@ -56,7 +56,7 @@ def test_a_command_that_only_looks_goes_on_without_the_missing_host(tmp_path: Pa
     assert (result.code, sorted(result.ran)) == (3, ["s1", "s2"])
 
 
-def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path: Path) -> None:
+def test_resume_refuses_changed_playbook_hosts_and_options(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     (project.home("s2") / "broken").touch()
     project.roll("--host", "lab")
@@ -68,7 +68,7 @@ def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path:
     assert "playbooks/roll.yml has changed since s1 was done" in result.err
 
 
-def test_no_later_play_begins_after_a_run_was_stopped(tmp_path: Path) -> None:
+def test_stopped_run_starts_no_later_play(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     book = project.root / "playbooks/roll.yml"
     book.write_text(book.read_text() + book.read_text().replace("~/broken", "~/never"))
@@ -76,7 +76,7 @@ def test_no_later_play_begins_after_a_run_was_stopped(tmp_path: Path) -> None:
     assert project.roll("--host", "lab").ran == ["s1"]
 
 
-def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
+def test_summary_lists_done_failed_and_not_started(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 3)
     (project.home("s2") / "broken").touch()
     last_lines = project.run("play", "roll", "--host", "lab").out.splitlines()[-5:]
@@ -89,7 +89,7 @@ def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_playbook_includes_is_part_of_what_the_done_hosts_were_made_from(tmp_path: Path) -> None:
+def test_resume_refuses_a_changed_included_file(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     (project.root / "playbooks/parts").mkdir()
     part = project.root / "playbooks/parts/a.yml"
@@ -102,7 +102,7 @@ def test_what_a_playbook_includes_is_part_of_what_the_done_hosts_were_made_from(
     assert (result.code, "has changed since s1 was done" in result.err) == (5, True)
 
 
-def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
     project = HostsProject(tmp_path, 2)
     waits = project.root / "go"
     project.playbook(

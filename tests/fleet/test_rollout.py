@@ -20,12 +20,12 @@ def build_guard(up: set[str]) -> Guard:
     return Guard([Floor("lab", tuple(HOSTS), 1)], serves)
 
 
-def test_a_share_is_of_all_hosts_after_a_resume_too() -> None:
+def test_percentage_counts_all_hosts_after_a_resume() -> None:
     assert PlayRollout(RolloutPolicy(serial=("25%",)), host_count=8).next_batch(["s7", "s8"], [])[0] == ["s7", "s8"]
     assert PlayRollout(RolloutPolicy(serial=("25%",))).next_batch(HOSTS, [])[0] == ["s1", "s2"]
 
 
-def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
+def test_verified_host_that_stops_serving_stops_the_run() -> None:
     up = set(HOSTS)
     roll = PlayRollout(RolloutPolicy(serial=(1,)), guard=build_guard(up))
     assert roll.next_batch(HOSTS, []) == (["s1"], "")
@@ -34,7 +34,7 @@ def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
     assert (go, reason) == ([], "s1 stopped serving after being changed")
 
 
-def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later() -> None:
+def test_batch_spares_the_last_server_until_the_next_batch() -> None:
     roll = PlayRollout(RolloutPolicy(), guard=build_guard(set(HOSTS)))
     first, _ = roll.next_batch(HOSTS, [])
     assert first == HOSTS[:-1]
@@ -42,7 +42,7 @@ def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later(
     assert roll.next_batch(HOSTS[-1:], first) == (["s8"], "")
 
 
-def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
+def test_batch_in_progress_counts_as_unfinished() -> None:
     records: list[tuple[list[str], list[str]]] = []
     record = RolloutRecord("restart", HOSTS[:3])
     roll = PlayRollout(
@@ -58,7 +58,7 @@ def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
     assert record.failed == {"s2": "it broke"}
 
 
-def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
+def test_host_is_done_after_its_last_play() -> None:
     record = RolloutRecord("site", ["s1", "s2"])
     PlayRollout(RolloutPolicy(), record=record, final_hosts=frozenset({"s1"})).finish_batch(["s1", "s2"], {})
     assert record.unfinished == ["s2"]
@@ -76,7 +76,7 @@ def unfinished_record() -> RolloutRecord:
     )
 
 
-def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) -> None:
+def test_record_is_kept_until_finished_and_ignored_by_git(tmp_path: Path) -> None:
     file, record = RecordFile(tmp_path, "restart"), unfinished_record()
     file.save(record)
     assert file.load() == record
@@ -89,7 +89,7 @@ def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}'])
-def test_a_record_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> None:
+def test_unreadable_record_is_refused(tmp_path: Path, text: str) -> None:
     file = RecordFile(tmp_path, "restart")
     file.save(unfinished_record())
     file.path.write_text(text)
@@ -97,12 +97,12 @@ def test_a_record_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> 
         file.load()
 
 
-def test_the_same_run_goes_on() -> None:
+def test_unchanged_run_is_resumed() -> None:
     refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=2000)
     refuse_other_hosts(unfinished_record(), ["s3", "s1", "s2"])
 
 
-def test_another_run_does_not_go_on_and_the_sentence_says_what_is_other() -> None:
+def test_changed_run_is_refused_with_the_difference() -> None:
     with pytest.raises(Refused, match=r"recipes/a.yml has changed since s1 was done"):
         refuse_changed_run(
             unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "recipes/a.yml": "2"}, now_s=2000

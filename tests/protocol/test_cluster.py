@@ -8,7 +8,7 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
 
 
-def test_a_plan_is_the_same_after_its_way_through_json() -> None:
+def test_plan_survives_json() -> None:
     swap = Block(
         id="2", name="swap", tasks=(Task(id="2.1", name="stop", module="stop_and_keep", notify=("tell",)),), when=("x",)
     )
@@ -16,23 +16,23 @@ def test_a_plan_is_the_same_after_its_way_through_json() -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
-def test_a_plan_of_another_schema_is_refused() -> None:
+def test_plan_of_another_schema_is_refused() -> None:
     with pytest.raises(ValueError, match="schema 99"):
         Plan.from_json({"schema": 99})
 
 
-def test_tasks_are_found_in_reading_order() -> None:
+def test_tasks_are_listed_in_reading_order() -> None:
     value, two, three = (Task(id=str(n), name=str(n), module="facts") for n in range(3))
     block = Block(id="b", name="b", tasks=(value,), rescue=(two,), always=(three,))
     assert [task.id for task in tasks_of((block,))] == ["0", "1", "2"]
 
 
-def test_a_plan_of_no_cluster_says_nothing_of_it() -> None:
+def test_plan_without_a_cluster_has_no_cluster_key() -> None:
     assert "cluster" not in Plan(run_id="r", host="spark1", play="Deploy", steps=()).to_json()
 
 
 @pytest.mark.parametrize("address", ["192.168.100.10", "127.0.0.1", "::1", "fd00::a:1"])
-def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json(address: str) -> None:
+def test_cluster_of_a_plan_survives_json(address: str) -> None:
     pair = Cluster("pair", 1, ("spark1", "spark2"), address, 29499)
     plan = Plan(run_id="r", host="spark2", play="Deploy", steps=(), cluster=pair)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
@@ -61,7 +61,7 @@ def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json(address: s
         ({"token": "x"}, "has no `token`"),
     ],
 )
-def test_a_cluster_that_is_none_is_refused(damage: dict[str, object], why: str) -> None:
+def test_invalid_cluster_is_refused(damage: dict[str, object], why: str) -> None:
     pair = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
     plan = Plan(run_id="r", host="spark2", play="Deploy", steps=(), cluster=pair).to_json()
     with pytest.raises(ValueError, match=why):

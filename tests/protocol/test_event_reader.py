@@ -20,7 +20,7 @@ def note_line(**fields: Any) -> bytes:
     return json.dumps({"event": "note", "time": 5.0, "text": "x", **fields}).encode() + b"\n"
 
 
-def test_an_event_longer_than_a_line_arrives_whole() -> None:
+def test_event_longer_than_a_line_is_complete() -> None:
     text = 'quotes ", backslashes \\, ünïcode 💡 \x9b and \x1b\n' * 100_000
     wire = list(encode_lines(event("note", task="", text=text)))
     assert len(wire) > 1
@@ -29,11 +29,11 @@ def test_an_event_longer_than_a_line_arrives_whole() -> None:
     assert value["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
 
 
-def test_an_event_that_fits_is_one_line() -> None:
+def test_short_event_is_a_single_line() -> None:
     assert len(list(encode_lines(event("note", task="", text="x" * 900_000)))) == 1
 
 
-def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
+def test_lone_surrogate_is_escaped() -> None:
     (value,) = read_events(*encode_lines(event("note", task="", text="a\udcffb")))
     assert value["text"] == "a\\udcffb"
 
@@ -41,13 +41,13 @@ def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
 @pytest.mark.parametrize(
     "parts", [[(1, 3), (3, 3)], [(2, 2)], [(1, 2), (1, 2), (3, 3)], [(0, 0)], [(1, 1), (1, 1)]], ids=str
 )
-def test_parts_out_of_turn_are_no_event(parts: list[tuple[int, int]]) -> None:
+def test_parts_in_the_wrong_order_are_no_event(parts: list[tuple[int, int]]) -> None:
     piece = note_line().decode()[:20]
     wire = [json.dumps({"event": "part", "n": n, "of": of, "text": piece}).encode() + b"\n" for n, of in parts]
     assert {item["event"] for item in read_events(*wire)} <= {"raw"}
 
 
-def test_parts_without_an_end_are_not_kept() -> None:
+def test_endless_parts_are_not_buffered() -> None:
     value = EventReader()
     piece = "x" * PART_CHARACTERS
     tracemalloc.start()
@@ -58,7 +58,7 @@ def test_parts_without_an_end_are_not_kept() -> None:
     assert peak < 4 * MAX_CHARACTERS
 
 
-def test_a_line_is_cut_wherever_the_pieces_end() -> None:
+def test_long_line_is_cut_for_any_chunk_size() -> None:
     long = b"A" * (3 * LINE_BYTES)
     for size in (1000, 65536, len(long) + 7):
         wire = long + b"\n" + note_line()
@@ -67,7 +67,7 @@ def test_a_line_is_cut_wherever_the_pieces_end() -> None:
         assert last["text"] == "x"
 
 
-def test_texts_and_keys_are_visible_however_deep() -> None:
+def test_nested_texts_and_keys_are_escaped() -> None:
     event = parse_line(
         json.dumps(
             {"event": "task_finished", "task": "t", "name": "a\nb", "module": "m", "status": "ok",
@@ -79,19 +79,19 @@ def test_texts_and_keys_are_visible_however_deep() -> None:
 
 
 @pytest.mark.parametrize("moment", [1e300, -1, "now", None, [], True, 10**30])
-def test_a_time_that_no_calendar_shows_is_this_machines(moment: object) -> None:
+def test_invalid_time_is_replaced_by_the_current_time(moment: object) -> None:
     before = time.time()
     event = parse_line(note_line(time=moment))
     assert before - 1 <= event["time"] <= time.time() + 1
     assert time.localtime(event["time"])
 
 
-def test_a_time_that_a_calendar_shows_is_the_hosts() -> None:
+def test_valid_time_is_kept() -> None:
     assert parse_line(note_line())["time"] == 5.0
 
 
 @pytest.mark.parametrize("figure", ["1e999", "-1e999", "NaN", "1e300", "9" * 400])
-def test_a_number_out_of_range_is_not_known(figure: str) -> None:
+def test_number_out_of_range_is_unknown(figure: str) -> None:
     line = b'{"event": "not_shipped", "why": "x", "tok_per_s": %s}' % figure.encode()
     assert parse_line(line)["tok_per_s"] is None
 
@@ -111,12 +111,12 @@ def test_a_number_out_of_range_is_not_known(figure: str) -> None:
     ],
     ids=lambda line: line[:60],
 )
-def test_a_malformed_event_is_raw(line: bytes) -> None:
+def test_malformed_event_is_raw(line: bytes) -> None:
     event = parse_line(line)
     assert event["event"] == "raw"
     assert event["text"]
 
 
-def test_a_malformed_event_says_what_is_wrong_with_it() -> None:
+def test_malformed_event_names_the_problem() -> None:
     assert parse_line(b'{"event": "not_shipped", "why": 5}')["text"].endswith("(not_shipped.why is not text)")
     assert parse_line(b'{"event": "not_shipped"}')["text"].endswith("(not_shipped has no why)")

@@ -11,16 +11,16 @@ from sparkwright.protocol import expressions
 from sparkwright.protocol.expressions import ExpressionError, UnknownName
 
 
-def test_a_lone_expression_keeps_its_type() -> None:
+def test_single_expression_keeps_its_type() -> None:
     assert expressions.render("{{ files }}", {"files": [{"path": "a"}]}) == [{"path": "a"}]
     assert expressions.render(" {{ 2 * n }} ", {"n": 4}) == 8
 
 
-def test_an_expression_inside_text_becomes_text() -> None:
+def test_expression_inside_text_becomes_text() -> None:
     assert expressions.render("port {{ port }}", {"port": 8000}) == "port 8000"
 
 
-def test_two_expressions_in_one_string_are_text_not_one_expression() -> None:
+def test_two_expressions_in_a_string_become_text() -> None:
     assert expressions.render("{{ a }}{{ b }}", {"a": 1, "b": 2}) == "12"
 
 
@@ -32,47 +32,47 @@ def test_rendering_goes_through_lists_and_mappings() -> None:
     }
 
 
-def test_an_undefined_name_is_an_error_that_names_it() -> None:
+def test_undefined_name_is_named() -> None:
     with pytest.raises(UnknownName, match="'hots' is undefined"):
         expressions.render("{{ hots.name }}", {"host": {}})
 
 
-def test_a_missing_key_is_an_error_not_an_empty_text() -> None:
+def test_missing_key_is_an_error() -> None:
     with pytest.raises(UnknownName):
         expressions.render("digest {{ image.digest }}", {"image": {}})
 
 
-def test_bad_syntax_is_a_sentence() -> None:
+def test_syntax_error_is_reported() -> None:
     with pytest.raises(ExpressionError, match="bad expression"):
         expressions.names_in("{{ a b }}")
 
 
 @pytest.mark.parametrize("escape", ["{{ ''.__class__.__mro__ }}", "{{ [].append.__globals__ }}"])
-def test_the_sandbox_holds(escape: str) -> None:
+def test_attributes_of_python_are_refused(escape: str) -> None:
     with pytest.raises(ExpressionError):
         expressions.render(escape, {})
 
 
-def test_conditions_all_have_to_hold() -> None:
+def test_all_conditions_must_be_true() -> None:
     names = {"server": {"differs": True, "changed": False}, "n": 3}
     assert expressions.all_true(("server.differs", "n > 2"), names)
     assert not expressions.all_true(("server.differs", "server is changed"), names)
 
 
-def test_texts_that_mean_no_are_no() -> None:
+def test_text_false_is_false() -> None:
     assert not expressions.all_true(("answer",), {"answer": "false"})
 
 
-def test_names_are_found_where_they_stand() -> None:
+def test_names_in_values_and_conditions_are_found() -> None:
     assert expressions.names_in_value({"a": ["{{ x.y }}", {"b": "{{ z | quote }}"}]}) == {"x", "z"}
     assert expressions.names_in_condition("image is changed and not facts.sandbox") == {"image", "facts"}
 
 
-def test_a_quoted_word_reaches_the_shell_whole() -> None:
+def test_quote_filter() -> None:
     assert expressions.render("{{ word | quote }}", {"word": "a b; rm -rf $HOME"}) == "'a b; rm -rf $HOME'"
 
 
-def test_a_plain_path_means_what_jinja_makes_of_it() -> None:
+def test_plain_path_has_the_same_value_as_in_jinja() -> None:
     """Paths are resolved without Jinja, with the same result for a dict's own attribute, a missing key and a literal."""
     names = {"lock": {"items": [1], "image": {"digest": "sha256:1"}, "none": None}, "here": "x"}
     for text in (
@@ -116,7 +116,7 @@ SIMPLE = (
 
 
 @pytest.mark.parametrize("expression", SIMPLE)
-def test_a_simple_expression_means_what_it_means_in_a_longer_text(expression: str) -> None:
+def test_simple_expression_has_the_same_value_in_a_longer_text(expression: str) -> None:
     """A lone expression may be folded; inside `{% if %}` and text it never is."""
     names = {"a": {"b": {"c": 0}, "list": ["x", None], "items": 1}, "n": 3}
 
@@ -150,7 +150,7 @@ COSTLY = {
 
 
 @pytest.mark.parametrize("text", COSTLY, ids=lambda text: text[:40])
-def test_what_costs_too_much_is_refused_with_a_sentence(text: str) -> None:
+def test_too_costly_expression_is_refused(text: str) -> None:
     before_s = time.process_time()
     with pytest.raises(ExpressionError, match=COSTLY[text]):
         expressions.render(text, {"a": 1})
@@ -160,7 +160,7 @@ def test_what_costs_too_much_is_refused_with_a_sentence(text: str) -> None:
 @pytest.mark.parametrize(
     "text", [DOUBLED, "{{ 'a'.ljust(10**10) }}", "{{ '%9999999999d' % 1 }}", "{{ 'a'|center(10**10) }}"]
 )
-def test_memory_is_bounded_where_the_process_runs_alone(text: str) -> None:
+def test_memory_is_bounded_in_a_single_threaded_process(text: str) -> None:
     """As in a host's runner; here in a process of its own, whose peak is measured."""
     program = (
         "import resource, sys\nfrom sparkwright.protocol import expressions\n"
@@ -175,19 +175,19 @@ def test_memory_is_bounded_where_the_process_runs_alone(text: str) -> None:
     assert " in " in sentence and int(growth_mib) < 300
 
 
-def test_the_limit_of_the_process_is_as_before() -> None:
+def test_limit_of_the_process_is_restored() -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     expressions.render("{{ a | default(1) }}", {})
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-def test_what_is_lazy_is_a_list_and_what_is_missing_in_it_is_named() -> None:
+def test_lazy_result_becomes_a_list() -> None:
     assert expressions.render("{{ a | map('length') }}", {"a": ["x", "yy"]}) == [1, 2]
     with pytest.raises(expressions.UnknownName, match="'nothing' is undefined"):
         expressions.render("{{ [1, nothing] }}", {})
 
 
-def test_a_long_expression_is_not_repeated_whole() -> None:
+def test_long_expression_is_shortened_in_the_message() -> None:
     with pytest.raises(ExpressionError) as error:
         expressions.render("{{ " + "nothing + " * 1000 + "1 }}", {})
     assert len(str(error.value)) < 400

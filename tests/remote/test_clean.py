@@ -55,7 +55,7 @@ def run_command(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_is_left_of_a_host_that_checks_itself(lab: SshLab, project: Path, tmp_path: Path) -> None:
+def test_clean_removes_everything_from_a_host_with_checks(lab: SshLab, project: Path, tmp_path: Path) -> None:
     home = lab.sshd.home
     (home / ".ssh").mkdir()
     keys = home / ".ssh/authorized_keys"

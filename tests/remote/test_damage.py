@@ -60,7 +60,7 @@ def query_runs(lab: SshLab) -> list[Event]:
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: SshLab) -> None:
+def test_damaged_runtime_is_uploaded_again_once(lab: SshLab) -> None:
     query_runs(lab)
     (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     for what, damage in reversed(DAMAGE.items()):
@@ -73,7 +73,7 @@ def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: SshLab) -> N
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_the_operator_reads_what_was_wrong(lab: SshLab) -> None:
+def test_damaged_file_is_named(lab: SshLab) -> None:
     query_runs(lab)
     (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     (installed / "lib/sparkwright/shell.py").write_bytes(b"")

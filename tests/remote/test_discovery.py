@@ -66,7 +66,7 @@ def discover(responders: list[Responder], *packets: bytes) -> list[str]:
     return discovery.discover_hosts(responders[-1].address, listen_s=0.5)
 
 
-def test_who_offers_ssh_is_found_and_who_is_a_workstation(responders: list[Responder]) -> None:
+def test_hosts_with_ssh_and_workstations_are_found(responders: list[Responder]) -> None:
     other = encode_answer(
         encode_record(
             encode_name("_workstation._tcp.local"),
@@ -81,26 +81,26 @@ def test_who_offers_ssh_is_found_and_who_is_a_workstation(responders: list[Respo
     assert encode_name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responders[-1].asked
 
 
-def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(responders: list[Responder]) -> None:
+def test_invalid_names_and_packets_are_ignored(responders: list[Responder]) -> None:
     strange = [ssh_answer("-oProxyCommand=x"), ssh_answer("a b"), ssh_answer("x\x1b]52"), b"\0" * 12, b"x"]
     circle = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
     assert discover(responders, *strange, circle, ssh_answer("spark-2")) == ["spark-2.local"]
 
 
-def test_a_compressed_name_is_read() -> None:
+def test_compressed_name_is_parsed() -> None:
     service = encode_record(encode_name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
     assert discovery.parse_records(encode_answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
 
 
 @given(st.binary(max_size=300))
-def test_no_packet_breaks_or_stalls_the_reader(packet: bytes) -> None:
+def test_no_packet_crashes_the_parser(packet: bytes) -> None:
     with contextlib.suppress(ValueError):
         discovery.parse_records(packet)
     with contextlib.suppress(ValueError):
         discovery.parse_records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
 
 
-def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> None:
+def test_hosts_of_the_configuration_and_included_files(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(
         'Include conf.d/* config\nHost spark1 "gx10-3f" *.lab !bastion\n  HostName 10.0.0.1\nMatch host x\nhost=late # no\n'
     )
@@ -110,7 +110,7 @@ def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> Non
     assert discovery.hosts_in_config(tmp_path / "none") == []
 
 
-def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path: Path) -> None:
+def test_names_of_sparks_come_first_without_unrelated_known_hosts(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host web spark1\n")
     (tmp_path / "known_hosts").write_text(
         "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"

@@ -50,7 +50,7 @@ def put_model(lab: SshLab) -> Path:
     return folder
 
 
-def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_from_where_it_is(
+def test_init_asks_three_questions_and_finds_the_model_on_disk(
     lab: SshLab, laptop: dict[str, str], project: Path
 ) -> None:
     model = put_model(lab)
@@ -81,7 +81,7 @@ def test_three_answers_and_the_hosts_key_make_a_project_that_takes_the_model_fro
 @pytest.mark.parametrize(
     "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
 )
-def test_whoever_stops_leaves_nothing(lab: SshLab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
+def test_cancelled_init_writes_nothing(lab: SshLab, laptop: dict[str, str], project: Path, answers: list[str]) -> None:
     with open_screen("init", cwd=project, env=laptop) as terminal:
         for question, answer in zip(("Which host?", "(yes/no)", "Which recipe?", "[Y/n]"), answers, strict=False):
             terminal.wait_for(question)
@@ -96,9 +96,7 @@ def test_whoever_stops_leaves_nothing(lab: SshLab, laptop: dict[str, str], proje
     assert bool(lab.known_hosts.read_text()) == ("yes" in answers)
 
 
-def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
-    lab: SshLab, laptop: dict[str, str], project: Path
-) -> None:
+def test_init_without_a_terminal_requires_a_known_key(lab: SshLab, laptop: dict[str, str], project: Path) -> None:
     command = ("init", "--address", "spark-1a2b", "--groups", "night")
     refused = commands.run(*command, cwd=project, env=laptop)
     assert (refused.returncode, list(project.iterdir())) == (3, [])
@@ -117,9 +115,7 @@ def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
     assert second_add.returncode == 5 and "a host named spark2 already exists" in second_add.stderr
 
 
-def test_a_host_that_is_not_reached_is_a_row_and_exit_code_3(
-    lab: SshLab, laptop: dict[str, str], project: Path
-) -> None:
+def test_unreachable_host_is_a_row_and_exit_code_3(lab: SshLab, laptop: dict[str, str], project: Path) -> None:
     completed = commands.run(
         "init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline", cwd=project, env=laptop
     )

@@ -79,7 +79,7 @@ def exit_code_of(command: Any, **options: Any) -> int:
         ({"path": "--version"}, "the path of Python that spark1 reports is not valid"),
     ],
 )
-def test_what_names_the_runtime_is_matched_before_anything_is_packed(
+def test_invalid_platform_of_a_host_is_refused_before_packing(
     lab: SshLab, hostile: HostileHost, home: Path, wrong: dict[str, str], why: str
 ) -> None:
     hostile.says({**RUNTIME_MISSING, **wrong})
@@ -89,16 +89,14 @@ def test_what_names_the_runtime_is_matched_before_anything_is_packed(
     assert not (home / ".cache").exists(), "nothing was made in the cache for it"
 
 
-def test_the_archive_of_a_runtime_lies_in_the_cache_whoever_names_it(home: Path) -> None:
+def test_archive_path_stays_in_the_cache(home: Path) -> None:
     with pytest.raises(Failed, match="the processor is not valid"):
         runtime.ensure_archive("3.12", "x86_64/../../../../.ssh")
     with pytest.raises(Failed, match="the Python is not valid"):
         runtime.ensure_archive("3.12/..", "x86_64")
 
 
-def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(
-    lab: SshLab, hostile: HostileHost
-) -> None:
+def test_runtime_missing_after_the_start_does_not_repeat_the_request(lab: SshLab, hostile: HostileHost) -> None:
     hostile.says({"event": "run_started", "run": "r", "play": "p"}, RUNTIME_MISSING)
     with pytest.raises(Unreachable, match="the runner was killed"):
         query_host(lab)
@@ -115,7 +113,7 @@ def project(hostile: HostileHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     yield root
 
 
-def test_the_clipboard_is_not_written(
+def test_control_sequences_are_escaped(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     osc52 = "\x1b]52;c;Y3VybCBldmlsfHNo\x07"
@@ -127,7 +125,9 @@ def test_the_clipboard_is_not_written(
     assert not {"\x1b", "\x07", "\x9b"} & set(result)
 
 
-def test_json_stays_json(lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_valid(
+    lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     hostile.says(task_finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
     assert exit_code_of(runs.attach, host="spark1", json=True) == 0
     result = capsys.readouterr().out
@@ -140,12 +140,12 @@ def test_json_stays_json(lab: SshLab, hostile: HostileHost, project: Path, capsy
 
 
 @pytest.mark.parametrize("code", [99, -1, True, "0", None, 0.5, [0]])
-def test_an_exit_code_that_is_none_is_a_failure(lab: SshLab, hostile: HostileHost, project: Path, code: object) -> None:
+def test_invalid_exit_code_is_a_failure(lab: SshLab, hostile: HostileHost, project: Path, code: object) -> None:
     hostile.says(recap(exit=code))
     assert exit_code_of(runs.attach, host="spark1") == 1
 
 
-def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
+def test_run_without_a_result_is_a_failure(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile.says({"event": "run_started", "run": "r", "play": "p"}, {"event": "recap", "exit": 0})
@@ -169,7 +169,7 @@ def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
         b"\xff\xfe\x00\n",
     ],
 )
-def test_a_malformed_event_is_shown_as_it_is_and_ends_nothing(
+def test_malformed_event_is_shown_and_the_run_continues(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], wrong: Any
 ) -> None:
     hostile.says(wrong, task_finished(name="the next one"), recap())
@@ -179,7 +179,7 @@ def test_a_malformed_event_is_shown_as_it_is_and_ends_nothing(
     assert "Error" not in result.out + result.err
 
 
-def test_a_line_without_an_end_is_read_over_in_little_memory(lab: SshLab, hostile: HostileHost) -> None:
+def test_endless_line_is_cut(lab: SshLab, hostile: HostileHost) -> None:
     size = 80 * 2**20
     hostile.says(b"A" * size, b"\n", recap())
     first, last = query_host(lab)
@@ -206,7 +206,7 @@ def incident_files(incident: str, *names: str, text: str = "print('pwned')\n") -
         (".git", "about.json"),
     ],
 )
-def test_an_incident_writes_nothing_but_its_own_files(
+def test_incident_writes_only_its_own_files(
     lab: SshLab, hostile: HostileHost, project: Path, incident: str, name: str
 ) -> None:
     (project / "tasks.py").write_text("mine\n")
@@ -216,7 +216,7 @@ def test_an_incident_writes_nothing_but_its_own_files(
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
-def test_an_incident_is_the_users_alone_and_never_lands_on_another(
+def test_incident_is_private_and_overwrites_nothing(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metadata = json.dumps({"time": 1e300, "why": "\x1b]52;c;aGk=\x07"})
@@ -240,7 +240,7 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
     assert not (project / "tasks.py").exists()
 
 
-def test_a_long_file_of_an_incident_arrives_whole(lab: SshLab, hostile: HostileHost, project: Path) -> None:
+def test_long_file_of_an_incident_is_complete(lab: SshLab, hostile: HostileHost, project: Path) -> None:
     from sparkwright.protocol.events import encode_lines, event
 
     log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
@@ -250,7 +250,7 @@ def test_a_long_file_of_an_incident_arrives_whole(lab: SshLab, hostile: HostileH
     assert (project / "incidents/spark1/20260101T000000-abc/container.log").read_text() == log
 
 
-def test_a_run_is_what_was_asked_for(lab: SshLab, hostile: HostileHost, project: Path) -> None:
+def test_incident_of_another_run_is_refused(lab: SshLab, hostile: HostileHost, project: Path) -> None:
     hostile.says(*incident_files("20260101T000000-abc", "meminfo"))
     assert exit_code_of(runs.incident, host="spark1", run="20250101T000000-xyz") == 1
     assert not (project / "incidents").exists()
@@ -268,7 +268,7 @@ def test_a_run_is_what_was_asked_for(lab: SshLab, hostile: HostileHost, project:
         {"state": "ok", "why": ""},
     ],
 )
-def test_a_status_that_is_none_is_that_hosts_alone(
+def test_invalid_status_makes_only_its_host_unknown(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], record: dict[str, Any]
 ) -> None:
     hostile.says({"event": "status", "record": record, "live": False, "late": False, "busy": ""})
@@ -278,7 +278,7 @@ def test_a_status_that_is_none_is_that_hosts_alone(
     assert all("its answer can't be used: the record" in row["why"] for row in rows)
 
 
-def test_checks_that_are_none_are_that_hosts_alone(
+def test_invalid_checks_fail_and_valid_ones_are_escaped(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [[time.time() - 60, "<script>", 41.0], [time.time(), "ok", "fast"]]
@@ -304,7 +304,7 @@ def test_checks_that_are_none_are_that_hosts_alone(
         {},
     ],
 )
-def test_a_modules_answer_that_is_none_is_a_sentence(
+def test_invalid_answer_of_a_module_is_reported(
     lab: SshLab, hostile: HostileHost, project: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any]
 ) -> None:
     hostile.says(task_finished(module="doctor", data=data), recap())
@@ -312,7 +312,7 @@ def test_a_modules_answer_that_is_none_is_a_sentence(
     assert capsys.readouterr().out.count("its answer can't be used: doctor") == 2
 
 
-def test_an_answer_has_an_end(lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_answer_fails(lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "MAX_EVENTS_BYTES", 10**6)
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="the host's answer is longer than 1 MB"):
@@ -334,7 +334,7 @@ BYTES_WITHOUT_END = "while :; do printf x; sleep 0.1; done"
 
 
 @pytest.mark.parametrize("words", [LINES_WITHOUT_END, BYTES_WITHOUT_END])
-def test_a_question_has_an_end_however_steadily_its_answer_comes(
+def test_endless_answer_to_a_query_times_out(
     lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     short_limits = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
@@ -352,7 +352,7 @@ def test_a_question_has_an_end_however_steadily_its_answer_comes(
 
 
 @pytest.mark.parametrize("words", ["while :; do echo welcome; sleep 0.1; done", BYTES_WITHOUT_END])
-def test_a_login_that_never_stops_to_greet_has_an_end(
+def test_endless_greeting_times_out(
     lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setattr(ssh_link, "READY_TIMEOUT_S", 1.0)
@@ -361,7 +361,7 @@ def test_a_login_that_never_stops_to_greet_has_an_end(
         query_host(lab)
 
 
-def test_an_image_that_never_ends_is_no_longer_carried(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_image_relay_times_out(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MIN_RATE", MinimumRate(2**20, 1.0))
     link = SshLink(lab.host())
     try:
@@ -372,7 +372,7 @@ def test_an_image_that_never_ends_is_no_longer_carried(lab: SshLab, monkeypatch:
         link.close()
 
 
-def test_every_question_of_a_whole_fleet_has_an_end() -> None:
+def test_every_query_has_a_time_limit() -> None:
     """Runs have no limit, nor has a command that follows one; `clean` removes folders from disks of any speed."""
     assert {name for name, kind in requests.REQUEST_KINDS.items() if kind.limit_s is None} == {"run", "attach", "clean"}
     assert requests.QUESTION_MODULES | requests.SHORT_RUN_TIMEOUTS_S.keys() <= set(registry.NAMES)

@@ -39,7 +39,7 @@ def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("link", [LOUD_RUNNER], indirect=True, ids=["loud"])
-def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
+def test_runner_with_much_standard_error_is_read_to_the_end(link: LocalLink) -> None:
     events: list[Event] = []
     asking = threading.Thread(target=lambda: events.extend(link.request({"verb": "x"}, {})), daemon=True)
     asking.start()
@@ -48,12 +48,12 @@ def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
 
 
 @pytest.mark.parametrize("link", [DEAF_RUNNER], indirect=True, ids=["deaf"])
-def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
+def test_early_exit_of_a_runner_is_reported_with_its_error(link: LocalLink) -> None:
     with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
         list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
 
 
-def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_imports_nothing_from_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder may be an untrusted project: its json.py is not run."""
     for name in ("json.py", "sparkwright.py"):
         (tmp_path / name).write_text("raise SystemExit('owned')\n")
@@ -64,7 +64,7 @@ def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkey
     assert [item["event"] for item in link.request({"verb": "lock"}, {})] == ["lock"]
 
 
-def test_dockers_sdk_comes_without_ssh(tmp_path: Path) -> None:
+def test_docker_sdk_is_imported_without_paramiko(tmp_path: Path) -> None:
     """It would import paramiko, half of its time, but it uses a socket."""
     completed = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],

@@ -26,7 +26,7 @@ def link_host_key(link: object) -> str:
     return link.host_key()
 
 
-def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: SshLab) -> None:
+def test_early_connection_is_used(project: Path, lab: SshLab) -> None:
     selection = connect.connect_hosts("spark1", "light")
     (member,) = selection.fleet.members
     link = member.link
@@ -36,7 +36,9 @@ def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: SshLab
     assert (lab.sshd.folder / "log").read_text().count("Accepted publickey") == 1
 
 
-def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_connection_to_another_host_is_dropped(
+    project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = lab.start_sshd("two")
     monkeypatch.setattr(patterns, "read_ssh_hosts", lambda project, pattern: [lab.host(port=other.port)])
     selection = connect.connect_hosts("spark1", "light")
@@ -45,7 +47,9 @@ def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: SshLab, m
     selection.fleet.close()
 
 
-def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_connection_is_closed_if_the_file_is_invalid(
+    project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
     began: list[SshLink] = []
     real = connect.open_link

@@ -31,7 +31,7 @@ def opt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_change(
+def test_runtime_of_root_is_identical_and_only_writable_by_root(
     lab: SshLab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = tmp_path / "project"
@@ -53,7 +53,7 @@ def test_a_runtime_of_roots_is_the_laptops_byte_for_byte_and_nobody_elses_to_cha
 
 
 @pytest.mark.usefixtures("small_runtime")
-def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
+def test_refusal_by_sudo_is_reported_and_installs_nothing(
     lab: SshLab, opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = tmp_path / "programs"
@@ -81,7 +81,7 @@ def test_a_host_where_sudo_is_refused_is_a_sentence_and_gets_nothing(
         ("printf '[%.0s' $(seq 5000); echo; exit 1", "sudo gave no reason"),
     ],
 )
-def test_a_sudo_that_never_ends_or_prints_nonsense_is_a_sentence(
+def test_endless_or_meaningless_output_of_sudo(
     lab: SshLab,
     opt: Path,
     tmp_path: Path,

@@ -34,7 +34,7 @@ def unpack_archive(folder: Path) -> Path:
     return folder / "lib"
 
 
-def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
+def test_every_module_imports_from_the_runtime_alone(tmp_path: Path) -> None:
     lib = unpack_archive(tmp_path)
     heavy = "docker, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
     names = ", ".join(registry.IMPORT_PATHS[name] for name in registry.NAMES)
@@ -44,7 +44,7 @@ def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> No
     assert result.stdout == "whole\n", result.stderr
 
 
-def test_the_laptops_side_stays_on_the_laptop(tmp_path: Path) -> None:
+def test_runtime_has_no_packages_of_the_laptop(tmp_path: Path) -> None:
     lib = unpack_archive(tmp_path)
     names = {path.name for path in lib.iterdir()} | {path.stem for path in (lib / "sparkwright").iterdir()}
     assert names.isdisjoint(
@@ -52,9 +52,7 @@ def test_the_laptops_side_stays_on_the_laptop(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_sources_have_the_same_name_and_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     first = runtime.ensure_archive(python, platform.machine())
     again = tmp_path / "sparkwright/runtime"
@@ -130,7 +128,7 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_another_python_is_replaced(
+def test_installed_runtime_is_kept_unless_for_another_python(
     home: Path,
 ) -> None:
     installed = runtime_folder(home) / "abc"
@@ -149,7 +147,7 @@ def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_anothe
     assert (installed / "in-use").exists(), "the timer's unit names this folder"
 
 
-def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_elses_good_one(home: Path) -> None:
+def test_changed_file_of_the_same_size_is_replaced(home: Path) -> None:
     ship_archive(home)
     damaged = runtime_folder(home) / "abc/lib/sparkwright/modules/system/command.py"
     original = damaged.read_bytes()
@@ -159,7 +157,7 @@ def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_el
 
 
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.999])
-def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> None:
+def test_incomplete_archive_leaves_nothing(home: Path, left: float) -> None:
     data = small_archive()
     result = ship_archive(home, data=data[: int(len(data) * left)])
     assert result["event"] == "not_shipped"
@@ -167,7 +165,7 @@ def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> N
     assert [path.name for path in runtime_folder(home).iterdir()] == [".lock"]
 
 
-def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
+def test_flipped_byte_is_detected(home: Path) -> None:
     tar = gzip.decompress(small_archive())
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         at = next(member.offset_data for member in archive if member.name.endswith("/status.py"))
@@ -175,7 +173,7 @@ def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
     assert (result["event"], "status.py is damaged" in result["why"]) == ("not_shipped", True)
 
 
-def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_not(home: Path) -> None:
+def test_upload_removes_leftovers_but_not_a_parallel_upload(home: Path) -> None:
     killed, working = start_shipping(home), start_shipping(home)
     for item in (killed, working):
         assert item.stdin is not None
@@ -191,9 +189,7 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_
     assert {path.name for path in runtime_folder(home).iterdir()} == {"abc", "other", ".lock"}
 
 
-def test_old_runtimes_go_but_for_those_that_a_runner_or_a_timer_uses(
-    home: Path, runner: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
+def test_old_runtimes_are_removed_unless_in_use(home: Path, runner: Callable[[str], subprocess.Popen[bytes]]) -> None:
     ship_archive(home, "run")
     for n, name in enumerate(("run", "timer", "idle", "b1", "b2", "b3")):
         if name != "run":
@@ -209,7 +205,7 @@ def test_old_runtimes_go_but_for_those_that_a_runner_or_a_timer_uses(
     assert {path.name for path in runtime_folder(home).glob("[a-z]*")} == {"newer", "new", "b2", "b3", "timer"}
 
 
-def test_a_detached_run_keeps_its_runtime(home: Path, runner: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_detached_run_locks_its_runtime(home: Path, runner: Callable[[str], subprocess.Popen[bytes]]) -> None:
     ship_archive(home, "run")
     go = home / "go"
     command = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
@@ -241,7 +237,7 @@ def _output_of(*words: str) -> str:
 @pytest.mark.parametrize(
     ("options", "why"), [("size=400k", r"not enough space: needs \d+ MB, 0 MB free"), ("ro", "Read-only")]
 )
-def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, options: str, why: str) -> None:
+def test_full_or_read_only_home_is_reported(home: Path, options: str, why: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=True)
     try:
         result = ship_archive(home)
@@ -253,7 +249,7 @@ def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, o
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
-def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
+def test_full_disk_during_the_upload_leaves_nothing(home: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=100", "tmpfs", str(home)], check=True)
     try:
         result = ship_archive(home)
@@ -267,7 +263,7 @@ def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["lib/sparkwright/health/judging/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
 )
-def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Path, damage: str) -> None:
+def test_scheduled_check_with_a_damaged_runtime_names_the_remedy(home: Path, damage: str) -> None:
     ship_archive(home)
     installed = runtime_folder(home) / "abc"
     if damage == "lock":
@@ -287,7 +283,7 @@ def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Pat
     assert not (home / ".local/state").exists()
 
 
-def test_the_clocks_old_runtime_is_kept_until_it_has_changed_over(tmp_path: Path) -> None:
+def test_previous_runtime_of_a_timer_is_kept_until_the_switch(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()

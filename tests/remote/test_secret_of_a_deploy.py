@@ -71,7 +71,7 @@ def deploy(project: Path, source: dict[str, object], env: dict[str, str]) -> sub
     )
 
 
-def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab: SshLab, project: Path) -> None:
+def test_server_key_is_only_in_its_file(lab: SshLab, project: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
     name = project / "recipes/qwen3.5-35b.yml"
     name.write_text(name.read_text().replace("publish: loopback", f"server_key: {{command: [cat, {project}.key]}}"))
@@ -91,7 +91,7 @@ def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab
     assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", key_file)
 
 
-def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one(project: Path) -> None:
+def test_missing_token_message_names_the_license_and_secrets(project: Path) -> None:
     result = deploy(project, {"env": "HF_TOKEN"}, {})
     assert result.returncode in (1, 5)
     message = json.loads(result.stdout.splitlines()[-1])["msg"]
@@ -100,9 +100,7 @@ def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one
 
 
 @pytest.mark.parametrize("source", ["env", "file", "command"])
-def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(
-    lab: SshLab, project: Path, source: str
-) -> None:
+def test_hub_token_downloads_the_model_and_is_stored_nowhere(lab: SshLab, project: Path, source: str) -> None:
     token = "hf_" + secrets.token_hex(20)
     with tempfile.TemporaryDirectory() as token_folder:
         (Path(token_folder) / "token").write_text(token + "\n")

@@ -69,7 +69,7 @@ def count_connections(lab: SshLab) -> list[int]:
     return [(item.folder / "log").read_text().count("Accepted publickey") for item in lab.started]
 
 
-def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: SshLab, project: Path) -> None:
+def test_status_and_report_use_one_connection_per_host(lab: SshLab, project: Path) -> None:
     code, rows = run_command(project, "status", "--json")
     assert {row["host"]: row["state"] for row in rows} == {
         "spark1": "ok",
@@ -91,7 +91,7 @@ def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: 
     assert count_connections(lab) == [2, 2]
 
 
-def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: SshLab, project: Path) -> None:
+def test_watch_keeps_connections_and_finds_a_returning_host(lab: SshLab, project: Path) -> None:
     run_command(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
     before = count_connections(lab)
     lab.started[1].stop()
@@ -115,7 +115,7 @@ def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: Ss
     assert count_connections(lab)[0] == before[0] + 1
 
 
-def test_a_deploy_is_imported_by_none_of_them(lab: SshLab, project: Path) -> None:
+def test_status_does_not_import_the_modules_of_a_run(lab: SshLab, project: Path) -> None:
     """A short answer must stay fast: the modules of a plan are not imported for it."""
     run_command(project, "status", "--host", "spark1", "--json")
     lib = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib"))

@@ -96,7 +96,7 @@ def raw_text(events: list[Event]) -> str:
     return "".join(event["text"] for event in events if event["event"] == "raw")
 
 
-def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> None:
+def test_output_of_an_rc_file_does_not_hide_events(account: Account) -> None:
     noisy = (
         "echo welcome; echo oops >&2; stty sane; printf '{\"event\": \"recap\"'; trap 'echo bye' EXIT; printf tail\n"
     )
@@ -109,7 +109,7 @@ def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> Non
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh", "/bin/sh"])
-def test_any_login_shell_will_do(account: Account, shell: str) -> None:
+def test_login_shells(account: Account, shell: str) -> None:
     if not Path(shell).exists():
         pytest.skip(f"no {shell} here")
     account.shell(shell)
@@ -129,7 +129,7 @@ def test_any_login_shell_will_do(account: Account, shell: str) -> None:
         ("exec true\n", ""),
     ],
 )
-def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Account, rc: str, why: str) -> None:
+def test_rc_file_that_exits_is_refused_with_its_output(account: Account, rc: str, why: str) -> None:
     account.write(".bashrc", rc)
     with pytest.raises(Refused, match="the login shell does not run the command") as caught:
         account.ask()
@@ -137,13 +137,13 @@ def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Acco
     assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must exit with 0" in str(caught.value)
 
 
-def test_a_login_shell_that_is_none_is_quoted(account: Account) -> None:
+def test_message_of_nologin_is_quoted(account: Account) -> None:
     account.shell("/usr/sbin/nologin")
     with pytest.raises(Refused, match=r"but prints: This account is currently not available\. "):
         account.ask()
 
 
-def test_a_shell_that_an_rc_file_starts_instead_never_sees_the_request(account: Account) -> None:
+def test_program_started_by_an_rc_file_gets_no_request(account: Account) -> None:
     account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
     with pytest.raises(Unreachable, match="silent for 8 s") as caught:
         account.ask(run_request("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
@@ -178,7 +178,7 @@ def mount_tiny(account: Account) -> None:
         (mount_tiny, r"No space left on device|not enough space: needs \d+ MB, 0 MB free"),
     ],
 )
-def test_a_home_that_takes_no_runtime_is_refused_with_the_reason(
+def test_unwritable_home_is_refused_with_the_reason(
     account: Account, damage: Callable[[Account], None], why: str
 ) -> None:
     damage(account)
@@ -192,7 +192,7 @@ def test_a_home_that_takes_no_runtime_is_refused_with_the_reason(
         subprocess.run(["umount", str(account.home)], capture_output=True, check=False)
 
 
-def test_a_home_that_became_read_only_or_full_still_answers_and_begins_nothing(account: Account) -> None:
+def test_full_or_read_only_home_answers_queries_but_starts_no_run(account: Account) -> None:
     uid = pwd.getpwnam(account.name).pw_uid
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=64m,uid={uid}", "tmpfs", str(account.home)], check=True)
     try:
@@ -213,7 +213,7 @@ def test_a_home_that_became_read_only_or_full_still_answers_and_begins_nothing(a
         subprocess.run(["umount", "-l", str(account.home)], check=True)
 
 
-def test_a_connection_that_is_cut_while_the_runtime_is_sent_leaves_nothing_and_the_next_ships_it(
+def test_interrupted_upload_leaves_nothing_and_the_next_succeeds(
     account: Account,
 ) -> None:
     link = SshLink(account.lab.host(port=account.sshd.port, user=account.name), "light")

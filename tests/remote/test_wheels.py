@@ -53,14 +53,14 @@ def wheel_folder() -> Path:
     return host_side.cache_folder() / "runtime" / "wheels" / f"{PYTHON}-{MACHINE}"
 
 
-def test_every_line_is_pinned_by_hash() -> None:
+def test_requirements_are_pinned_by_hash() -> None:
     assert all(pin.version and pin.hashes for pin in runtime.pinned_requirements().values())
     per_platform = len(runtime.MACHINES) * len(runtime.PYTHONS)
     assert len(runtime.pinned_requirements()["markupsafe"].hashes) == per_platform
     assert len(runtime.pinned_requirements()["idna"].hashes) == 1
 
 
-def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_hash_covers_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = runtime.content_hash()
     other = tmp_path / "requirements.txt"
     digest = next(iter(runtime.pinned_requirements()["idna"].hashes))
@@ -69,7 +69,7 @@ def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.Mo
     assert runtime.content_hash.__wrapped__() != before
 
 
-def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_are_downloaded_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
     assert "downloaded in" in first.stdout
     use_dead_index(monkeypatch)
@@ -78,7 +78,7 @@ def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "already cached; hashes verified." in second_run.stdout
 
 
-def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_internet_names_the_remedy(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_dead_index(monkeypatch)
     result = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
     assert result.returncode == 1
@@ -87,7 +87,7 @@ def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest
 
 
 @pytest.mark.ssh
-def test_a_first_deploy_without_internet_says_what_to_do(
+def test_first_connection_without_internet_names_the_remedy(
     lab: SshLab, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_dead_index(monkeypatch)
@@ -102,7 +102,7 @@ def test_a_first_deploy_without_internet_says_what_to_do(
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
-def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
+def test_damaged_wheel_in_the_cache_is_downloaded_again(index: Path, damage: object) -> None:
     runtime.fetch_wheels(PYTHON, MACHINE)
     value = next(wheel_folder().glob("idna-*.whl"))
     whole = value.read_bytes()
@@ -113,7 +113,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: obje
     assert [name[:5] for name in options if name] == ["idna-"]
 
 
-def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_wheel_is_not_used_offline(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.fetch_wheels(PYTHON, MACHINE)
     value = next(wheel_folder().glob("idna-*.whl"))
     value.write_bytes(value.read_bytes()[:100])
@@ -122,7 +122,7 @@ def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, mo
         runtime.ensure_archive(PYTHON, MACHINE)
 
 
-def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
+def test_wheel_with_another_hash_is_refused(index: Path) -> None:
     value = next(index.glob("idna-*.whl"))
     with zipfile.ZipFile(value, "a") as wheel:
         wheel.writestr("idna/evil.py", "raise SystemExit\n")
@@ -131,7 +131,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
     assert list(wheel_folder().glob("*")) == []
 
 
-def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> None:
+def test_damaged_archive_is_built_again(index: Path) -> None:
     path = runtime.ensure_archive(PYTHON, MACHINE)
     whole = path.read_bytes()
     path.write_bytes(whole[:5000])
@@ -141,7 +141,7 @@ def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> N
 @pytest.mark.parametrize(
     ("option", "value"), [("--machine", "riscv64"), ("--python", "3.10"), ("--machine", "../x86_64")]
 )
-def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
+def test_unsupported_platform_is_refused(option: str, value: str) -> None:
     result = subprocess.run([*COMMAND[:2], option, value], capture_output=True, text=True, check=False)
     assert result.returncode == 5
     assert f"{option} must be one of" in result.stderr
@@ -149,7 +149,7 @@ def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
         runtime.fetch_wheels("3.10", MACHINE)
 
 
-def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_is_not_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder may be an untrusted project."""
     (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)

@@ -156,13 +156,13 @@ def task_output(events: list[Event]) -> str:
         ("ALL=(ALL) NOPASSWD: /usr/bin/id, PASSWD: ALL", "", PASSWORD),
     ],
 )
-def test_root_is_reached_whatever_the_rule(account: Account, rule: str, defaults: str, password: str) -> None:
+def test_become_under_each_sudo_rule(account: Account, rule: str, defaults: str, password: str) -> None:
     account.rule(rule, defaults)
     result = account.become(password)
     assert (task_output(result), result[-1]["exit"]) == ("0", 0), result
 
 
-def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(account: Account) -> None:
+def test_wrong_password_is_refused_and_releases_the_lock(account: Account) -> None:
     account.rule(WITH_PASSWORD)
     result = account.become(WRONG)
     assert result[-1]["msg"].startswith(
@@ -190,14 +190,14 @@ def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(
         (WITH_PASSWORD, "two\nlines of it", "the secret BECOME_PASSWORD has more than one line."),
     ],
 )
-def test_what_sudo_refuses_is_a_sentence(account: Account, rule: str, password: str, sentence: str) -> None:
+def test_refusal_by_sudo_is_reported(account: Account, rule: str, password: str, sentence: str) -> None:
     account.rule(rule)
     recap = account.become(password)[-1]
     assert recap["msg"].startswith(sentence)
     assert recap["exit"] == 5
 
 
-def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
+def test_root_runs_no_program_or_library_of_the_user(account: Account) -> None:
     """Neither a program of ~/bin nor a library of PYTHONPATH, and sudo itself is the system's."""
     account.rule(WITH_PASSWORD)
     assert task_output(account.become(PASSWORD)) == "0"
@@ -207,7 +207,7 @@ def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
     assert not account.program_log.exists(), account.program_log.read_text()
 
 
-def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
+def test_only_the_systems_sudo_is_called(tmp_path: Path) -> None:
     """Also if a module tries it without a password."""
     (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "sudo").chmod(0o755)
@@ -216,7 +216,7 @@ def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account: Account) -> None:
+def test_root_has_a_safe_umask_and_the_state_belongs_to_the_user(account: Account) -> None:
     account.rule(WITHOUT_PASSWORD)
     folder = account.home / "made"
     before = os.umask(0)
@@ -228,7 +228,7 @@ def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account
     assert {path.stat().st_uid for path in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
 
 
-def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(account: Account) -> None:
+def test_programs_of_root_tasks_do_not_share_the_protocols_pipes(account: Account) -> None:
     account.rule(WITHOUT_PASSWORD)
     result = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
     assert task_output(result) == "loud"
@@ -254,7 +254,7 @@ def give_to_user(account: Account, path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hard link", "link", "link to its folder", "state itself"])
-def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind: str) -> None:
+def test_become_gives_the_user_no_file_of_root(account: Account, victim: Path, kind: str) -> None:
     """A hard link needs no race where the kernel allows them: `_give_back` by path made /etc/shadow the user's."""
     account.rule(WITHOUT_PASSWORD)
     assert task_output(account.become()) == "0"
@@ -274,7 +274,7 @@ def test_become_gives_away_no_file_of_roots(account: Account, victim: Path, kind
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
 
 
-def test_a_folder_that_becomes_a_link_meanwhile_leads_root_nowhere(account: Account, victim: Path) -> None:
+def test_folder_exchanged_for_a_link_is_not_followed(account: Account, victim: Path) -> None:
     """The race that the user can try with each task: a folder is exchanged for a link while root walks it."""
     state, uid = account.home / "state", pwd.getpwnam(USER).pw_uid
     folder, link = state / "folder", state / "link"
@@ -313,7 +313,7 @@ def create_runtime(folder: Path, name: str) -> Path:
     return place
 
 
-def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path: Path) -> None:
+def test_only_the_runtime_of_root_runs_as_root_if_installed(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to make files of root's")
     runtimes, name = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt")), LIBRARY.parent.name

@@ -27,25 +27,25 @@ def ask_module(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
     return [row for row in events if row["event"] != "alive"]  # on a busy machine an import takes that long
 
 
-def test_a_question_is_a_task_and_a_recap_and_leaves_nothing_on_the_host(tmp_path: Path) -> None:
+def test_query_returns_a_task_and_leaves_nothing(tmp_path: Path) -> None:
     events = ask_module(tmp_path, "prune_caches", {})
     assert [row["event"] for row in events] == ["run_started", "task_started", "task_finished", "recap"]
     assert (events[2]["data"]["caches"], events[3]["exit"]) == ([], 0)
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_module_that_changes_something_says_what_it_would_change(tmp_path: Path) -> None:
+def test_query_of_a_changing_module_changes_nothing(tmp_path: Path) -> None:
     finished = ask_module(tmp_path, "gateway_own_key", {})[2]
     assert (finished["status"], finished["data"]["sha256"]) == ("ok", "")
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_invalid_argument_is_refused_by_name(tmp_path: Path) -> None:
     recap = ask_module(tmp_path, "link_rate", {"role": "shout", "ends": []})[-1]
     assert (recap["exit"], recap["msg"]) == (5, "link_rate.role must be one of listen, send, got 'shout'.")
 
 
-def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) -> None:
+def test_server_keys_are_masked(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     server_keys.save_key(state, "qwen", KEY, world_readable=False)
     baselines.write_cell(state, "a-series", "a-key", {"log": f"started with {KEY}"})
@@ -53,7 +53,7 @@ def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) 
     assert finished["data"]["cells"]["a-key"]["log"] == f"started with {MASK}"
 
 
-def test_what_takes_long_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_query_sends_alive_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laptop gives up a host that is silent for longer."""
     monkeypatch.setattr(check_requests, "ALIVE_EVERY_S", 0.05)
     heard = threading.Event()
@@ -68,7 +68,7 @@ def test_what_takes_long_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) 
     assert [row["text"] for row in events if row["event"] == "note"] == ["done"]
 
 
-def test_an_error_of_what_takes_long_is_raised() -> None:
+def test_error_of_a_query_is_raised() -> None:
     def work(emit: Callable[[Event], None]) -> None:
         raise OSError("no room")
 
@@ -77,12 +77,12 @@ def test_an_error_of_what_takes_long_is_raised() -> None:
 
 
 @pytest.mark.parametrize("verb", requests.REQUEST_KINDS)
-def test_each_request_has_a_function_that_answers_it(verb: str) -> None:
+def test_each_request_kind_has_a_function(verb: str) -> None:
     module, _, name = requests.REQUEST_KINDS[verb].function.rpartition(".")
     function = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
     assert [*inspect.signature(function).parameters] == ["request", "machine", "state"]
     assert function.__doc__
 
 
-def test_each_question_is_a_module() -> None:
+def test_query_modules_exist() -> None:
     assert set(registry.NAMES) >= requests.QUESTION_MODULES

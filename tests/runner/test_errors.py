@@ -46,7 +46,7 @@ DEEP_TEMPLATE = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_can_not_be_evaluated_fails_its_task_and_the_block_is_rescued(stage: Stage, what: str) -> None:
+def test_expression_error_fails_the_task_and_rescues_the_block(stage: Stage, what: str) -> None:
     recap = stage.run(
         swap_block(stage, BROKEN[what](stage)), stage.task("next"), open_vars={"a": "{{ b }}", "b": "{{ a }}"}
     )
@@ -54,7 +54,7 @@ def test_what_can_not_be_evaluated_fails_its_task_and_the_block_is_rescued(stage
     assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
 
 
-def test_a_block_whose_condition_breaks_is_told_with_its_name_and_rescues_itself(stage: Stage) -> None:
+def test_error_in_the_condition_of_a_block_is_reported_and_rescued(stage: Stage) -> None:
     inner = Block(
         id="b7",
         name="swap the server",
@@ -71,24 +71,24 @@ def test_a_block_whose_condition_breaks_is_told_with_its_name_and_rescues_itself
     assert "'gone' is undefined" in message["msg"]
 
 
-def test_in_check_mode_a_block_that_waits_for_a_change_is_known_after_it(stage: Stage) -> None:
+def test_check_mode_skips_a_block_that_depends_on_a_change(stage: Stage) -> None:
     block = Block(id="b", name="b", tasks=(stage.task("x"),), when=("made.word == 'x'",))
     recap = stage.run(stage.task("make", args={"changed": True}, register="made"), block, check=True)
     assert (recap["failed"], recap["skipped"]) == (0, 1)
 
 
-def test_variables_that_ask_for_each_other_are_named(stage: Stage) -> None:
+def test_cyclic_variables_are_named(stage: Stage) -> None:
     recap = stage.run(stage.task("x", when=("a",)), open_vars={"a": "{{ b }}", "b": "{{ c }}", "c": "{{ a }}"})
     assert "variables refer to each other: a -> b -> c -> a" in recap["msg"]
 
 
-def test_many_variables_that_share_others_are_each_rendered_once(stage: Stage) -> None:
+def test_shared_variables_are_rendered_once(stage: Stage) -> None:
     ladder = {f"v{n}": f"{{{{ v{n + 1} }}}}{{{{ v{n + 1} }}}}" for n in range(60)}
     recap = stage.run(stage.task("x", when=("v0",)), open_vars={**ladder, "v60": ""})
     assert recap["failed"] == 0
 
 
-def test_a_change_is_not_forgotten_when_its_changed_when_breaks(stage: Stage) -> None:
+def test_change_counts_if_changed_when_fails(stage: Stage) -> None:
     """Something was touched: a later refusal doesn't end the run with "nothing was touched"."""
     broken_task = stage.task(
         "act", args={"changed": True}, changed_when=("nothing",), ignore_errors=True, register="act"
@@ -98,7 +98,7 @@ def test_a_change_is_not_forgotten_when_its_changed_when_breaks(stage: Stage) ->
     assert stage.finished("act")["registered"]["word"] == "act"
 
 
-def test_a_failed_try_says_its_own_reason_and_is_tried_again(stage: Stage) -> None:
+def test_failed_attempt_keeps_its_message_and_is_retried(stage: Stage) -> None:
     waits = stage.task("w", module="fail", register="w", until=("w.code == 0",), retries=2, delay_s=0)
     recap = stage.run(waits)
     assert recap["msg"] == "w"
@@ -138,9 +138,7 @@ MISBEHAVIOURS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("how", MISBEHAVIOURS)
-def test_a_module_that_ends_as_it_should_not_is_a_failed_task(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_misbehaving_module_is_a_failed_task(stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     kinds: dict[str, type[Module[Any]]] = {"say": SayModule, "fail": Fail, "odd": MisbehavingModule}
     monkeypatch.setattr(registry, "load", kinds.__getitem__)
     recap = stage.run(swap_block(stage, Task(id="odd", name="odd", module="odd", args={"how": how})))
@@ -149,7 +147,7 @@ def test_a_module_that_ends_as_it_should_not_is_a_failed_task(
     assert stage.finished("odd")["msg"].startswith("odd")
 
 
-def test_text_that_is_no_unicode_is_told_all_the_same(stage: Stage) -> None:
+def test_invalid_unicode_is_encoded(stage: Stage) -> None:
     stage.run(stage.task("a\udcff"))
     from sparkwright.protocol.events import decode, encode
 

@@ -111,24 +111,24 @@ def test_tasks_run_in_order_and_are_counted(stage: Stage) -> None:
     assert recap["exit"] == 0
 
 
-def test_a_failure_stops_the_play_and_is_its_message(stage: Stage) -> None:
+def test_failure_stops_the_play_and_is_its_message(stage: Stage) -> None:
     recap = stage.run(stage.task("a"), stage.task("broken", module="fail"), stage.task("never"))
     assert stage.said() == ["a"]
     assert (recap["failed"], recap["exit"], recap["msg"]) == (1, 1, "broken")
 
 
-def test_a_result_is_there_for_later_tasks(stage: Stage) -> None:
+def test_registered_result_is_available_to_later_tasks(stage: Stage) -> None:
     second = stage.task("b", args={"word": "after {{ first.word }}"}, open=("word",), when=("first is succeeded",))
     stage.run(stage.task("a", register="first"), second)
     assert stage.said() == ["a", "after a"]
 
 
-def test_braces_in_a_final_argument_stay_as_they_are(stage: Stage) -> None:
+def test_rendered_argument_is_not_rendered_again(stage: Stage) -> None:
     stage.run(stage.task("a", args={"word": "{{ not an expression }}"}))
     assert stage.said() == ["{{ not an expression }}"]
 
 
-def test_rescue_runs_when_the_block_fails_and_always_in_any_case(stage: Stage) -> None:
+def test_rescue_and_always(stage: Stage) -> None:
     block = Block(
         id="b",
         name="swap",
@@ -141,7 +141,7 @@ def test_rescue_runs_when_the_block_fails_and_always_in_any_case(stage: Stage) -
     assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
 
 
-def test_a_rescue_that_ends_in_fail_is_not_green(stage: Stage) -> None:
+def test_rescue_that_ends_in_fail_is_a_failure(stage: Stage) -> None:
     block = Block(
         id="b",
         name="swap",
@@ -153,7 +153,7 @@ def test_a_rescue_that_ends_in_fail_is_not_green(stage: Stage) -> None:
     assert (recap["exit"], recap["msg"]) == (1, "the old server serves")
 
 
-def test_a_rescue_still_knows_what_it_rescues_after_a_smaller_one_in_it(stage: Stage) -> None:
+def test_failed_result_survives_a_nested_rescue(stage: Stage) -> None:
     inner = Block(
         id="i",
         name="serve again",
@@ -166,14 +166,14 @@ def test_a_rescue_still_knows_what_it_rescues_after_a_smaller_one_in_it(stage: S
     assert (recap["exit"], recap["msg"]) == (1, "broken")
 
 
-def test_a_block_whose_condition_does_not_hold_is_skipped_whole(stage: Stage) -> None:
+def test_block_with_a_false_condition_is_skipped(stage: Stage) -> None:
     block = Block(id="b", name="swap", tasks=(stage.task("x"), stage.task("y")), when=("first.changed",))
     recap = stage.run(stage.task("a", register="first"), block)
     assert stage.said() == ["a"]
     assert recap["skipped"] == 2
 
 
-def test_handlers_run_once_at_the_end_and_only_when_something_changed(stage: Stage) -> None:
+def test_handlers_run_once_at_the_end_after_a_change(stage: Stage) -> None:
     reload, quiet = stage.task("reload"), stage.task("quiet")
     stage.run(
         stage.task("a", args={"changed": True}, notify=("reload",)),
@@ -184,7 +184,7 @@ def test_handlers_run_once_at_the_end_and_only_when_something_changed(stage: Sta
     assert stage.said() == ["a", "b", "c", "reload"]
 
 
-def test_until_tries_again(stage: Stage) -> None:
+def test_until_retries(stage: Stage) -> None:
     waits = stage.task("w", args={"fails_until": 2}, register="w", until=("w is succeeded",), retries=5, delay_s=0)
     recap = stage.run(waits)
     assert stage.said() == ["w", "w", "w"]
@@ -192,13 +192,13 @@ def test_until_tries_again(stage: Stage) -> None:
     assert stage.finished("w")["registered"]["attempts"] == 3
 
 
-def test_until_that_never_holds_is_a_failure(stage: Stage) -> None:
+def test_until_that_stays_false_is_a_failure(stage: Stage) -> None:
     recap = stage.run(stage.task("w", register="w", until=("w.word == 'x'",), retries=1, delay_s=0))
     assert stage.said() == ["w", "w"]
     assert recap["failed"] == 1
 
 
-def test_changed_when_and_failed_when_have_the_last_word(stage: Stage) -> None:
+def test_changed_when_and_failed_when_override_the_result(stage: Stage) -> None:
     quiet = stage.task("a", args={"changed": True}, changed_when=("False",))
     bad = stage.task("b", register="b", failed_when=("b.word == 'b'",))
     recap = stage.run(quiet, bad)
@@ -209,7 +209,7 @@ def test_changed_when_and_failed_when_have_the_last_word(stage: Stage) -> None:
     ("before", "exit_code"),
     [(("create",), Exit.REFUSED), (("create", "start"), Exit.FAILED), (("create", "pull"), Exit.FAILED)],
 )
-def test_a_refusal_after_the_replacement_was_created_has_changed_nothing(
+def test_refusal_after_creating_the_replacement(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...], exit_code: Exit
 ) -> None:
     """The run removes the container that it created and did not start."""
@@ -220,7 +220,7 @@ def test_a_refusal_after_the_replacement_was_created_has_changed_nothing(
     assert recap["exit"] == exit_code
 
 
-def test_an_ignored_failure_is_counted_as_such(stage: Stage) -> None:
+def test_ignored_failure_is_counted_as_ignored(stage: Stage) -> None:
     recap = stage.run(stage.task("broken", module="fail", ignore_errors=True), stage.task("next"))
     assert stage.said() == ["next"]
     assert (recap["failed"], recap["ignored"], recap["exit"]) == (0, 1, 0)
@@ -232,7 +232,7 @@ def test_check_mode_changes_nothing_and_ends_with_2(stage: Stage) -> None:
     assert (recap["changed"], recap["exit"]) == (1, 2)
 
 
-def test_check_mode_says_what_is_known_only_after_a_change(stage: Stage) -> None:
+def test_check_mode_reports_values_that_depend_on_a_change(stage: Stage) -> None:
     use = stage.task("use", args={"word": "{{ made.word }}"}, open=("word",))
     recap = stage.run(
         stage.task("make", args={"changed": True}, register="made"),
@@ -244,19 +244,19 @@ def test_check_mode_says_what_is_known_only_after_a_change(stage: Stage) -> None
     assert recap["failed"] == 0
 
 
-def test_a_refusal_is_exit_5_only_while_nothing_was_touched(stage: Stage) -> None:
+def test_refusal_is_exit_5_only_before_any_change(stage: Stage) -> None:
     no_room = stage.task("preflight", args={"refuse": "no room"})
     assert stage.run(no_room)["exit"] == 5
     assert stage.run(stage.task("a", args={"changed": True}), no_room)["exit"] == 1
 
 
-def test_an_undefined_name_is_a_failure_not_an_empty_text(stage: Stage) -> None:
+def test_undefined_name_is_a_failure(stage: Stage) -> None:
     recap = stage.run(stage.task("a", args={"word": "{{ nothing.here }}"}, open=("word",)))
     assert recap["failed"] == 1
     assert "'nothing' is undefined" in recap["msg"]
 
 
-def test_a_stop_between_tasks_still_puts_things_back(stage: Stage) -> None:
+def test_stop_between_tasks_runs_the_rescue(stage: Stage) -> None:
     stage.stop_after = "stop"
     block = Block(
         id="b", name="swap", tasks=(stage.task("stop"), stage.task("start")), rescue=(stage.task("put back"),)
@@ -273,7 +273,7 @@ def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:
     assert stage.finished("a")["msg"] == "hidden by no_log"
 
 
-def test_what_proves_nothing_stops_nothing_and_is_told_at_the_end(stage: Stage) -> None:
+def test_inconclusive_task_does_not_stop_the_play(stage: Stage) -> None:
     recap = stage.run(stage.task("unclear", args={"unclear": True}), stage.task("next"))
     assert (recap["exit"], recap["failed"], recap["msg"]) == (Exit.INCONCLUSIVE, 0, "try 1")
     assert stage.said() == ["unclear", "next"]
@@ -281,7 +281,7 @@ def test_what_proves_nothing_stops_nothing_and_is_told_at_the_end(stage: Stage) 
     assert (failed["exit"], failed["msg"]) == (Exit.FAILED, "bad")
 
 
-def test_an_engine_that_goes_away_is_called_so(tmp_path: Path) -> None:
+def test_docker_disconnect_is_recognized(tmp_path: Path) -> None:
     import docker
     from requests import ConnectionError as Gone
 

@@ -62,7 +62,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: str) -> None:
+def test_malformed_request_is_refused(tmp_path: Path, what: str) -> None:
     result, errors = send_request(tmp_path, MALFORMED[what])
     assert errors == ""
     assert [item["event"] for item in result] == ["recap"]
@@ -71,7 +71,7 @@ def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: st
     assert "\x1b" not in result[0]["msg"]
 
 
-def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_nothing_shows(tmp_path: Path) -> None:
+def test_proxy_with_a_password_is_passed_on_and_masked(tmp_path: Path) -> None:
     command = ["sh", "-c", 'echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1']
     command[2] = command[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
     plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": command}),), exclusive=False).to_json()
@@ -96,7 +96,7 @@ def request_stop(home: Path, run: str = "") -> dict[str, Any]:
     return send_request(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
 
 
-def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -> None:
+def test_stop_selects_the_run_with_the_lock(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     deploy, question = begin_run(state, "deploy", 60), begin_run(state, "question", 30)
     ended = begin_run(state, "newest", 1)
@@ -109,7 +109,7 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
 
 
-def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path: Path) -> None:
+def test_stop_selects_the_only_run_and_refuses_to_choose(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     value, ended = begin_run(state, "one", 60), begin_run(state, "newest", 1)
     value.open()
@@ -125,7 +125,7 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     assert journal.is_running(value.folder)
 
 
-def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path: Path) -> None:
+def test_secrets_are_masked_in_answers_and_files(tmp_path: Path) -> None:
     secret = "gehëim-'zqx"
     task = Task("t1", "Say", "command", {"argv": ["printf", "%s", json.dumps({"key": secret})]})
     plan = Plan(

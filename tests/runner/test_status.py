@@ -33,26 +33,26 @@ def query_runner(home: Path, verb: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("verb", ["status", "checks"])
 @pytest.mark.parametrize("name", ["health.json", "health.jsonl", "verified.json"])
-def test_a_folder_where_a_file_should_be_counts_as_no_file(tmp_path: Path, verb: str, name: str) -> None:
+def test_folder_in_place_of_a_file_counts_as_missing(tmp_path: Path, verb: str, name: str) -> None:
     (tmp_path / STATE / name).mkdir(parents=True)
     assert query_runner(tmp_path, verb)["event"] == verb
 
 
-def test_what_can_not_be_answered_is_a_sentence(tmp_path: Path) -> None:
+def test_unanswerable_request_is_refused_with_a_message(tmp_path: Path) -> None:
     (tmp_path / STATE / "lock").mkdir(parents=True)
     answer = query_runner(tmp_path, "status")
     assert (answer["event"], answer["exit"]) == ("recap", 1)
     assert "Is a directory" in answer["msg"]
 
 
-def test_without_an_input_it_says_what_is_wrong_and_does_not_stumble_over_itself(tmp_path: Path) -> None:
+def test_closed_standard_input_is_reported_without_a_second_error(tmp_path: Path) -> None:
     program = "from sparkwright.runner.main import main; main()"
     command = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
     completed = subprocess.run(command, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
     assert completed.returncode != 0 and b"UnboundLocalError" not in completed.stderr
 
 
-def test_the_modules_that_a_runtime_imports_ahead_exist() -> None:
+def test_preloaded_modules_exist() -> None:
     """boot.py imports them by name, and a host with a missing one runs nothing."""
     tree = ast.parse((Path(host_side.__file__).parent / "runner/boot.py").read_text())
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}

@@ -183,7 +183,7 @@ def query_server(client: Client, script: Script, folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("behaviour", HOSTILE)
 @pytest.mark.parametrize("name", CLIENTS)
-def test_what_is_no_answer_fails_in_the_client_s_own_words(
+def test_invalid_answer_is_handled_by_every_client(
     name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query_server(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
@@ -191,7 +191,7 @@ def test_what_is_no_answer_fails_in_the_client_s_own_words(
 
 @pytest.mark.parametrize("behaviour", DRIPPING)
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_server_that_drips_is_left_at_the_deadline(
+def test_slow_server_is_disconnected_at_the_deadline(
     name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, server = query_server(CLIENTS[name], DRIPPING[behaviour], tmp_path, monkeypatch)
@@ -199,9 +199,7 @@ def test_a_server_that_drips_is_left_at_the_deadline(
     assert server.left.wait(10), "the client stayed until the server ended"
 
 
-def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_measured_stream_over_tls_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = write_self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
@@ -214,7 +212,7 @@ def test_a_measured_stream_over_tls_that_drips_is_left_at_the_deadline(
         stream.measure_stream(server.url.replace("http:", "https:"), {"a": 1}, timeout_s=0.5, cap_s=0.5)
 
 
-def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_stream_has_a_limit_of_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "MAX_PIECES", 1000)
     with (
         serving(send_script(CHUNKED + b"1\r\n\n\r\n" * 50_000)) as server,
@@ -223,7 +221,7 @@ def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch
         stream.measure_stream(server.url, {"a": 1}, timeout_s=20, cap_s=20)
 
 
-def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_cluster_head_is_disconnected_after_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that can't join waits until its head has the reason, but no longer than for a goodbye."""
     monkeypatch.setattr(channel, "GOODBYE_TIMEOUT_S", LIMIT_S)
     token, nonce = Secret("5e" * 32), "0f" * 32
@@ -243,7 +241,7 @@ def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: py
         assert server.left.wait(10), "the member stayed until the head ended"
 
 
-def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
+def test_gateway_with_too_many_servers_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of its answers is in time; there are just too many of them."""
@@ -273,7 +271,7 @@ def copy_image(context: RecordingContext, script: Script) -> bytes:
         return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
 
 
-def test_an_image_from_a_peer_is_taken_at_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_stream_of_a_peer_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RecordingContext(tmp_path)
     assert copy_image(context, send_script(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
     with pytest.raises(image_copy.StreamBroken, match="broke off after 4 bytes: it ended its answer early"):

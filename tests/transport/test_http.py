@@ -87,7 +87,7 @@ def get(url: str, **options: object) -> Response:
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("bytewise", [False, True], ids=["at once", "a byte at a time"])
-def test_what_servers_send_is_read(name: str, bytewise: bool) -> None:
+def test_valid_answers_are_read(name: str, bytewise: bool) -> None:
     raw, expected = ANSWERS[name]
 
     def script(connection: socket.socket) -> None:
@@ -102,7 +102,7 @@ def test_what_servers_send_is_read(name: str, bytewise: bool) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_answer_is_an_error(name: str) -> None:
+def test_invalid_answer_is_an_error(name: str) -> None:
     raw, error = BROKEN[name]
     with serving(send_script(raw)) as server, pytest.raises(TransportError) as raised:
         get(server.url)
@@ -110,29 +110,29 @@ def test_what_is_no_answer_is_an_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRIPPING)
-def test_an_answer_that_drips_ends_at_the_deadline(name: str) -> None:
+def test_slow_answer_times_out(name: str) -> None:
     with serving(DRIPPING[name]) as server, pytest.raises(TimedOut):
         get(server.url, timeout_s=0.3)
 
 
-def test_an_answer_of_small_chunks_is_bounded_like_any_other() -> None:
+def test_size_limit_counts_small_chunks() -> None:
     with serving(send_script(CHUNKED + b"1\r\na\r\n" * 6000)) as server, pytest.raises(TooLarge):
         get(server.url)
 
 
-def test_nothing_of_an_answer_that_is_too_large_is_read_where_it_says_so() -> None:
+def test_declared_size_above_the_limit_is_refused_at_once() -> None:
     with serving(send_script(OK + b"Content-Length: 999999999999\r\n\r\n")) as server, pytest.raises(TooLarge):
         get(server.url)
 
 
-def test_a_server_that_takes_no_request_is_left_at_the_deadline() -> None:
+def test_server_that_reads_no_request_times_out() -> None:
     over = threading.Event()
     with serving(lambda connection: over.wait(20) and None) as server, pytest.raises(TimedOut):
         http.request("POST", server.url, body=b"a" * 2**25, timeout_s=0.5)
     over.set()
 
 
-def test_a_server_that_refuses_before_it_has_read_everything_is_heard() -> None:
+def test_answer_before_the_whole_request_was_read() -> None:
     def script(connection: socket.socket) -> None:
         connection.recv(10)
         connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
@@ -144,7 +144,7 @@ def test_a_server_that_refuses_before_it_has_read_everything_is_heard() -> None:
         assert http.request("POST", server.url, body=b"a" * 2**20, timeout_s=20).status == 413
 
 
-def test_nobody_there_is_told_from_a_failure_on_the_way() -> None:
+def test_refused_connection_differs_from_an_unknown_name() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
@@ -156,7 +156,7 @@ def test_nobody_there_is_told_from_a_failure_on_the_way() -> None:
     assert not raised.value.refused
 
 
-def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_resolver_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """No resolver of this machine can be made to hang: the system's function is replaced by one that waits."""
     over, real = threading.Event(), socket.getaddrinfo
 
@@ -174,7 +174,7 @@ def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPa
     over.set()
 
 
-def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dialled_socket_has_the_options_and_errors_of_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -191,7 +191,7 @@ def test_a_dialled_socket_is_as_pythons_own_is(monkeypatch: pytest.MonkeyPatch) 
     assert "127.0.0.1" in resolve_host("localhost", 5)
 
 
-def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() -> None:
+def test_every_lookup_has_a_deadline() -> None:
     """`socket.create_connection` has one only for the connecting; a resolver may take minutes."""
     source = Path(sparkwright.__file__).parent
     match = {
@@ -202,7 +202,7 @@ def test_no_part_of_the_package_connects_without_a_deadline_over_the_lookup() ->
     assert match == {"transport/connection.py", *BY_ADDRESS}
 
 
-def test_a_server_that_never_accepts_is_left_at_the_deadline() -> None:
+def test_server_that_never_accepts_times_out() -> None:
     with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -231,12 +231,12 @@ def test_a_server_that_never_accepts_is_left_at_the_deadline() -> None:
         "",
     ],
 )
-def test_what_is_no_url_is_not_sent(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest):
         get(url)
 
 
-def test_a_header_that_would_begin_another_one_is_not_sent_and_not_repeated() -> None:
+def test_header_injection_is_refused_without_quoting_it() -> None:
     with serving(send_script(OK + b"\r\n")) as server, pytest.raises(InvalidRequest) as raised:
         get(server.url, headers={"Authorization": "Bearer secret\r\nX: y"})
     assert "secret" not in str(raised.value)
@@ -253,7 +253,7 @@ def redirect_script(location: str, seen: list[bytes], status: int = 302) -> Scri
     return script
 
 
-def test_no_redirect_is_followed_unless_asked_for() -> None:
+def test_redirects_are_followed_only_if_requested() -> None:
     with (
         serving(send_script(OK + b"Content-Length: 0\r\n\r\n")) as other,
         serving(redirect_script(other.url, [])) as server,
@@ -263,7 +263,7 @@ def test_no_redirect_is_followed_unless_asked_for() -> None:
         assert (get(server.url, redirects=1).status, other.connections) == (200, 1)
 
 
-def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
+def test_credentials_are_not_sent_to_another_origin() -> None:
     seen: list[bytes] = []
 
     def target(connection: socket.socket) -> None:
@@ -276,7 +276,7 @@ def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
     assert b"Accept: */*" in seen[0] and b"secret" not in seen[0]
 
 
-def test_a_loop_of_redirects_ends_after_as_many_as_were_asked_for() -> None:
+def test_redirect_loop_ends_at_the_limit() -> None:
     seen: list[bytes] = []
     with serving(redirect_script("/again", seen)) as server:
         assert get(server.url, redirects=3).status == 302
@@ -284,12 +284,12 @@ def test_a_loop_of_redirects_ends_after_as_many_as_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "http://a:b@127.0.0.1/", "http://[", "http://127.0.0.1/ x"])
-def test_a_redirect_to_what_is_no_url_is_refused(location: str) -> None:
+def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
     with serving(redirect_script(location, [])) as server, pytest.raises(InvalidAnswer):
         get(server.url, redirects=3)
 
 
-def test_a_post_is_never_redirected() -> None:
+def test_post_is_never_redirected() -> None:
     with serving(redirect_script("/", [], status=307)) as server:
         assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
 
@@ -307,7 +307,7 @@ def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, str, Path]:
     return context, hashlib.sha256(raw).hexdigest(), file
 
 
-def test_a_certificate_is_held_against_the_authorities_or_against_its_hash(
+def test_certificate_is_verified_by_authority_or_hash(
     certificate: tuple[ssl.SSLContext, str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, sha256, file = certificate
@@ -328,17 +328,17 @@ def test_a_certificate_is_held_against_the_authorities_or_against_its_hash(
         assert get(server.url).body == b"body"
 
 
-def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
+def test_slow_handshake_times_out() -> None:
     with serving(drip_script(b"\x16\x03\x03\x40\x00", b"\x02")) as server, pytest.raises(TimedOut):
         get(server.url.replace("http:", "https:"), timeout_s=0.3)
 
 
-def test_an_answer_over_tls_that_drips_ends_at_the_deadline(certificate: tuple[ssl.SSLContext, str, Path]) -> None:
+def test_slow_answer_over_tls_times_out(certificate: tuple[ssl.SSLContext, str, Path]) -> None:
     with serving(DRIPPING["its body"], context=certificate[0]) as server, pytest.raises(TimedOut):
         get(server.url, timeout_s=0.5, route=Route(tls=Tls(verify=False)))
 
 
-def test_an_answer_over_tls_that_is_cut_off_is_not_taken_for_whole(
+def test_truncated_answer_over_tls_is_an_error(
     certificate: tuple[ssl.SSLContext, str, Path],
 ) -> None:
     def script(connection: socket.socket) -> None:
@@ -350,7 +350,7 @@ def test_an_answer_over_tls_that_is_cut_off_is_not_taken_for_whole(
         get(server.url, route=Route(tls=Tls(verify=False)))
 
 
-def test_a_server_that_speaks_no_tls_is_an_error() -> None:
+def test_server_without_tls_is_an_error() -> None:
     def script(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -359,7 +359,7 @@ def test_a_server_that_speaks_no_tls_is_an_error() -> None:
         get(server.url.replace("http:", "https:"))
 
 
-def test_a_proxy_is_used_where_the_caller_says_so_and_nowhere_else(
+def test_proxy_is_used_only_if_requested(
     certificate: tuple[ssl.SSLContext, str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heads: list[bytes] = []
@@ -391,7 +391,7 @@ def test_a_proxy_is_used_where_the_caller_says_so_and_nowhere_else(
 # -- streams and unix sockets ----------------------------------------------------------------------------------------
 
 
-def test_a_stream_may_take_as_long_as_it_likes_while_it_keeps_its_pace() -> None:
+def test_stream_above_the_minimum_rate_has_no_deadline() -> None:
     script = drip_script(OK + b"Content-Length: 60\r\n\r\n", b"a", every_s=0.01, pieces=60)
     with (
         serving(script) as server,
@@ -400,7 +400,7 @@ def test_a_stream_may_take_as_long_as_it_likes_while_it_keeps_its_pace() -> None
         assert (stream.size, b"".join(stream)) == (60, b"a" * 60)
 
 
-def test_a_stream_that_is_slower_than_its_pace_ends() -> None:
+def test_stream_below_the_minimum_rate_times_out() -> None:
     with (
         serving(drip_script(OK + b"\r\n")) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(10_000, 0.3)) as stream,
@@ -410,12 +410,12 @@ def test_a_stream_that_is_slower_than_its_pace_ends() -> None:
             pass
 
 
-def test_the_head_of_a_stream_has_a_deadline() -> None:
+def test_head_of_a_stream_has_a_deadline() -> None:
     with serving(DRIPPING["its header"]) as server, pytest.raises(TimedOut):
         http.open_stream("GET", server.url, timeout_s=0.3, rate=MinimumRate(1, 20))
 
 
-def test_a_reader_that_takes_its_time_is_no_fault_of_the_server() -> None:
+def test_slow_reader_does_not_count_against_the_rate() -> None:
     with (
         serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody")) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 0.05)) as stream,
@@ -424,7 +424,7 @@ def test_a_reader_that_takes_its_time_is_no_fault_of_the_server() -> None:
         assert b"".join(stream) == b"body"
 
 
-def test_a_unix_socket_is_asked_like_any_other(tmp_path: Path) -> None:
+def test_request_over_a_unix_socket(tmp_path: Path) -> None:
     with serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody"), path=tmp_path / "s"):
         assert get("http://localhost/x", route=Route(unix=str(tmp_path / "s"))).body == b"body"
     with pytest.raises(ConnectFailed) as raised:
@@ -432,7 +432,7 @@ def test_a_unix_socket_is_asked_like_any_other(tmp_path: Path) -> None:
     assert raised.value.refused
 
 
-def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+def test_full_queue_of_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
     """Docker's socket, used by many at once: Python's own timeout would make it a refusal."""
     path, answers = str(tmp_path / "s"), list[Response]()
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
@@ -449,7 +449,7 @@ def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None
     assert [answer.status for answer in answers] == [200]
 
 
-def test_a_unix_socket_that_never_takes_the_connection_is_a_timeout(tmp_path: Path) -> None:
+def test_unix_socket_that_never_accepts_times_out(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
         listening.bind(path)
@@ -459,7 +459,7 @@ def test_a_unix_socket_that_never_takes_the_connection_is_a_timeout(tmp_path: Pa
             get("http://localhost/x", timeout_s=0.2, route=Route(unix=path))
 
 
-def test_lines_over_a_unix_socket_have_the_same_bounds(tmp_path: Path) -> None:
+def test_exchange_over_a_unix_socket_is_bounded(tmp_path: Path) -> None:
     def script(connection: socket.socket) -> None:
         connection.sendall(connection.recv(100).upper())
 

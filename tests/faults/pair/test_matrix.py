@@ -59,7 +59,7 @@ def bench() -> Iterator[PairBench]:
     [pytest.param(*cell, marks=() if cell[4] else pytest.mark.whole) for cell in CELLS],
     ids=[f"{fault} {host}: {step}" for step, fault, host, _, _ in CELLS],
 )
-def test_afterwards_the_cluster_serves_or_what_served_before_does(
+def test_cluster_after_a_fault_of_a_member(
     bench: PairBench,
     record_property: Callable[[str, object], None],
     step: str,

@@ -210,7 +210,7 @@ def sparkwright_refusal(bench: SshBench) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_sparkwright_connects_where_ssh_does_and_nowhere_else(bench: SshBench, case: Case) -> None:
+def test_sparkwright_connects_exactly_where_ssh_does(bench: SshBench, case: Case) -> None:
     bench.lay_out(case)
     theirs, their_file = ssh_refusal(bench), bench.kept()
     bench.lay_out(case)

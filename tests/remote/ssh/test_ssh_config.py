@@ -42,12 +42,12 @@ def known_hosts_line(name: str, key: paramiko.PKey) -> str:
         ("ssh://hop/", ("hop", "", 0)),
     ],
 )
-def test_a_hop_is_read_in_every_way_it_can_be_written(spec: str, target: tuple[str, str, int]) -> None:
+def test_hop_is_parsed_in_every_notation(spec: str, target: tuple[str, str, int]) -> None:
     assert ssh_config.parse_hop(spec) == target
 
 
 @pytest.mark.parametrize("spec", ["", "ann@", "hop:port", "hop:99999", "[::1", "hop:٣", "a b:c:d"])
-def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
+def test_invalid_hop_is_refused(spec: str) -> None:
     with pytest.raises(Refused, match="ProxyJump"):
         ssh_config.parse_hop(spec)
 
@@ -61,17 +61,17 @@ def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
         ("proxyusefdpass yes", "ProxyUseFdpass is not supported"),
     ],
 )
-def test_what_cannot_be_done_as_ssh_does_it_is_refused_by_name(line: str, says: str) -> None:
+def test_unsupported_option_is_refused_by_name(line: str, says: str) -> None:
     with pytest.raises(Refused, match=says):
         ssh_config.parse(f"host spark1\n{line}\nhostname h\nuser u\n", "spark1")
 
 
-def test_tokens_are_filled_in_once() -> None:
+def test_tokens_are_expanded_once() -> None:
     tokens = ssh_config.ssh_tokens("%n", "alias", 22, "ann", "", "")
     assert ssh_config.fill_tokens("X", "%h-%n-%p-%r-%%-%k", tokens) == "%n-alias-22-ann-%-alias"
 
 
-def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> None:
+def test_known_hosts_command_is_not_run_by_a_shell(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     target = ssh_config.parse(f"{HOST_OUTPUT}knownhostscommand /bin/echo %n\n", f"$(touch {mark})")
     assert host_keys.find_known_keys(target, target.host_key_name) == []
@@ -79,9 +79,7 @@ def test_the_command_that_finds_keys_is_not_given_to_a_shell(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("strict", "peer"), [("ask", "192.0.2.9"), ("no", "192.0.2.9")])
-def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
-    tmp_path: Path, strict: str, peer: str
-) -> None:
+def test_check_host_ip_refuses_an_address_with_another_key(tmp_path: Path, strict: str, peer: str) -> None:
     mine, other = generate_key(), generate_key()
     file = tmp_path / "known"
     file.write_text(known_hosts_line("[spark]:2222", mine) + known_hosts_line(f"[{peer}]:2222", other))
@@ -96,7 +94,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
 
 
 @pytest.mark.ssh
-def test_jump_hosts_in_a_circle_are_named(lab: SshLab) -> None:
+def test_loop_of_jump_hosts_is_reported(lab: SshLab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
         from sparkwright.remote.ssh.connection import open_connection
@@ -105,14 +103,14 @@ def test_jump_hosts_in_a_circle_are_named(lab: SshLab) -> None:
 
 
 @pytest.mark.ssh
-def test_who_is_refused_is_hung_up_on(lab: SshLab) -> None:
+def test_connection_with_a_refused_key_is_closed(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
     assert "is not known yet" in connection_error(lab)
     wait_until(lambda: not lab.sshd.sessions(), "sshd turns others away for each that stays without a login")
 
 
 @pytest.mark.ssh
-def test_a_jump_host_is_left_when_the_host_behind_it_is_refused(lab: SshLab) -> None:
+def test_connection_to_a_jump_host_is_closed_if_the_target_is_refused(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())
     lab.write_config(f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump 127.0.0.1:{jump.port}\n")

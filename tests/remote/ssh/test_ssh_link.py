@@ -27,10 +27,10 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.ssh
 #: these begin with a host that has no runtime
 SHIPPING_TESTS = (
-    "test_a_host_without_python_says_so",
-    "test_the_runtime_is_shipped_once",
-    "test_a_runtime_for_another_python_is_replaced",
-    "test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted",
+    "test_host_without_python_is_refused",
+    "test_runtime_is_uploaded_once",
+    "test_runtime_for_another_python_is_replaced",
+    "test_error_of_an_uploaded_runtime_is_quoted",
 )
 
 
@@ -93,7 +93,7 @@ def _copy_runtime(source: str, target: str) -> None:
     (os.link if "/lib/" in source else shutil.copy2)(source, target)
 
 
-def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: SshLab) -> None:
+def test_run_on_a_host_returns_events(lab: SshLab) -> None:
     events = send_request(lab, run_request(echo_task("printenv", "HOME")))
     finished = next(event for event in events if event["event"] == "task_finished")
     assert finished["data"]["out"] == str(lab.sshd.home)
@@ -101,20 +101,20 @@ def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: SshLab) -> None
     assert events[-1]["exit"] == 0
 
 
-def test_the_runtime_is_shipped_once(lab: SshLab) -> None:
+def test_runtime_is_uploaded_once(lab: SshLab) -> None:
     first, second = send_request(lab, {"verb": "runs"}), send_request(lab, {"verb": "runs"})
     assert any("uploading" in item.get("text", "") for item in first)
     assert second == []
 
 
-def test_a_runtime_for_another_python_is_replaced(lab: SshLab) -> None:
+def test_runtime_for_another_python_is_replaced(lab: SshLab) -> None:
     send_request(lab, {"verb": "runs"})
     tag = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/tag"))
     tag.write_text("3.9-x86_64\n")
     assert any("uploading" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
 
 
-def test_an_alias_with_include_is_resolved_as_ssh_does(lab: SshLab) -> None:
+def test_alias_in_an_included_file(lab: SshLab) -> None:
     (lab.folder / "more").write_text(f"Host lab-box\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
     lab.write_config(f"Include {lab.folder}/more")
     assert send_request(lab, run_request(echo_task("true")), address="lab-box", port=None)[-1]["exit"] == 0
@@ -130,7 +130,7 @@ def test_a_jump_host_is_gone_through(lab: SshLab) -> None:
     assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
-def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: SshLab) -> None:
+def test_unknown_host_key_is_refused_with_the_remedy(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
     result = connection_error(lab)
     assert "is not known yet: SHA256:" in result
@@ -138,7 +138,7 @@ def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: SshLab) -> None:
     assert lab.known_hosts.read_text() == ""
 
 
-def test_a_changed_host_key_is_refused_with_what_mends_it(lab: SshLab) -> None:
+def test_changed_host_key_is_refused_with_the_remedy(lab: SshLab) -> None:
     lab.sshd.stop()
     lab.sshd.new_host_key()
     lab.sshd.start()
@@ -166,7 +166,7 @@ def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: SshLab) -> 
     assert lab.known_hosts.read_text() == lab.sshd.known_hosts_line()
 
 
-def test_an_accepted_new_key_is_said(lab: SshLab) -> None:
+def test_accept_new_adds_the_key_and_reports_it(lab: SshLab) -> None:
     lab.known_hosts.write_text("# mine, without a newline at the end")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
     notes = [item["text"] for item in send_request(lab, {"verb": "runs"}) if item["event"] == "note"]
@@ -181,14 +181,14 @@ def test_a_pattern_and_a_key_of_a_strange_kind_are_understood(lab: SshLab) -> No
 
 
 @pytest.mark.parametrize("strict", ["ask", "accept-new"])
-def test_a_revoked_key_is_refused_even_when_it_is_known(lab: SshLab, strict: str) -> None:
+def test_revoked_key_is_refused_even_if_known(lab: SshLab, strict: str) -> None:
     line = lab.sshd.known_hosts_line()
     lab.known_hosts.write_text(f"{line}@revoked * {line.split(' ', 1)[1]}")
     lab.write_config(f"Host 127.0.0.1\n  StrictHostKeyChecking {strict}\n")
     assert "is revoked in known_hosts: SHA256:" in connection_error(lab)
 
 
-def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: SshLab) -> None:
+def test_certificate_authority_does_not_count_as_the_key(lab: SshLab) -> None:
     lab.known_hosts.write_text(f"@cert-authority {lab.sshd.known_hosts_line()}")
     result = connection_error(lab)
     assert "Host certificates are not checked here." in result
@@ -217,7 +217,7 @@ def test_a_jump_host_may_have_one_of_its_own(lab: SshLab) -> None:
         assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
-def test_one_jump_host_for_everyone_is_not_gone_through_to_reach_itself(lab: SshLab) -> None:
+def test_jump_host_for_all_hosts_is_reached_directly(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
@@ -226,7 +226,7 @@ def test_one_jump_host_for_everyone_is_not_gone_through_to_reach_itself(lab: Ssh
     assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
 
 
-def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: SshLab) -> None:
+def test_remedy_for_a_key_behind_a_jump_host_names_the_alias(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())
     lab.write_config(
@@ -236,13 +236,13 @@ def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: SshLab) -> None:
     assert f"`ssh -p {lab.sshd.port} root@far`" in connection_error(lab, address="far", port=None)
 
 
-def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: SshLab) -> None:
+def test_encrypted_key_without_an_agent_names_the_remedy(lab: SshLab) -> None:
     command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
     subprocess.run(command, check=True, capture_output=True)
     assert "the key has a passphrase and is in no agent. Add it to your agent: `ssh-add`." in connection_error(lab)
 
 
-def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
+def test_error_of_an_uploaded_runtime_is_quoted(
     lab: SshLab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
 ) -> None:
     real = host_side.iter_sources
@@ -255,7 +255,7 @@ def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
     link.close()
 
 
-def test_a_key_the_host_does_not_take_is_named(lab: SshLab) -> None:
+def test_rejected_key_is_named(lab: SshLab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
     result = connection_error(lab)
     assert f"rejected every key: the agent's keys and {lab.folder}/id" in result
@@ -272,18 +272,18 @@ def test_init_shows_how_to_copy_a_key_to_a_host_that_rejects_every_key(
     assert f"ssh-copy-id -p {lab.sshd.port} 127.0.0.1" in capsys.readouterr().out
 
 
-def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: SshLab) -> None:
+def test_closed_port_and_unknown_name_have_different_messages(lab: SshLab) -> None:
     lab.sshd.stop()
     assert "refuses connections" in connection_error(lab)
     assert "cannot resolve nowhere.invalid" in connection_error(lab, address="nowhere.invalid")
 
 
-def test_a_frozen_sshd_is_unreachable_within_the_deadline(lab: SshLab) -> None:
+def test_frozen_sshd_is_unreachable_at_the_deadline(lab: SshLab) -> None:
     lab.sshd.signal(signal.SIGSTOP)
     assert "does not answer within 4 s" in connection_error(lab)
 
 
-def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab: SshLab) -> None:
+def test_frozen_session_is_unreachable_and_names_attach(lab: SshLab) -> None:
     link = SshLink(lab.host())
     events = link.request(run_request(echo_task("sleep", "60")), {})
     with pytest.raises(Unreachable, match="silent for 4 s.*invoke attach --host spark1"):
@@ -294,7 +294,7 @@ def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab:
     link.close()
 
 
-def test_a_frozen_session_opens_no_channel_for_ever(lab: SshLab) -> None:
+def test_opening_a_channel_of_a_frozen_session_times_out(lab: SshLab) -> None:
     link = SshLink(lab.host())
     list(link.request({"verb": "runs"}, {}))
     lab.sshd.signal(signal.SIGSTOP)
@@ -304,7 +304,7 @@ def test_a_frozen_session_opens_no_channel_for_ever(lab: SshLab) -> None:
     link.close()
 
 
-def test_a_runner_that_is_never_asked_ends(lab: SshLab) -> None:
+def test_runner_without_a_request_exits_with_the_connection(lab: SshLab) -> None:
     send_request(lab, {"verb": "runs"})
     link = SshLink(lab.host())
     running = ["pgrep", "-f", str(lab.sshd.home / ".local/share/sparkwright/runtime")]
@@ -313,7 +313,7 @@ def test_a_runner_that_is_never_asked_ends(lab: SshLab) -> None:
     wait_until(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
 
 
-def test_a_run_survives_its_connection_and_can_be_followed_again(lab: SshLab) -> None:
+def test_run_survives_its_connection_and_can_be_attached(lab: SshLab) -> None:
     wait_for = lab.folder / "go"
     slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
     link = SshLink(lab.host())
@@ -329,7 +329,7 @@ def test_a_run_survives_its_connection_and_can_be_followed_again(lab: SshLab) ->
     assert again[-1]["exit"] == 0
 
 
-def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: SshLab) -> None:
+def test_second_run_is_refused_with_the_owner_of_the_lock(lab: SshLab) -> None:
     wait_for = lab.folder / "go"
     slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
     link = SshLink(lab.host())
@@ -342,18 +342,18 @@ def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: SshLab) -> None
     link.close()
 
 
-def test_a_noisy_shell_does_not_break_the_conversation(lab: SshLab) -> None:
+def test_output_of_bashrc_does_not_break_the_protocol(lab: SshLab) -> None:
     (lab.sshd.home / ".bashrc").write_text("echo welcome to the lab\n")
     assert send_request(lab, run_request(echo_task("true")))[-1]["exit"] == 0
 
 
-def test_a_host_without_python_says_so(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_python_is_refused(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_START", runtime._START.replace("python3", "nopython3"))
     with pytest.raises(Refused, match="no Python 3.11 or newer"):
         send_request(lab, {"verb": "runs"})
 
 
-def test_a_secret_reaches_the_runner_and_no_file(lab: SshLab) -> None:
+def test_secret_is_in_no_process_and_no_file(lab: SshLab) -> None:
     token = "hf_" + "x" * 20
     show = echo_task("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
     events = send_request(lab, run_request(show), {"HF_TOKEN": Secret(token)})
@@ -362,7 +362,7 @@ def test_a_secret_reaches_the_runner_and_no_file(lab: SshLab) -> None:
     assert result.stdout == ""
 
 
-def test_the_target_is_what_ssh_itself_says(lab: SshLab) -> None:
+def test_target_is_the_one_that_ssh_resolves(lab: SshLab) -> None:
     lab.write_config(
         "Host a*\n  Port 2200\n  User ann\nMatch host abc\n  HostName abc.example.org\n  ProxyJump x,y:23\n"
     )

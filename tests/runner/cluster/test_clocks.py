@@ -40,7 +40,7 @@ class SkewedHead:
 
 
 @pytest.mark.parametrize(("ahead_s", "how"), [(90.0, "behind"), (-90.0, "ahead of")])
-def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, how: str) -> None:
+def test_clock_that_differs_from_the_head_is_reported(tmp_path: Path, ahead_s: float, how: str) -> None:
     with running_group(tmp_path) as pair:
         head = SkewedHead(pair, ahead_s)
         member = pair.begin(1, barrier_task("prepared"))
@@ -50,7 +50,7 @@ def test_a_clock_that_is_not_the_heads_is_told(tmp_path: Path, ahead_s: float, h
         assert f" s {how} that of spark1 (rank 0) (to within " in note
 
 
-def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
+def test_equal_clocks_are_not_reported(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         members = pair.start(barrier_task("prepared"))
         assert [member.recap()["exit"] for member in members] == [0, 0]
@@ -66,5 +66,5 @@ def test_members_of_one_clock_say_nothing_of_it(tmp_path: Path) -> None:
         ((0.6, 0.8), ""),
     ],
 )
-def test_only_what_is_certain_counts(ahead_s: tuple[float, float], clause: str) -> None:
+def test_only_a_certain_offset_is_described(ahead_s: tuple[float, float], clause: str) -> None:
     assert describe_clock_offset(ahead_s, "spark1") == clause

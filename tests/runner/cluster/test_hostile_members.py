@@ -45,7 +45,7 @@ def pair(tmp_path: Path) -> Iterator[Group]:
         yield value
 
 
-def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: Group) -> None:
+def test_member_with_endless_barriers_is_lost(pair: Group) -> None:
     head = pair.begin(0, barrier_task("prepared"))
     wait_until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
     hostile = HostileMember(pair, 1)
@@ -58,7 +58,7 @@ def test_one_that_names_barriers_without_end_is_lost_and_the_head_goes_on(pair: 
     assert "lost spark2 (rank 1): there are too many barriers" in head.recap()["msg"]
 
 
-def test_one_that_says_again_and_again_that_it_waits_is_answered_once(tmp_path: Path) -> None:
+def test_repeated_overdue_message_is_answered_once(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         three.begin(0, barrier_task("prepared"))
         wait_until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 STEPS = (shell_task("Touch something", "echo touched >> said"), barrier_task("prepared"))
 
 
-def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Path) -> None:
+def test_head_names_the_missing_member_and_gives_up_unchanged(tmp_path: Path) -> None:
     with running_group(tmp_path, join_s=3) as pair:
         head = pair.begin(0, *STEPS)
         recap = head.recap()
@@ -23,7 +23,7 @@ def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Pat
         assert (head.said(), head.locked) == ("", False)
 
 
-def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
+def test_worker_gives_up_without_a_head(tmp_path: Path) -> None:
     with running_group(tmp_path, join_s=3) as pair:
         worker = pair.begin(1, *STEPS)
         recap = worker.recap()
@@ -33,7 +33,7 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
         assert (worker.said(), worker.locked) == ("", False)
 
 
-def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
+def test_first_timeout_ends_the_wait_of_all(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         head = three.begin(0, *STEPS)
         wait_until(lambda: "waiting for spark2 (rank 1), spark3 (rank 2)" in head.notes(), "the head listens")
@@ -45,7 +45,7 @@ def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path, rank: int) -> None:
+def test_locked_host_fails_the_join_for_all(tmp_path: Path, rank: int) -> None:
     with running_group(tmp_path) as pair:
         locked, other = pair.members[rank], pair.members[1 - rank]
         owner = lock.LockOwner("playbooks/deploy.yml", "carol@x", "run-c", 7, 1.0)
@@ -59,7 +59,7 @@ def test_a_host_that_is_locked_tells_the_others_and_nobody_waits(tmp_path: Path,
         assert (other.said(), other.locked) == ("", False)
 
 
-def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+def test_two_deploys_of_the_same_hosts_do_not_deadlock(tmp_path: Path) -> None:
     """Each has the lock of one host and waits for the other's: the wait has a limit, and at least one of them gives up."""
     value, second = Group(tmp_path, name="one", join_s=8), Group(tmp_path, name="two", join_s=8)
     second.members = [type(member)(member.home, member.name) for member in value.members]
@@ -85,7 +85,7 @@ def test_two_deploys_that_share_both_hosts_never_wait_for_each_other_for_ever(tm
         second.end()
 
 
-def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
+def test_stop_ends_the_wait_for_members(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
         wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it waits")
@@ -96,7 +96,7 @@ def test_a_stop_ends_the_waiting_for_members(tmp_path: Path) -> None:
         assert head.said() == worker.said() == ""
 
 
-def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: Path) -> None:
+def test_member_killed_while_joining_fails_the_join_for_all(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         head, worker = three.begin(0, *STEPS), three.begin(1, *STEPS)
         wait_until(lambda: "waiting for spark3 (rank 2)" in worker.notes(), "it has come")
@@ -105,7 +105,7 @@ def test_a_member_that_dies_before_the_last_has_come_fails_it_for_all(tmp_path: 
         assert head.said() == ""
 
 
-def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
+def test_port_in_use_is_refused_with_its_process(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair, socket.create_server(("127.0.0.1", pair.port)):
         head = pair.begin(0, *STEPS)
         recap = head.recap()
@@ -115,7 +115,7 @@ def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
         assert head.said() == ""
 
 
-def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_address_missing_on_the_head_is_refused(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         plan = pair.plan(0, *STEPS)
         assert plan.cluster is not None
@@ -126,7 +126,7 @@ def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("token", ["", "short", SECRET.upper()])
-def test_a_plan_of_a_cluster_without_its_token_is_refused(tmp_path: Path, token: str) -> None:
+def test_invalid_cluster_token_is_refused(tmp_path: Path, token: str) -> None:
     with running_group(tmp_path) as pair:
         recap = pair.members[0].start(pair.plan(0, *STEPS), token=token).recap()
         assert recap["exit"] == 5

@@ -25,7 +25,7 @@ def start_and_join(pair: Group) -> list[Member]:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_who_is_killed_is_lost_for_all_others(tmp_path: Path, rank: int) -> None:
+def test_killed_member_is_lost_for_all_others(tmp_path: Path, rank: int) -> None:
     with running_group(tmp_path, world=3) as three:
         members = start_and_join(three)
         members[rank].kill(signal.SIGKILL)
@@ -41,7 +41,7 @@ def test_who_is_killed_is_lost_for_all_others(tmp_path: Path, rank: int) -> None
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, rank: int) -> None:
+def test_frozen_member_is_lost_and_restores_when_it_continues(tmp_path: Path, rank: int) -> None:
     """The others are silent for as long, and are not lost."""
     with running_group(tmp_path, world=3, beat_s=BEAT_S) as three:
         members = start_and_join(three)
@@ -59,7 +59,7 @@ def test_who_is_frozen_is_lost_and_restores_too_when_it_goes_on(tmp_path: Path, 
         assert "lost spark" in frozen.outcome("Meet at prepared")[1]
 
 
-def test_a_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
+def test_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
     with running_group(tmp_path, beat_s=BEAT_S) as pair, open_cable(pair.port) as link:
         wait = shell_task("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
         steps = swap_block(wait, barrier_task("prepared"), rescue=RESCUE)
@@ -75,7 +75,7 @@ def test_a_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
         assert (head.said(), worker.said()) == ("restored\n", "restored\n")
 
 
-def test_a_rescue_barrier_does_not_wait_for_who_is_lost(tmp_path: Path) -> None:
+def test_rescue_barrier_does_not_wait_for_a_lost_member(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         wait = shell_task("Prepare", "touch working; until [ -e ready ]; do sleep 0.05; done")
         rescue = (barrier_task("all stopped", phase="rescue", ignore_errors=True), *RESCUE)

@@ -17,7 +17,7 @@ RESCUE = (
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int) -> None:
+def test_members_meet_and_share_values(tmp_path: Path, world: int) -> None:
     with running_group(tmp_path, world=world) as pair:
         share = {"host": "{{ which.out }}"}
         steps = (
@@ -33,7 +33,7 @@ def test_all_reach_it_and_know_what_the_others_share(tmp_path: Path, world: int)
             assert member.said() == "on\n"
 
 
-def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
+def test_no_member_continues_before_all_have_arrived(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head = pair.begin(0, barrier_task("prepared"), shell_task("Go on", SAY_COMMAND.format("on")))
         worker = pair.begin(
@@ -46,7 +46,7 @@ def test_none_goes_on_before_all_have_come(tmp_path: Path) -> None:
         assert head.said() == "on\n"
 
 
-def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their_rescue(tmp_path: Path) -> None:
+def test_failure_of_a_member_fails_the_barrier_and_all_run_their_rescue(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         good = swap_block(barrier_task("prepared"), rescue=RESCUE)
         members = [three.begin(rank, good) for rank in (0, 2)]
@@ -65,7 +65,7 @@ def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their
             assert member.said() == "restored\n"
 
 
-def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> None:
+def test_failure_in_the_rescue_fails_its_barriers(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         rescue = (barrier_task("all restored", phase="rescue"),)
         head = pair.begin(0, swap_block(barrier_task("prepared"), rescue=rescue))
@@ -76,7 +76,7 @@ def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> No
         assert message == "spark2 (rank 1) failed at 'Restore previous server': sh exited with code 7: no output."
 
 
-def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_none(tmp_path: Path) -> None:
+def test_unrescued_failure_is_reported_and_ignored_failure_is_not(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head = pair.begin(0, barrier_task("one"), barrier_task("two"))
         ignored = shell_task("Try", "exit 1", ignore_errors=True)
@@ -86,7 +86,7 @@ def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_n
         assert head.outcome("Meet at two")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with code 3: no output."
 
 
-def test_what_no_log_hides_is_not_sent(tmp_path: Path) -> None:
+def test_no_log_output_is_not_sent_to_members(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head = pair.begin(0, barrier_task("one"))
         worker = pair.begin(1, shell_task("Log in", "echo password1234 >&2; exit 1", no_log=True), barrier_task("one"))
@@ -94,7 +94,7 @@ def test_what_no_log_hides_is_not_sent(tmp_path: Path) -> None:
         assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': hidden by no_log."
 
 
-def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
+def test_secrets_are_not_sent_to_members(tmp_path: Path) -> None:
     """Not even the token of the deploy, which a member prints, reaches another one, a file or an event."""
     with running_group(tmp_path) as pair:
         print_secret = f"echo {SECRET} >&2; exit 1"
@@ -110,7 +110,7 @@ def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
             assert files.replace(b"echo " + SECRET.encode(), b"").count(SECRET.encode()) == 0
 
 
-def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> None:
+def test_barrier_timeout_fails_it_for_all(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
         short, slow = barrier_task("prepared", timeout_s=0.5), barrier_task("prepared")
         head = three.begin(0, swap_block(slow, rescue=RESCUE))
@@ -131,14 +131,14 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
             assert member.said() == "restored\n"
 
 
-def test_a_run_that_ends_without_the_barrier_fails_it(tmp_path: Path) -> None:
+def test_run_that_ends_before_the_barrier_fails_it(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head, worker = pair.begin(0, barrier_task("prepared")), pair.begin(1, shell_task("Prepare", "true"))
         assert worker.recap()["exit"] == 0
         assert head.recap()["msg"] == "spark2 (rank 1) ended its run before barrier 'prepared'."
 
 
-def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
+def test_differing_values_fail_the_barrier(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         same = {"engine": "0.32.0", "revision": {"commit": "ab", "files": 3}}
         names = [*same, "image_digest"]
@@ -151,7 +151,7 @@ def test_a_difference_fails_it_for_all_with_both_values(tmp_path: Path) -> None:
             assert (recap["exit"], recap["msg"]) == (5, "image digest differs: spark1 sha256:aaa, spark2 sha256:bbb.")
 
 
-def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None:
+def test_stop_of_a_member_counts_as_its_failure(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head = pair.begin(0, swap_block(barrier_task("prepared"), rescue=RESCUE))
         wait = shell_task("Prepare", "until [ -e stop ]; do sleep 0.05; done")
@@ -165,7 +165,7 @@ def test_a_stop_of_one_member_is_its_failure_and_says_so(tmp_path: Path) -> None
         assert (head.said(), worker.said()) == ("restored\n", "restored\n")
 
 
-def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
+def test_stop_ends_the_wait_at_a_barrier(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         head = pair.begin(0, barrier_task("prepared"))
         worker = pair.begin(
@@ -179,7 +179,7 @@ def test_a_stop_ends_the_waiting_at_a_barrier(tmp_path: Path) -> None:
         assert head.recap()["msg"].startswith("stopped on request, while waiting at barrier 'prepared'")
 
 
-def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Path) -> None:
+def test_retries_end_if_another_member_fails(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         patient = shell_task("Wait", "touch waiting; exit 1", retries=100_000, delay_s=0.05)
         head = pair.begin(0, swap_block(patient, rescue=RESCUE))
@@ -193,7 +193,7 @@ def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Pa
         assert head.outcome("Wait")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with code 3: no output."
 
 
-def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
+def test_runs_continue_without_the_laptop(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         wait = shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier_task("prepared"), shell_task("Go on", SAY_COMMAND.format("on")))
@@ -208,7 +208,7 @@ def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:
         assert [member.said() for member in members] == ["on\n", "on\n"]
 
 
-def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path) -> None:
+def test_barrier_is_skipped_in_check_mode_and_without_a_cluster(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         checking = pair.begin(0, barrier_task("prepared"), check=True)
         assert checking.recap()["exit"] == 0
@@ -219,14 +219,14 @@ def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path)
         assert value.outcome("Meet at prepared") == ("skipped", "this plan has no cluster")
 
 
-def test_it_meets_the_others_in_a_play_that_becomes_root_too(tmp_path: Path) -> None:
+def test_barrier_of_a_play_with_become(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         members = pair.start(barrier_task("prepared", become=True))
         assert [member.recap()["exit"] for member in members] == [0, 0]
         assert members[0].outcome("Meet at prepared") == ("ok", "all 2 members")
 
 
-def test_the_listener_is_gone_once_all_have_come(tmp_path: Path) -> None:
+def test_listener_closes_after_all_have_joined(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         wait = shell_task("Prepare", "until [ -e ready ]; do sleep 0.05; done")
         members = pair.start(wait, barrier_task("prepared"))

@@ -75,7 +75,7 @@ def test_garbage_is_dropped_with_a_note(pair: Group, garbage: bytes) -> None:
     assert_goes_on(pair, head)
 
 
-def test_ten_megabytes_without_a_newline_are_not_kept(pair: Group) -> None:
+def test_long_line_is_not_buffered(pair: Group) -> None:
     head = start_head(pair)
     before = _peak_memory_kib(head)
     stranger = connect(pair)
@@ -88,7 +88,7 @@ def test_ten_megabytes_without_a_newline_are_not_kept(pair: Group) -> None:
     assert_goes_on(pair, head)
 
 
-def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
+def test_wrong_token_is_dropped_without_a_proof(pair: Group) -> None:
     head = start_head(pair)
     for about in ({"rank": 1}, {"rank": 0}, {"rank": 1, "name": "other"}, {"rank": 5}):
         stranger = connect(pair)
@@ -102,7 +102,7 @@ def test_a_wrong_token_proves_nothing_and_gets_no_proof(pair: Group) -> None:
     assert_goes_on(pair, head)
 
 
-def test_a_member_with_the_token_of_another_deploy_does_not_come_in(pair: Group) -> None:
+def test_member_with_the_token_of_another_deploy_is_rejected(pair: Group) -> None:
     head = start_head(pair)
     other = pair.members[1].start(pair.plan(1, *STEPS, cluster={"join_s": 1.0}), token="ab" * 32)
     recap = other.recap()
@@ -112,7 +112,7 @@ def test_a_member_with_the_token_of_another_deploy_does_not_come_in(pair: Group)
     assert_goes_on(pair, head)
 
 
-def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
+def test_head_without_the_token_is_rejected(pair: Group) -> None:
     """A stranger at the head's address, without the token, gets nothing but a proof for its own nonce."""
     with socket.create_server(("127.0.0.1", pair.port)) as false:
         worker = pair.begin(1, *STEPS, cluster={"join_s": 1.0})
@@ -126,7 +126,7 @@ def test_a_head_with_another_token_is_not_believed(pair: Group) -> None:
         assert SECRET not in json.dumps(claim)
 
 
-def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_path: Path) -> None:
+def test_replayed_connection_is_rejected(pair: Group, tmp_path: Path) -> None:
     """Replay a message of a first run, by a member with this very token, to a second run."""
     with open_cable(pair.port) as link:
         head = pair.begin(0, *STEPS)
@@ -145,7 +145,7 @@ def test_a_recorded_connection_opens_nothing_the_second_time(pair: Group, tmp_pa
         assert_goes_on(second, head)
 
 
-def test_who_says_nothing_is_dropped_after_a_while(pair: Group) -> None:
+def test_idle_connection_is_dropped(pair: Group) -> None:
     head = start_head(pair)
     assert json.loads(read_until_closed(connect(pair))).keys() == {"hello", "nonce"}
     note = "dropped a connection from 127.0.0.1: no answer within 5 s"
@@ -153,7 +153,7 @@ def test_who_says_nothing_is_dropped_after_a_while(pair: Group) -> None:
     assert_goes_on(pair, head)
 
 
-def test_two_hundred_that_say_nothing_keep_no_member_out(pair: Group) -> None:
+def test_idle_connections_do_not_block_members(pair: Group) -> None:
     head = start_head(pair)
     idle = [connect(pair) for _ in range(200)]
     assert_goes_on(pair, head)
