@@ -1,25 +1,27 @@
-"""Real sshds on loopback; `ssh` on the PATH is the real one, with a configuration of its own."""
+"""Real sshds on loopback, and a wrapper on the PATH that calls the real `ssh` with the lab's configuration."""
 
+import contextlib
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh import ssh_config
 from tests.remote.sshd import SSHD, Sshd
 
+PYTHON, MACHINE = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
+
 
 class SshLab:
-    """A lab of sshd hosts on loopback, with the user's ssh files.
-
-    The folder has keys, known_hosts and the ssh configuration; `sshd` is the first host.
-    """
+    """Hosts on loopback, and a folder with the user's keys, known_hosts and ssh configuration. sshd: the first host."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,25 +58,46 @@ class SshLab:
         ssh_config._resolve_in_background.cache_clear()
 
     def host(self, **fields: object) -> Host:
-        usual = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}
-        return Host(**{**usual, **fields})  # type: ignore[arg-type]
+        defaults = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}
+        return Host(**{**defaults, **fields})  # type: ignore[arg-type]
+
+    def create_project(self, root: Path, *names: str) -> Path:
+        """Create a project with spark1 and further names for the first host."""
+        for folder in ("hosts", "recipes", "playbooks"):
+            (root / folder).mkdir(parents=True)
+        for name in ("spark1", *names):
+            (root / f"hosts/{name}.yml").write_text(f"address: 127.0.0.1\nport: {self.sshd.port}\n")
+        return root
+
+
+def run_request(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
+    return {"verb": "run", "plan": Plan(run_id=run_id, host="spark1", play="Test", steps=tasks, **fields).to_json()}
+
+
+def command_task(*argv: str) -> Task:
+    return Task(id="t1", name="say", module="command", args={"argv": list(argv)})
 
 
 def pack_runtime(path: Path) -> None:
-    """Pack a runtime with only the wheels of a play: a tenth of the time, and everything but an engine's client starts."""
-    python, machine = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
-    parts = [
-        item
-        for item in runtime.fetch_wheels(python, machine)
-        if item.name.lower().startswith(("jinja2-", "markupsafe-"))
-    ]
+    """Pack a runtime with only the wheels that plays need: ten times as fast, and only Docker's client is missing."""
+    wheels = runtime.fetch_wheels(PYTHON, MACHINE)
+    parts = [path for path in wheels if path.name.lower().startswith(("jinja2-", "markupsafe-"))]
     with path.open("wb") as out:
-        runtime._pack(parts, f"{python}-{machine}\n", out)
+        runtime._pack(parts, f"{PYTHON}-{MACHINE}\n", out)
+
+
+@contextlib.contextmanager
+def mount_tmpfs(folder: Path, options: str) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture
 def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ship `packed` as the runtime, for links with the need "light"."""
+    """Make a small archive the runtime, for links with the need "light"."""
     path = tmp_path / "small.tar.gz"
     pack_runtime(path)
     monkeypatch.setattr(runtime, "ensure_archive", lambda python, machine: path)

@@ -1,4 +1,4 @@
-"""A Docker socket with one container, for code that only inspects it."""
+"""A Docker socket that answers every inspect with the same container."""
 
 import json
 import socketserver
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def inspect_data(started_s: float, **state: Any) -> dict[str, Any]:
-    """Return the inspect of a running container that publishes no port."""
+    """Return `docker inspect` of a running container that publishes no port."""
     started = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime(started_s))
     return {
         "Id": "c" * 64,
@@ -24,14 +24,14 @@ def inspect_data(started_s: float, **state: Any) -> dict[str, Any]:
 
 
 class UnixServer(socketserver.ThreadingUnixStreamServer):
-    """A server that many hosts of a test can use at once, as Docker's."""
+    """A server on a unix socket with a queue as long as Docker's, for many hosts at once."""
 
     request_queue_size = 64
 
 
 @contextmanager
 def inspect_engine(inspected: dict[str, Any]) -> Iterator[str]:
-    """Yield the DOCKER_HOST of an engine that returns this for every inspect, until the block ends."""
+    """Run an engine that returns the same data for every inspect, and yield its DOCKER_HOST."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

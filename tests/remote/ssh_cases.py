@@ -1,7 +1,7 @@
-"""Configurations of ssh about trust and identity: `ssh` decides for each if it connects.
+"""Configurations of ssh about trust and identity; for each, `ssh` decides if it connects.
 
-<me> is the server's name in known_hosts, <ed>, <rsa> its keys, <other> and <other-rsa> keys that it does not have, <ecdsa> one of
-a kind that it does not have, <dir> the folder of files. Every case starts from files of its own.
+<me> is the server's name in known_hosts, <ed> and <rsa> are its keys, <other> is another ed25519 key, <ecdsa> a key of a type that
+the server does not have, <dir> the folder of files. Each case starts with new files.
 """
 
 from dataclasses import dataclass, field
@@ -33,12 +33,18 @@ class Case:
     before: str = ""
 
 
-def refused_case(name: str, config: str = "", known: str = KNOWN_KEY, says: str = "", **more: object) -> Case:
-    return Case(name, config, known, connects=False, says=says, **more)  # type: ignore[arg-type]
+def refused_case(name: str, config: str = "", known: str = KNOWN_KEY, says: str = "", **fields: object) -> Case:
+    return Case(name, config, known, connects=False, says=says, **fields)  # type: ignore[arg-type]
+
+
+def keys_command_case(name: str, commands: str, says: str, known: str = KNOWN_KEY) -> Case:
+    """Return a case with a script as KnownHostsCommand."""
+    files = {"find": f"#!/bin/sh\n{commands}\n"}
+    return refused_case(name, "KnownHostsCommand <dir>/find", known=known, files=files, says=says)
 
 
 UNKNOWN_KEY, CHANGED_KEY = "is not known yet", "is not the known one"
-SCRIPT = "#!/bin/sh\n"
+ACCEPT_NEW, REVOKED_KEYS = "StrictHostKeyChecking accept-new", "RevokedHostKeys <dir>/gone"
 
 CASES = [
     # -- known_hosts
@@ -54,12 +60,11 @@ CASES = [
     refused_case("a negated pattern", known="!*127.0.0.1*,* <ed>\n", says=UNKNOWN_KEY),
     Case("several names on a line", known="spark,<me>,other <ed> a comment\n"),
     Case("rubbish between the lines", known="# no\n\nrubbish\n<me> ssh-ed25519 ??\n<me> <ed>\n"),
+    Case("an unknown type of key", known="<me> sk-<ed>\n<me> <ed>\n"),
     Case("a hashed name", known="<hashed> <ed>\n"),
     refused_case("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", says="is revoked in known_hosts"),
     Case("another key is revoked", known="<me> <ed>\n@revoked * <other>\n"),
-    refused_case(
-        "a certificate authority, and no certificate", known="@cert-authority * <ed>\n", says="Host certificates"
-    ),
+    refused_case("a certificate authority, no certificate", known="@cert-authority * <ed>\n", says="Host certificates"),
     Case(
         "a certificate of an authority",
         known="@cert-authority * <ca>\n",
@@ -71,27 +76,20 @@ CASES = [
     # -- StrictHostKeyChecking
     refused_case("yes, unknown", "StrictHostKeyChecking yes", known="", says=UNKNOWN_KEY),
     refused_case("ask, unknown", "StrictHostKeyChecking ask", known="", says=UNKNOWN_KEY),
-    Case("accept-new, unknown", "StrictHostKeyChecking accept-new", known=""),
+    Case("accept-new, unknown", ACCEPT_NEW, known=""),
     Case("no, unknown", "StrictHostKeyChecking no", known=""),
     Case("off, unknown", "StrictHostKeyChecking off", known="# mine\n"),
-    Case("accept-new, a name that is hashed", "StrictHostKeyChecking accept-new\nHashKnownHosts yes", known=""),
-    refused_case("accept-new, changed", "StrictHostKeyChecking accept-new", known="<me> <other>\n", says=CHANGED_KEY),
-    refused_case(
-        "accept-new, revoked", "StrictHostKeyChecking accept-new", known="@revoked * <ed>\n", says="is revoked"
-    ),
+    Case("accept-new, hashed name", f"{ACCEPT_NEW}\nHashKnownHosts yes", known=""),
+    refused_case("accept-new, changed", ACCEPT_NEW, known="<me> <other>\n", says=CHANGED_KEY),
+    refused_case("accept-new, revoked", ACCEPT_NEW, known="@revoked * <ed>\n", says="is revoked"),
     Case(
         "no, changed",
         "StrictHostKeyChecking no",
         known="<me> <other>\n",
-        stricter="whoever is in between would be given a plan with its secrets",
+        stricter="an attacker in the middle would get a plan with its secrets",
         says=CHANGED_KEY,
     ),
-    refused_case(
-        "accept-new, known by another kind",
-        "StrictHostKeyChecking accept-new",
-        known="<me> <ecdsa>\n",
-        says=CHANGED_KEY,
-    ),
+    refused_case("accept-new, known by another type of key", ACCEPT_NEW, known="<me> <ecdsa>\n", says=CHANGED_KEY),
     Case(
         "NoHostAuthenticationForLocalhost",
         "NoHostAuthenticationForLocalhost yes",
@@ -101,17 +99,13 @@ CASES = [
     ),
     # -- which files
     refused_case(
-        "UserKnownHostsFile none, beside a file of that name",
+        "UserKnownHostsFile none, with a file of that name",
         "UserKnownHostsFile none",
         files={"none": KNOWN_KEY},
         says=UNKNOWN_KEY,
     ),
-    refused_case(
-        "UserKnownHostsFile none, accept-new",
-        "UserKnownHostsFile none\nStrictHostKeyChecking accept-new",
-        says=UNKNOWN_KEY,
-    ),
-    Case("accept-new, a file that can't be written", "UserKnownHostsFile /proc/no\nStrictHostKeyChecking accept-new"),
+    refused_case("UserKnownHostsFile none, accept-new", f"UserKnownHostsFile none\n{ACCEPT_NEW}", says=UNKNOWN_KEY),
+    Case("accept-new, a file that can't be written", f"UserKnownHostsFile /proc/no\n{ACCEPT_NEW}"),
     Case("two files, one with a space", 'UserKnownHostsFile <dir>/no "<dir>/my hosts"', files={"my hosts": KNOWN_KEY}),
     Case("UserKnownHostsFile with a token", "UserKnownHostsFile <dir>/known-%h", files={"known-127.0.0.1": KNOWN_KEY}),
     Case("GlobalKnownHostsFile", "GlobalKnownHostsFile <dir>/all", known="", files={"all": KNOWN_KEY}),
@@ -122,51 +116,27 @@ CASES = [
     Case("HostKeyAlias", "HostKeyAlias spark", known="spark <ed>\n"),
     refused_case("HostKeyAlias, known by the address only", "HostKeyAlias spark", says=UNKNOWN_KEY),
     Case("CheckHostIP", "CheckHostIP yes"),
-    refused_case(
-        "RevokedHostKeys", "RevokedHostKeys <dir>/gone", files={"gone": "# old\n<ed>\n"}, says="/gone (RevokedHostKeys)"
-    ),
-    Case("RevokedHostKeys with another key", "RevokedHostKeys <dir>/gone", files={"gone": "<other>\n"}),
+    refused_case("RevokedHostKeys", REVOKED_KEYS, files={"gone": "# old\n<ed>\n"}, says="/gone (RevokedHostKeys)"),
+    Case("RevokedHostKeys with another key", REVOKED_KEYS, files={"gone": "<other>\n"}),
     refused_case("RevokedHostKeys, a KRL", "RevokedHostKeys <dir>/krl", before="krl ed", says="/krl (RevokedHostKeys)"),
     Case("RevokedHostKeys, a KRL with another key", "RevokedHostKeys <dir>/krl", before="krl other"),
+    refused_case("RevokedHostKeys is missing", REVOKED_KEYS, says="ssh's RevokedHostKeys can't be read"),
     refused_case(
-        "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="ssh's RevokedHostKeys can't be read"
-    ),
-    refused_case(
-        "RevokedHostKeys with rubbish",
-        "RevokedHostKeys <dir>/gone",
-        files={"gone": "no key\n"},
-        says="contains an invalid key",
+        "RevokedHostKeys with rubbish", REVOKED_KEYS, files={"gone": "no key\n"}, says="contains an invalid key"
     ),
     Case(
         "KnownHostsCommand",
         'KnownHostsCommand "<dir>/find it" %H %t "%I"',
         known="",
         files={
-            "find it": SCRIPT
-            + '[ "$1" = "<me>" ] && { [ "$2" = ssh-ed25519 ] || [ "$3" = ORDER ]; } && echo "<me> <ed>"\nexit 0\n'
+            "find it": '#!/bin/sh\n[ "$1" = "<me>" ] && { [ "$2" = ssh-ed25519 ] || [ "$3" = ORDER ]; } && echo "<me> <ed>"\nexit 0\n'
         },
     ),
-    refused_case(
-        "KnownHostsCommand that prints another host",
-        "KnownHostsCommand <dir>/find",
-        known="",
-        files={"find": SCRIPT + "echo 'spark <ed>'\n"},
-        says=UNKNOWN_KEY,
-    ),
-    refused_case(
-        "KnownHostsCommand that revokes",
-        "KnownHostsCommand <dir>/find",
-        files={"find": SCRIPT + "echo '@revoked * <ed>'\n"},
-        says="is revoked",
-    ),
-    refused_case(
-        "KnownHostsCommand that fails",
-        "KnownHostsCommand <dir>/find",
-        files={"find": SCRIPT + "exit 3\n"},
-        says="ssh's KnownHostsCommand failed with 3",
-    ),
+    keys_command_case("KnownHostsCommand that prints another host", "echo 'spark <ed>'", UNKNOWN_KEY, known=""),
+    keys_command_case("KnownHostsCommand that revokes", "echo '@revoked * <ed>'", "is revoked"),
+    keys_command_case("KnownHostsCommand that fails", "exit 3", "ssh's KnownHostsCommand failed with 3"),
     Case("HostKeyAlgorithms", "HostKeyAlgorithms rsa-sha2-512", known="<me> <rsa>\n"),
-    refused_case("HostKeyAlgorithms without the known kind", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED_KEY),
+    refused_case("HostKeyAlgorithms without the known type", "HostKeyAlgorithms rsa-sha2-256", says=CHANGED_KEY),
     refused_case("RequiredRSASize", "RequiredRSASize 4096", known="<me> <rsa>\n", says="RequiredRSASize requires 4096"),
     # -- who logs in
     Case("IdentityFile with a space", login='IdentityFile "<dir>/my key"', files={"my key": "<id>"}),
@@ -188,20 +158,16 @@ CASES = [
     Case("IdentitiesOnly, the agent's key by its public part", login="IdentityFile <dir>/held.pub\nIdentitiesOnly yes"),
     Case("IdentitiesOnly, a passphrase that the agent knows", login="IdentityFile <dir>/locked\nIdentitiesOnly yes"),
     Case("CertificateFile", login=f'{LOGIN_OPTIONS.replace("/id", "/signed")}\nCertificateFile "<dir>/a cert.pub"'),
-    Case("a certificate beside the key", login=LOGIN_OPTIONS.replace("/id", "/signed2")),
-    refused_case(
-        "a key whose certificate is elsewhere", login=LOGIN_OPTIONS.replace("/id", "/signed"), says="rejected every key"
-    ),
-    Case("a certificate beside the key that is of no use", login=LOGIN_OPTIONS.replace("/id", "/expired")),
-    # -- the way there
+    Case("a certificate next to the key", login=LOGIN_OPTIONS.replace("/id", "/signed2")),
+    refused_case("a certificate elsewhere", login=LOGIN_OPTIONS.replace("/id", "/signed"), says="rejected every key"),
+    Case("an expired certificate next to the key", login=LOGIN_OPTIONS.replace("/id", "/expired")),
+    # -- the route
     Case("ProxyJump by address", "ProxyJump 127.0.0.1:<jump>"),
     Case("ProxyJump by IPv6 address", "ProxyJump [::1]:<jump>"),
     Case("ProxyJump with a user", "ProxyJump root@[::1]:<jump>"),
     Case("ProxyJump as ssh://", "ProxyJump ssh://root@127.0.0.1:<jump>"),
     Case("ProxyJump over two", "ProxyJump ssh://root@127.0.0.1:<jump>,root@[::1]:<jump>"),
-    refused_case(
-        "ProxyJump over a host with an unknown key", "ProxyJump localhost:<jump>", says="over localhost:<jump>"
-    ),
+    refused_case("ProxyJump, unknown key of the jump host", "ProxyJump localhost:<jump>", says="over localhost:<jump>"),
     Case("ProxyCommand", "ProxyCommand ssh -W [%h]:%p root@127.0.0.1 -p <jump> 2>/dev/null"),
     Case("Match exec", "HostKeyAlias wrong\n", known="right <ed>\n", before="match"),
 ]

@@ -7,11 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.project import gateway_servers
+from tests.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -20,9 +20,9 @@ _untried_ports: list[int] = []
 
 
 def free_port() -> int:
-    """Return a free port, whose next one and whose interim server's are free too.
+    """Return a free port for a server. The next port and the port of an interim server are free too.
 
-    All are below those that Linux assigns to clients, and never one that was returned before, here or to a parallel test.
+    They are below the ports that Linux assigns to clients, and were not returned before, here or to a parallel test.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
@@ -30,8 +30,8 @@ def free_port() -> int:
             _untried_ports.extend(random.sample(range(0, PORTS_PER_WORKER, 2), PORTS_PER_WORKER // 2))
         port = FIRST_PORT + worker * PORTS_PER_WORKER + _untried_ports.pop()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for each in (port, port + 1, port + gateway_servers.INTERIM_PORT_OFFSET):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            for candidate in (port, port + 1, port + gateway_servers.INTERIM_PORT_OFFSET):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", candidate))
             return port
 
 
@@ -40,17 +40,17 @@ class Sshd:
     """An sshd with its own host key."""
 
     folder: Path
-    #: HOME of those who log in
+    #: HOME of a login
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     #: a command that replaces the requested one
     forced: str = ""
-    #: further lines of its configuration
+    #: additional lines of its configuration
     more: str = ""
-    #: further environment of the login, as NAME=VALUE
+    #: additional environment of a login, as NAME=VALUE
     env: tuple[str, ...] = ()
-    #: lines of its configuration that come before the usual ones, and so count instead of them
+    #: lines at the start of its configuration, which override the usual lines
     first: str = ""
 
     def start(self) -> None:
@@ -75,14 +75,12 @@ class Sshd:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        deadline_s = time.monotonic() + 10
-        while time.monotonic() < deadline_s:
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise AssertionError((self.folder / "log").read_text())
+        wait_until(self._accepts_connections, f"sshd ({self.folder}/log)", timeout_s=10)
+
+    def _accepts_connections(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     @property
     def host_key(self) -> Path:

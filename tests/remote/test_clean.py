@@ -1,9 +1,7 @@
-"""`host.clean` over a real sshd: nothing is left on a host that was used and checks itself."""
+"""`host.clean` over a real sshd removes all that a deploy and scheduled checks left on a host."""
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.sandbox import control
+from tests import commands
 from tests.modules.system.test_health_timer import CRONTAB, OWN_LINES
 from tests.remote.conftest import SshLab
 
@@ -24,15 +23,13 @@ pytestmark = [
 
 @pytest.fixture
 def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
-    """Create a project with one host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
+    """A project with a host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
     program = tmp_path / "host-bin/crontab"
     program.parent.mkdir()
     program.write_text(CRONTAB)
     program.chmod(0o755)
     (tmp_path / "table").write_text(OWN_LINES)
-    folder = tmp_path / "project"
-    (folder / "hosts").mkdir(parents=True)
-    (folder / "playbooks").mkdir()
+    folder = lab.create_project(tmp_path / "project")
     with tempfile.TemporaryDirectory(prefix="clean-") as engine:  # short: a unix socket's path has a limit
         env = {
             "DOCKER_HOST": control.up(Path(engine))["DOCKER_HOST"],
@@ -47,32 +44,24 @@ def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
             control.down(Path(engine))
 
 
-def run_command(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = "from sparkwright.cli import main; main()"
-    argv = [sys.executable, "-c", program, *words, "--host", "spark1"]
-    return subprocess.run(
-        argv, cwd=project, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
-    )
-
-
 def test_clean_removes_everything_from_a_host_with_checks(lab: SshLab, project: Path, tmp_path: Path) -> None:
     home = lab.sshd.home
     (home / ".ssh").mkdir()
     keys = home / ".ssh/authorized_keys"
     keys.write_text("ssh-ed25519 AAAA me@desk\n")
     before = {path: path.is_file() and path.read_bytes() for path in home.rglob("*")}
-    installed = run_command(project, "health.install")
+    installed = commands.run("health.install", "--host", "spark1", cwd=project)
     assert installed.returncode == 0, installed.stdout + installed.stderr
     assert "sparkwright" in (tmp_path / "table").read_text()
     keys.write_text(f'{keys.read_text()}restrict,command="x" ssh-ed25519 BBBB sparkwright-copy\n')
 
-    listed = run_command(project, "host.clean", "--check", "--json")
+    listed = commands.run("host.clean", "--check", "--json", "--host", "spark1", cwd=project)
     assert listed.returncode == 2, listed.stdout + listed.stderr
     names = [row["name"] for row in json.loads(listed.stdout)["items"]]
     for part in ("crontab: ", "authorized_keys", "share/sparkwright/runtime", "state/sparkwright"):
         assert any(part in name for name in names), names
 
-    cleaned = run_command(project, "host.clean", "--yes")
+    cleaned = commands.run("host.clean", "--yes", "--host", "spark1", cwd=project)
     assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
     assert {path: path.is_file() and path.read_bytes() for path in home.rglob("*")} == before
     assert (tmp_path / "table").read_text() == OWN_LINES

@@ -1,12 +1,12 @@
-"""A damaged runtime on a host, over a real sshd: one that does not start is shipped again, once."""
+"""A damaged runtime on a host, over a real sshd: if it does not start, it is uploaded again, once."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import SshLab
@@ -14,70 +14,84 @@ from tests.remote.conftest import SshLab
 pytestmark = pytest.mark.ssh
 
 RUNNER = "lib/sparkwright/runner"
+LATER_IMPORT = "lib/sparkwright/modules/system/command.py"
+
+
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda installed: (installed / name).unlink()
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda installed: (installed / name).write_bytes(content)
+
+
+def truncate(pattern: str, size: int) -> Callable[[Path], object]:
+    def damage(installed: Path) -> None:
+        path = next(installed.glob(pattern))
+        path.write_bytes(path.read_bytes()[:size])
+
+    return damage
+
+
+def fill_with_zeros(name: str) -> Callable[[Path], object]:
+    return lambda installed: (installed / name).write_bytes(bytes((installed / name).stat().st_size))
+
+
+def replace_with_file(installed: Path) -> None:
+    shutil.rmtree(installed)
+    installed.write_bytes(b"")
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "no boot.py": lambda there: (there / RUNNER / "boot.py").unlink(),
-    "an empty boot.py": lambda there: (there / RUNNER / "boot.py").write_bytes(b""),
-    "half of boot.py": lambda there: (there / RUNNER / "boot.py").write_bytes(
-        (there / RUNNER / "boot.py").read_bytes()[:700]
-    ),
-    "boot.py of zeros": lambda there: (there / RUNNER / "boot.py").write_bytes(bytes(2000)),
-    "a module that is imported later is missing": lambda there: (
-        there / "lib/sparkwright/modules/system/command.py"
-    ).unlink(),
-    "half of a module that is imported later": lambda there: (
-        there / "lib/sparkwright/modules/system/command.py"
-    ).write_bytes(b"import"),
-    "another content of the same size": lambda there: fill_with_zeros(there / RUNNER / "status.py"),
-    "a compiled file cut short": lambda there: truncate(next((there / RUNNER / "__pycache__").glob("status.*.pyc"))),
-    "no manifest": lambda there: (there / "manifest.json").unlink(),
-    "an empty manifest": lambda there: (there / "manifest.json").write_bytes(b""),
-    "a manifest of another kind": lambda there: (there / "manifest.json").write_bytes(b"[[1]]"),
-    "no lock": lambda there: (there / "lock").unlink(),
-    "no tag": lambda there: (there / "tag").unlink(),
-    "its Python is gone": lambda there: (there / "python").write_text("/usr/bin/python3.99"),
-    "its Python is something else": lambda there: (there / "python").write_text("/bin/true"),
-    "its Python is a folder": lambda there: (there / "python").write_text("/tmp"),
-    "nobody knows its Python": lambda there: (there / "python").unlink(),
-    "no libraries": lambda there: shutil.rmtree(there / "lib"),
-    "a file in its place": lambda there: (shutil.rmtree(there), there.write_bytes(b"")),
+    "missing boot.py": remove(f"{RUNNER}/boot.py"),
+    "empty boot.py": write(f"{RUNNER}/boot.py", b""),
+    "half of boot.py": truncate(f"{RUNNER}/boot.py", 700),
+    "zeros in boot.py": write(f"{RUNNER}/boot.py", bytes(2000)),
+    "missing module that is imported later": remove(LATER_IMPORT),
+    "half of a module that is imported later": write(LATER_IMPORT, b"import"),
+    "other content of the same size": fill_with_zeros(f"{RUNNER}/status.py"),
+    "half of a compiled file": truncate(f"{RUNNER}/__pycache__/status.*.pyc", 100),
+    "missing manifest": remove("manifest.json"),
+    "empty manifest": write("manifest.json", b""),
+    "manifest of another type": write("manifest.json", b"[[1]]"),
+    "missing lock": remove("lock"),
+    "missing tag": remove("tag"),
+    "missing Python": write("python", b"/usr/bin/python3.99"),
+    "another program as Python": write("python", b"/bin/true"),
+    "folder as Python": write("python", b"/tmp"),
+    "unknown Python": remove("python"),
+    "missing libraries": lambda installed: shutil.rmtree(installed / "lib"),
+    "file in place of the runtime": replace_with_file,
 }
 
 
-def fill_with_zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def query_runs(lab: SshLab) -> list[Event]:
+def query_runs(lab: SshLab) -> list[str]:
+    """Send a request to which a host without runs answers nothing, and return the laptop's notes."""
     link = SshLink(lab.host(), "light")
     try:
-        return list(link.request({"verb": "runs"}, {}))
+        return [event["text"] for event in link.request({"verb": "runs"}, {}) if event["event"] == "note"]
     finally:
         link.close()
 
 
-@pytest.mark.usefixtures("small_runtime")
-def test_damaged_runtime_is_uploaded_again_once(lab: SshLab) -> None:
+@pytest.fixture
+def installed(lab: SshLab, small_runtime: Path) -> Path:
+    """The host's runtime."""
     query_runs(lab)
-    (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
-    for what, damage in reversed(DAMAGE.items()):
+    (folder,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+    return folder
+
+
+def test_damaged_runtime_is_uploaded_again_once(lab: SshLab, installed: Path) -> None:
+    for name, damage in reversed(DAMAGE.items()):
         damage(installed)
-        result = [run["text"] for run in query_runs(lab) if run["event"] == "note"]
-        assert [text for text in result if text.startswith("the runtime on the host does not start: ")], what
-        assert [text for text in result if text.startswith("uploading the runtime for ")], what
-        assert query_runs(lab) == [], what
+        notes = "\n".join(query_runs(lab))
+        assert re.search("(?m)^the runtime on the host does not start: ", notes), name
+        assert re.search("(?m)^uploading the runtime for ", notes), name
+        assert query_runs(lab) == [], name
     assert {path.name for path in installed.parent.iterdir()} == {installed.name, ".lock"}
 
 
-@pytest.mark.usefixtures("small_runtime")
-def test_damaged_file_is_named(lab: SshLab) -> None:
-    query_runs(lab)
-    (installed,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
+def test_damaged_file_is_named(lab: SshLab, installed: Path) -> None:
     (installed / "lib/sparkwright/shell.py").write_bytes(b"")
-    result = [run["text"] for run in query_runs(lab) if run["event"] == "note"]
-    assert result[0] == (
-        f"the runtime on the host does not start: cannot use the runtime {installed}: lib/sparkwright/shell.py is damaged"
-    )
+    assert query_runs(lab)[0].endswith(f"cannot use the runtime {installed}: lib/sparkwright/shell.py is damaged")

@@ -1,4 +1,4 @@
-"""Hosts are found in ssh's own files and by one query to the network; answers are untrusted."""
+"""Hosts are found in ssh's files and by an mDNS query; its answers are untrusted."""
 
 import contextlib
 import socket
@@ -37,20 +37,20 @@ def ssh_answer(host: str) -> bytes:
 
 
 class Responder:
-    """A responder on loopback: it answers queries for ssh with these packets."""
+    """A responder on loopback that answers a query with some packets."""
 
     def __init__(self, packets: list[bytes]) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = self.socket.getsockname()
-        self.packets, self.asked = packets, b""
+        self.packets, self.query = packets, b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
-            self.asked, asker = self.socket.recvfrom(9000)
+            self.query, client = self.socket.recvfrom(9000)
             for packet in self.packets:
-                self.socket.sendto(packet, asker)
+                self.socket.sendto(packet, client)
 
 
 @pytest.fixture
@@ -67,24 +67,18 @@ def discover(responders: list[Responder], *packets: bytes) -> list[str]:
 
 
 def test_hosts_with_ssh_and_workstations_are_found(responders: list[Responder]) -> None:
-    other = encode_answer(
-        encode_record(
-            encode_name("_workstation._tcp.local"),
-            12,
-            encode_name("spark-9f9f [02:42:ac:11:00:02]._workstation._tcp.local"),
-        )
-    )
-    assert discover(responders, ssh_answer("spark-1a2b"), other, ssh_answer("Spark-1A2B")) == [
-        "spark-1a2b.local",
-        "spark-9f9f.local",
-    ]
-    assert encode_name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responders[-1].asked
+    service = "_workstation._tcp.local"
+    name = encode_name(f"spark-9f9f [02:42:ac:11:00:02].{service}")
+    workstation = encode_answer(encode_record(encode_name(service), 12, name))
+    found = discover(responders, ssh_answer("spark-1a2b"), workstation, ssh_answer("Spark-1A2B"))
+    assert found == ["spark-1a2b.local", "spark-9f9f.local"]
+    assert encode_name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responders[-1].query
 
 
 def test_invalid_names_and_packets_are_ignored(responders: list[Responder]) -> None:
-    strange = [ssh_answer("-oProxyCommand=x"), ssh_answer("a b"), ssh_answer("x\x1b]52"), b"\0" * 12, b"x"]
-    circle = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
-    assert discover(responders, *strange, circle, ssh_answer("spark-2")) == ["spark-2.local"]
+    invalid = [ssh_answer("-oProxyCommand=x"), ssh_answer("a b"), ssh_answer("x\x1b]52"), b"\0" * 12, b"x"]
+    pointer_loop = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
+    assert discover(responders, *invalid, pointer_loop, ssh_answer("spark-2")) == ["spark-2.local"]
 
 
 def test_compressed_name_is_parsed() -> None:

@@ -1,6 +1,6 @@
 """`init` and `hosts.*` against a real sshd.
 
-An unknown key is confirmed on a terminal and never accepted without one, the facts and the models on disk are written to the
+An unknown key is confirmed on a terminal and refused without a terminal, the facts and the models on disk are written to the
 files, and an interrupted command leaves nothing.
 """
 
@@ -17,13 +17,13 @@ from tests.on_a_terminal import open_screen
 from tests.remote.conftest import SshLab
 
 pytestmark = pytest.mark.ssh
-#: fits whatever machine this is
+#: small enough for any machine
 MODEL, RECIPE = "Qwen/Qwen3-Embedding-0.6B", "qwen3-embedding-0.6b"
 
 
 @pytest.fixture
 def laptop(lab: SshLab, tmp_path: Path) -> dict[str, str]:
-    """A user's environment: ssh has an alias for the lab's sshd, whose key is in no known_hosts."""
+    """A user's environment, with an alias for the lab's sshd and an empty known_hosts."""
     lab.known_hosts.write_text("")
     lab.write_config(f"Host spark-1a2b\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n")
     home = tmp_path / "laptop"
@@ -42,7 +42,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def put_model(lab: SshLab) -> Path:
-    """Put a model into the host's ~/models manually, under its own name."""
+    """Put a model into the host's ~/models, as a user may have done."""
     folder = lab.sshd.home / "models" / MODEL.rpartition("/")[2]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -116,9 +116,8 @@ def test_init_without_a_terminal_requires_a_known_key(lab: SshLab, laptop: dict[
 
 
 def test_unreachable_host_is_a_row_and_exit_code_3(lab: SshLab, laptop: dict[str, str], project: Path) -> None:
-    completed = commands.run(
-        "init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline", cwd=project, env=laptop
-    )
+    init = ("init", "--address", "127.0.0.1:1", "--name", "spark1", "--offline")
+    completed = commands.run(*init, cwd=project, env=laptop)
     assert completed.returncode == 0, completed.stderr
     checked = commands.run("hosts.check", "--host", "spark1", cwd=project, env=laptop)
     assert checked.returncode == 3 and "refuses connections" in checked.stderr and "unreachable" in checked.stdout

@@ -1,4 +1,4 @@
-"""The link to this machine: a runner with much output on standard error, one that exits early, and its imports."""
+"""The link to this machine: a runner with much standard error, a runner that exits early, and the runner's imports."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.remote.local import LocalLink
 
-LOUD_RUNNER = """#!/bin/sh
+VERBOSE_RUNNER = """#!/bin/sh
 read request
 head -c 1000000 /dev/zero | tr '\\0' x >&2
 echo '{"event": "alive"}'
 """
-DEAF_RUNNER = """#!/bin/sh
+EXITING_RUNNER = """#!/bin/sh
 exec <&-
 echo "no room left" >&2
 exit 3
@@ -28,7 +28,7 @@ exit 3
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalLink]:
-    """Yield a link with this program in place of the interpreter."""
+    """A link for which the parameter's text is the program in place of the interpreter."""
     program = tmp_path / "python"
     program.write_text(request.param)
     program.chmod(0o755)
@@ -38,16 +38,16 @@ def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
     value.close()
 
 
-@pytest.mark.parametrize("link", [LOUD_RUNNER], indirect=True, ids=["loud"])
+@pytest.mark.parametrize("link", [VERBOSE_RUNNER], indirect=True, ids=["verbose"])
 def test_runner_with_much_standard_error_is_read_to_the_end(link: LocalLink) -> None:
     events: list[Event] = []
-    asking = threading.Thread(target=lambda: events.extend(link.request({"verb": "x"}, {})), daemon=True)
-    asking.start()
-    asking.join(20)
+    thread = threading.Thread(target=lambda: events.extend(link.request({"verb": "x"}, {})), daemon=True)
+    thread.start()
+    thread.join(20)
     assert [item["event"] for item in events] == ["alive"]
 
 
-@pytest.mark.parametrize("link", [DEAF_RUNNER], indirect=True, ids=["deaf"])
+@pytest.mark.parametrize("link", [EXITING_RUNNER], indirect=True, ids=["exiting"])
 def test_early_exit_of_a_runner_is_reported_with_its_error(link: LocalLink) -> None:
     with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
         list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
@@ -65,7 +65,7 @@ def test_runner_imports_nothing_from_the_project(tmp_path: Path, monkeypatch: py
 
 
 def test_docker_sdk_is_imported_without_paramiko(tmp_path: Path) -> None:
-    """It would import paramiko, half of its time, but it uses a socket."""
+    """Importing paramiko would double the time, and a local socket needs no ssh."""
     completed = subprocess.run(
         [sys.executable, "-X", "importtime", "-P", "-m", "sparkwright.runner.main"],
         input=b'{"verb": "ask", "module": "diagnose", "args": {"container": "qwen35"}}\n',

@@ -1,4 +1,4 @@
-"""Connecting begins after a quick read of the inventory; a host that was read wrong gets no request."""
+"""Connecting starts after a quick first read of the inventory; a host that the full read contradicts gets no request."""
 
 from pathlib import Path
 
@@ -12,11 +12,8 @@ from tests.remote.conftest import SshLab
 
 
 @pytest.fixture
-def project(tmp_path: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    (folder / "hosts").mkdir(parents=True)
-    (folder / "playbooks").mkdir()
-    (folder / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
+def project(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = lab.create_project(lab.folder / "project")
     monkeypatch.chdir(folder)
     return folder
 
@@ -51,17 +48,17 @@ def test_early_connection_is_closed_if_the_file_is_invalid(
     project: Path, lab: SshLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
-    began: list[SshLink] = []
-    real = connect.open_link
+    links: list[SshLink] = []
+    open_link = connect.open_link
 
-    def opening(*given: object) -> object:
-        began.append(real(*given))  # type: ignore[arg-type]
-        return began[-1]
+    def record_link(*args: object) -> object:
+        links.append(open_link(*args))  # type: ignore[arg-type]
+        return links[-1]
 
-    monkeypatch.setattr(connect, "open_link", opening)
+    monkeypatch.setattr(connect, "open_link", record_link)
     with pytest.raises(Refused, match="recipee"):
         connect.connect_hosts("spark1", "light")
-    (link,) = began
+    (link,) = links
     transport = link._transport()
     transport.join(10)
     assert not transport.is_active()

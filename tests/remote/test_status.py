@@ -1,4 +1,4 @@
-"""`status` and `report` of several hosts over ssh: one connection each, and an unreachable one delays no other."""
+"""`status` and `report` of several hosts over ssh: one connection each, and an unreachable host delays no other."""
 
 import json
 import signal
@@ -34,14 +34,12 @@ STARTED_S = float(int(time.time()) - 7200)
 
 @pytest.fixture
 def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
-    """Two hosts with scheduled checks whose container is the checked one, and one that is unreachable."""
+    """Two hosts with scheduled checks of a running container, and an unreachable host."""
     two = lab.start_sshd("two")
-    folder = tmp_path / "project"
-    (folder / "hosts").mkdir(parents=True)
-    (folder / "playbooks").mkdir()
+    folder = lab.create_project(tmp_path / "project")
     ports = {"spark1": lab.sshd.port, "spark2": two.port, "spark3": free_port()}
     for sshd, state in ((lab.sshd, "ok"), (two, "degraded")):
-        leave_checks(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
+        write_checks(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
     with inspected.inspect_engine(inspected.inspect_data(STARTED_S)) as docker_host:
         for name, port in ports.items():
             host_file = f"address: 127.0.0.1\nport: {port}\nenv: {{DOCKER_HOST: '{docker_host}'}}\n"
@@ -49,8 +47,8 @@ def project(lab: SshLab, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def leave_checks(sshd: Sshd, record: Record) -> None:
-    """Leave the scheduled checks of ten minutes there, the last one just now."""
+def write_checks(sshd: Sshd, record: Record) -> None:
+    """Write records of a check every ten minutes, up to now."""
     state, now_s = StateFolder.in_home(sshd.home), time.time()
     container = replace(record.container, started_s=STARTED_S)
     speed = replace(record.speed, measured_s=now_s)
@@ -116,7 +114,7 @@ def test_watch_keeps_connections_and_finds_a_returning_host(lab: SshLab, project
 
 
 def test_status_does_not_import_the_modules_of_a_run(lab: SshLab, project: Path) -> None:
-    """A short answer must stay fast: the modules of a plan are not imported for it."""
+    """A quick query does not import what only a run needs."""
     run_command(project, "status", "--host", "spark1", "--json")
     lib = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib"))
     (lib / "sparkwright/runner/play.py").write_text("raise SystemExit('a plan is run')\n")

@@ -1,4 +1,4 @@
-"""Odd accounts, over a real sshd: login shells, rc files that print or exit, homes that are missing, full or read-only."""
+"""Unusual accounts over a real sshd: login shells, rc files that print or exit, homes that are missing, full or read-only."""
 
 import contextlib
 import os
@@ -13,21 +13,20 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
-from tests.remote.conftest import SshLab
+from tests.remote.conftest import SshLab, command_task, mount_tmpfs, run_request
 from tests.remote.sshd import Sshd
 
 pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
 
 
 class Account:
-    """A user of this machine, with an sshd of its own."""
+    """A user of this machine and an sshd for it."""
 
     def __init__(self, lab: SshLab, name: str, keys: Path) -> None:
         self.lab, self.name, self.keys = lab, name, keys
@@ -57,12 +56,18 @@ class Account:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def ask(self, header: dict[str, Any] | None = None, secrets: dict[str, Secret] | None = None) -> list[Event]:
-        link = SshLink(self.lab.host(port=self.sshd.port, user=self.name), "light")
-        try:
+    def link(self) -> SshLink:
+        return SshLink(self.lab.host(port=self.sshd.port, user=self.name), "light")
+
+    def query(self, header: dict[str, Any] | None = None, secrets: dict[str, Secret] | None = None) -> list[Event]:
+        with contextlib.closing(self.link()) as link:
             return list(link.request(header or {"verb": "runs"}, secrets or {}))
-        finally:
-            link.close()
+
+    def printed_home(self) -> tuple[str, list[Event]]:
+        """Return the HOME that a run prints, and the run's events."""
+        events = self.query(run_request(command_task("printenv", "HOME")))
+        (finished,) = [event for event in events if event["event"] == "task_finished"]
+        return finished["data"]["out"], events
 
 
 @pytest.fixture
@@ -87,25 +92,16 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "SILENCE_TIMEOUT_S", 8.0)
 
 
-def run_request(*words: str) -> dict[str, Any]:
-    task = Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
-    return {"verb": "run", "plan": Plan(run_id="run-1", host="spark1", play="Test", steps=(task,)).to_json()}
-
-
-def raw_text(events: list[Event]) -> str:
-    return "".join(event["text"] for event in events if event["event"] == "raw")
-
-
 def test_output_of_an_rc_file_does_not_hide_events(account: Account) -> None:
     noisy = (
         "echo welcome; echo oops >&2; stty sane; printf '{\"event\": \"recap\"'; trap 'echo bye' EXIT; printf tail\n"
     )
     account.write(".bashrc", noisy)
-    events = account.ask(run_request("printenv", "HOME"))
-    assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
-    assert events[-1]["exit"] == 0
-    assert "welcome" in raw_text(events) and "bye" not in raw_text(events)
-    assert not [item for item in account.ask({"verb": "runs"}) if item["event"] == "progress"], "it is there already"
+    home, events = account.printed_home()
+    assert (home, events[-1]["exit"]) == (str(account.home), 0)
+    raw_text = "".join(event["text"] for event in events if event["event"] == "raw")
+    assert "welcome" in raw_text and "bye" not in raw_text
+    assert not [event for event in account.query() if event["event"] == "progress"], "the runtime is installed"
 
 
 @pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh", "/bin/sh"])
@@ -115,13 +111,12 @@ def test_login_shells(account: Account, shell: str) -> None:
     account.shell(shell)
     account.write(".cshrc", "echo csh is here\n")
     account.write(".zshenv", "echo zsh is here\n")
-    events = account.ask(run_request("printenv", "HOME"))
-    assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == [str(account.home)]
-    assert account.ask({"verb": "runs"})[-1]["event"] == "run"
+    assert account.printed_home()[0] == str(account.home)
+    assert account.query()[-1]["event"] == "run"
 
 
 @pytest.mark.parametrize(
-    ("rc", "why"),
+    ("rc", "reason"),
     [
         ("echo go away; exit 0\n", "but prints: go away."),
         ("set -e; false\n", ""),
@@ -129,24 +124,24 @@ def test_login_shells(account: Account, shell: str) -> None:
         ("exec true\n", ""),
     ],
 )
-def test_rc_file_that_exits_is_refused_with_its_output(account: Account, rc: str, why: str) -> None:
+def test_rc_file_that_exits_is_refused_with_its_output(account: Account, rc: str, reason: str) -> None:
     account.write(".bashrc", rc)
     with pytest.raises(Refused, match="the login shell does not run the command") as caught:
-        account.ask()
-    assert why in str(caught.value)
+        account.query()
+    assert reason in str(caught.value)
     assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must exit with 0" in str(caught.value)
 
 
 def test_message_of_nologin_is_quoted(account: Account) -> None:
     account.shell("/usr/sbin/nologin")
     with pytest.raises(Refused, match=r"but prints: This account is currently not available\. "):
-        account.ask()
+        account.query()
 
 
 def test_program_started_by_an_rc_file_gets_no_request(account: Account) -> None:
     account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
     with pytest.raises(Unreachable, match="silent for 8 s") as caught:
-        account.ask(run_request("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
+        account.query(run_request(command_task("true")), {"HF_TOKEN": Secret("hf_secretsecret")})
     assert "No run was started on the host." in str(caught.value)
     assert (account.home / "heard").read_bytes() == b""
 
@@ -160,69 +155,56 @@ def give_home_to_root(account: Account) -> None:
     account.home.chmod(0o755)
 
 
-def mount_read_only(account: Account) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(account.home)], check=True)
+def assert_no_runtime_fits(account: Account, reason: str) -> None:
+    with pytest.raises(Refused, match=reason) as caught:
+        account.query()
+    assert "cannot install the runtime on the host: " in str(caught.value)
+    assert str(account.home) in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
-def mount_tiny(account: Account) -> None:
-    command = ["mount", "-t", "tmpfs", "-o", f"size=400k,uid={pwd.getpwnam(account.name).pw_uid}", "tmpfs"]
-    subprocess.run([*command, str(account.home)], check=True)
+@pytest.mark.parametrize("damage", [remove_home, give_home_to_root])
+def test_unwritable_home_is_refused_with_the_reason(account: Account, damage: Callable[[Account], None]) -> None:
+    damage(account)
+    assert_no_runtime_fits(account, "Permission denied")
 
 
 @pytest.mark.parametrize(
-    ("damage", "why"),
+    ("options", "reason"),
     [
-        (remove_home, "Permission denied"),
-        (give_home_to_root, "Permission denied"),
-        (mount_read_only, "Read-only file system"),
-        (mount_tiny, r"No space left on device|not enough space: needs \d+ MB, 0 MB free"),
+        ("ro", "Read-only file system"),
+        ("size=400k", r"No space left on device|not enough space: needs \d+ MB, 0 MB free"),
     ],
 )
-def test_unwritable_home_is_refused_with_the_reason(
-    account: Account, damage: Callable[[Account], None], why: str
-) -> None:
-    damage(account)
-    try:
-        with pytest.raises(Refused, match=why) as caught:
-            account.ask()
-        assert "cannot install the runtime on the host: " in str(caught.value)
-        assert str(account.home) in str(caught.value)
-        assert "Traceback" not in str(caught.value)
-    finally:
-        subprocess.run(["umount", str(account.home)], capture_output=True, check=False)
+def test_read_only_or_tiny_home_is_refused_with_the_reason(account: Account, options: str, reason: str) -> None:
+    with mount_tmpfs(account.home, f"{options},uid={pwd.getpwnam(account.name).pw_uid}"):
+        assert_no_runtime_fits(account, reason)
 
 
 def test_full_or_read_only_home_answers_queries_but_starts_no_run(account: Account) -> None:
-    uid = pwd.getpwnam(account.name).pw_uid
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=64m,uid={uid}", "tmpfs", str(account.home)], check=True)
-    try:
-        account.ask()
+    with mount_tmpfs(account.home, f"size=64m,uid={pwd.getpwnam(account.name).pw_uid}"):
+        account.query()
         with pytest.raises(OSError, match="No space"), (account.home / "everything").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(2**16))
-        recap = account.ask(run_request("true"))[-1]
+        recap = account.query(run_request(command_task("true")))[-1]
         assert (recap["event"], recap["exit"]) == ("recap", 1)
         assert "run not started" in recap["msg"] and "No space left on device" in recap["msg"]
-        assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
+        assert account.query({"verb": "status", "container": ""})[-1]["event"] == "status"
         (account.home / "everything").unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(account.home)], check=True)
-        recap = account.ask(run_request("true"))[-1]
+        recap = account.query(run_request(command_task("true")))[-1]
         assert recap["exit"] == 1 and "Read-only file system" in recap["msg"]
-        assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
-    finally:
-        subprocess.run(["umount", "-l", str(account.home)], check=True)
+        assert account.query({"verb": "status", "container": ""})[-1]["event"] == "status"
 
 
 def test_interrupted_upload_leaves_nothing_and_the_next_succeeds(
     account: Account,
 ) -> None:
-    link = SshLink(account.lab.host(port=account.sshd.port, user=account.name), "light")
-    with pytest.raises(SparkwrightError) as caught:
-        for item in link.request({"verb": "runs"}, {}):
-            if item["event"] == "progress" and item["done"] < item["total"]:
+    with contextlib.closing(account.link()) as link, pytest.raises(Unreachable):
+        for event in link.request({"verb": "runs"}, {}):
+            if event["event"] == "progress" and event["done"] < event["total"]:
                 account.cut()
-    assert isinstance(caught.value, Unreachable)
-    link.close()
-    assert account.ask({"verb": "runs"})[-1]["event"] == "progress"
+    assert account.query({"verb": "runs"})[-1]["event"] == "progress"
     names = [path.name for path in (account.home / runtime.BOOTSTRAP_FOLDER).iterdir()]
     assert len([name for name in names if name[0] != "."]) == 1

@@ -1,9 +1,10 @@
-"""The same configuration for ssh and for sparkwright: both connect, or both refuse. Where sparkwright refuses more, it is said why."""
+"""The same configurations for ssh and for sparkwright: both connect, or both refuse; a case that sparkwright alone refuses has its reason."""
 
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import paramiko
 import pytest
@@ -20,21 +21,15 @@ AGENT = "an agent"
 
 
 class SshBench:
-    """Two servers, a jump host, an agent, and the files that a case starts from."""
+    """Two servers, a jump host, an agent, and the keys for the files of a case."""
 
     def __init__(self, lab: SshLab) -> None:
         self.lab, self.made, self.files = lab, lab.folder / "made", lab.folder / "files"
         self.made.mkdir()
-        for name, kind in (
-            ("other", "ed25519"),
-            ("ecdsa", "ecdsa"),
-            ("rsa", "rsa"),
-            ("ca", "ed25519"),
-            ("nobody", "ed25519"),
-        ):
-            self._key(name, kind)
-        for name in ("held", "locked", "signed", "signed2", "expired"):
+        for name in ("other", "ca", "nobody", "held", "locked", "signed", "signed2", "expired"):
             self._key(name, "ed25519")
+        self._key("ecdsa", "ecdsa")
+        self._key("rsa", "rsa", "-b", "2048")
         shutil.copy(lab.folder / "id", self.made / "id")
         self._sign("signed", "a cert.pub")
         self._sign("signed2", "signed2-cert.pub")
@@ -44,34 +39,19 @@ class SshBench:
         lab.sshd.stop()
         self.servers = {name: self._server(name) for name in ("plain", "certified", "jump")}
 
-    def _key(self, name: str, kind: str) -> None:
-        bits = ["-b", "2048"] if kind == "rsa" else []
-        command = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(self.made / name)]
-        subprocess.run(command, check=True)
+    def _keygen(self, *arguments: str | Path) -> None:
+        subprocess.run(["ssh-keygen", "-q", *arguments], check=True, capture_output=True)
 
-    def _sign(self, name: str, certificate: str, *more: str) -> None:
-        command = [
-            "ssh-keygen",
-            "-q",
-            "-s",
-            str(self.made / "ca"),
-            "-I",
-            "me",
-            "-n",
-            "root",
-            *more,
-            str(self.made / name),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+    def _key(self, name: str, kind: str, *options: str) -> None:
+        self._keygen("-t", kind, *options, "-N", "", "-C", "", "-f", self.made / name)
+
+    def _sign(self, name: str, certificate: str, *options: str) -> None:
+        self._keygen("-s", self.made / "ca", "-I", "me", "-n", "root", *options, self.made / name)
         (self.made / f"{name}-cert.pub").rename(self.made / certificate)
 
     def _passphrase(self, name: str) -> None:
         (self.made / f"{name}.pub").unlink()
-        subprocess.run(
-            ["ssh-keygen", "-q", "-p", "-P", "", "-N", "a phrase", "-f", str(self.made / name)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        self._keygen("-p", "-P", "", "-N", "a phrase", "-f", self.made / name)
 
     def _agent(self) -> subprocess.Popen[str]:
         command = ["ssh-agent", "-D", "-a", str(self.made / AGENT)]
@@ -88,35 +68,15 @@ class SshBench:
         value.folder.mkdir()
         value.new_host_key()
         if name == "certified":
-            command = [
-                "ssh-keygen",
-                "-q",
-                "-s",
-                str(self.made / "ca"),
-                "-I",
-                "host",
-                "-h",
-                "-n",
-                "127.0.0.1",
-                str(value.host_key),
-            ]
-            subprocess.run(command, check=True, capture_output=True)
+            self._keygen("-s", self.made / "ca", "-I", "host", "-h", "-n", "127.0.0.1", value.host_key)
             value.more += f"HostCertificate {value.host_key}-cert.pub\n"
         if name == "jump":
             value.more += "ListenAddress ::1\n"
         value.start()
         keys = [self.lab.folder / "id.pub", self.made / "held.pub", self.made / "expired.pub"]
-        lines = [path.read_text() for path in keys]
-        lines.append(
-            subprocess.run(
-                ["ssh-add", "-L"],
-                env={"SSH_AUTH_SOCK": str(self.made / AGENT)},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        (value.folder / "authorized_keys").write_text("".join(lines))
+        env = {"SSH_AUTH_SOCK": str(self.made / AGENT)}
+        agent_keys = subprocess.run(["ssh-add", "-L"], env=env, capture_output=True, text=True, check=True).stdout
+        (value.folder / "authorized_keys").write_text("".join(path.read_text() for path in keys) + agent_keys)
         self.lab.started.append(value)
         return value
 
@@ -149,8 +109,8 @@ class SshBench:
         self._before(case, server)
         key = jump.host_key.with_suffix(".pub").read_text()
         (self.files / "jumps").write_text(f"[127.0.0.1]:{jump.port} {key}[::1]:{jump.port} {key}")
-        usual = "UserKnownHostsFile <dir>/known\nGlobalKnownHostsFile none\nUser root"
-        host = self.fill_names(f"{case.config}\n{case.login}\n{usual}", server).replace("\n", "\n  ")
+        defaults = "UserKnownHostsFile <dir>/known\nGlobalKnownHostsFile none\nUser root"
+        host = self.fill_names(f"{case.config}\n{case.login}\n{defaults}", server).replace("\n", "\n  ")
         hops = f"Match host 127.0.0.1,::1,localhost !originalhost target\n  UserKnownHostsFile {self.files}/jumps\n  User root\n  IdentityFile {self.files}/id\n"
         match = 'Match originalhost target exec "exit 1"\n  HostKeyAlias wrong\nMatch originalhost target exec "exit 0"\n  HostKeyAlias right\n'
         first = f"{match}\n" if case.before == "match" else ""
@@ -162,14 +122,13 @@ class SshBench:
         match case.before.split():
             case ["krl", which]:
                 public = server.host_key.with_suffix(".pub") if which == "ed" else self.made / f"{which}.pub"
-                command = ["ssh-keygen", "-q", "-k", "-f", str(self.files / "krl"), str(public)]
-                subprocess.run(command, check=True)
+                self._keygen("-k", "-f", self.files / "krl", public)
             case ["open"]:
                 (self.files / "open").write_bytes((self.lab.folder / "id").read_bytes())
                 (self.files / "open").chmod(0o644)
 
-    def kept(self) -> str:
-        """Return the user's known_hosts now, without hashed names."""
+    def known_hosts(self) -> str:
+        """Return the user's current known_hosts, without hashed names."""
         lines = (self.files / "known").read_text().splitlines()
         return "\n".join(line if not line.startswith("|1|") else f"hashed {line.split(' ', 1)[1]}" for line in lines)
 
@@ -190,7 +149,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshBench]:
             value.agent.wait()
 
 
-def ssh_refusal(bench: SshBench) -> str:
+def ssh_refusal() -> str:
     """Return ssh's refusal; empty if it connects."""
     command = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -212,13 +171,11 @@ def sparkwright_refusal(bench: SshBench) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_sparkwright_connects_exactly_where_ssh_does(bench: SshBench, case: Case) -> None:
     bench.lay_out(case)
-    theirs, their_file = ssh_refusal(bench), bench.kept()
+    expected, expected_known_hosts = ssh_refusal(), bench.known_hosts()
     bench.lay_out(case)
-    ours, our_file = sparkwright_refusal(bench), bench.kept()
-    assert (theirs == "") is case.connects, f"ssh itself: {theirs or 'connects'}"
-    assert (ours == "") is (case.connects and not case.stricter), (
-        f"sparkwright: {ours or 'connects'}; ssh: {theirs or 'connects'}"
-    )
-    assert bench.fill_names(case.says, bench.servers[case.server]) in ours
+    refusal, known_hosts = sparkwright_refusal(bench), bench.known_hosts()
+    assert (expected == "") is case.connects, f"ssh: {expected or 'connects'}"
+    assert (refusal == "") is (case.connects and not case.stricter), f"{refusal or 'connects'}; ssh: {expected}"
+    assert bench.fill_names(case.says, bench.servers[case.server]) in refusal
     if not case.stricter:
-        assert our_file == their_file
+        assert known_hosts == expected_known_hosts

@@ -1,4 +1,4 @@
-"""The output of ssh -G, as a value; and cases that an sshd on loopback can't cover."""
+"""Parsing the output of `ssh -G`, and cases that an sshd on loopback can't cover."""
 
 import base64
 from pathlib import Path
@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.remote.ssh import host_keys, ssh_config
+from sparkwright.remote.ssh.connection import open_connection
 from sparkwright.remote.ssh.ssh_config import SshTarget
 from tests.remote.conftest import SshLab
 from tests.remote.ssh.test_ssh_link import connection_error
@@ -53,7 +54,7 @@ def test_invalid_hop_is_refused(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("port 0x16", "ssh's Port must be a number up to 65535, got '0x16'"),
         ("identityfile /keys/%C", "ssh's IdentityFile has the token '%C', which is not supported"),
@@ -61,8 +62,8 @@ def test_invalid_hop_is_refused(spec: str) -> None:
         ("proxyusefdpass yes", "ProxyUseFdpass is not supported"),
     ],
 )
-def test_unsupported_option_is_refused_by_name(line: str, says: str) -> None:
-    with pytest.raises(Refused, match=says):
+def test_unsupported_option_is_refused_by_name(line: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
         ssh_config.parse(f"host spark1\n{line}\nhostname h\nuser u\n", "spark1")
 
 
@@ -97,8 +98,6 @@ def test_check_host_ip_refuses_an_address_with_another_key(tmp_path: Path, stric
 def test_loop_of_jump_hosts_is_reported(lab: SshLab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
-        from sparkwright.remote.ssh.connection import open_connection
-
         open_connection(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
 
 

@@ -1,10 +1,11 @@
-"""Connecting to a host over a real sshd: the configuration in effect, the keys that are refused, and lost connections."""
+"""Connecting to a host over a real sshd: configurations, refused keys, and lost connections."""
 
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,18 @@ from sparkwright.app.setup import dialog
 from sparkwright.app.setup.proposal import NewHost
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh import connection, ssh_config
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
-from tests.remote.conftest import SshLab, pack_runtime
+from tests.remote.conftest import SshLab, command_task, pack_runtime, run_request
+from tests.remote.sshd import Sshd
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ssh
-#: these begin with a host that has no runtime
-SHIPPING_TESTS = (
+#: tests that start with a host without a runtime
+UPLOAD_TESTS = (
     "test_host_without_python_is_refused",
     "test_runtime_is_uploaded_once",
     "test_runtime_for_another_python_is_replaced",
@@ -34,22 +35,24 @@ SHIPPING_TESTS = (
 )
 
 
-def run_request(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
-    return {"verb": "run", "plan": Plan(run_id=run_id, host="spark1", play="Test", steps=tasks, **fields).to_json()}
-
-
-def echo_task(*words: str) -> Task:
-    return Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
-
-
 def send_request(
     lab: SshLab, header: dict[str, Any], secrets: dict[str, Secret] | None = None, **host: Any
 ) -> list[Event]:
-    link = SshLink(lab.host(**host))
-    try:
+    with closing(SshLink(lab.host(**host))) as link:
         return list(link.request(header, secrets or {}))
-    finally:
-        link.close()
+
+
+def assert_run_succeeds(lab: SshLab, **host: Any) -> None:
+    assert send_request(lab, run_request(command_task("true")), **host)[-1]["exit"] == 0
+
+
+def write_jumps(lab: SshLab, *jumps: Sshd, proxy: str = "ProxyJump {}") -> None:
+    """Configure `far`, an alias of the host, which is reached through jump hosts, each through the previous one."""
+    text, previous = "", ""
+    for alias, sshd in [*zip(("hop", "middle"), jumps, strict=False), ("far", lab.sshd)]:
+        text += f"Host {alias}\n  HostName 127.0.0.1\n  Port {sshd.port}\n{previous}"
+        previous = f"  {proxy.format(alias)}\n"
+    lab.write_config(text)
 
 
 def connection_error(lab: SshLab, **host: Any) -> str:
@@ -70,21 +73,21 @@ def short_waits() -> Any:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runtime as it was first shipped."""
+    """The runtime as it was first uploaded."""
     return tmp_path_factory.mktemp("kept") / "runtime"
 
 
 @pytest.fixture(autouse=True)
 def shipped(lab: SshLab, kept: Path, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Put the runtime on the host for tests that are not about it: unpacking takes two seconds of a processor."""
+    """Put the runtime on the host for tests that are not about it, because unpacking takes two seconds of CPU time."""
     target = lab.sshd.home / ".local/share/sparkwright/runtime"
-    ships_itself = request.node.originalname in SHIPPING_TESTS
-    if kept.exists() and not ships_itself:
+    uploads_itself = request.node.originalname in UPLOAD_TESTS
+    if kept.exists() and not uploads_itself:
         shutil.copytree(kept, target, symlinks=True, copy_function=_copy_runtime)
         for folder in (target, *target.parents[:3]):
             folder.chmod(0o700)
     yield
-    if not kept.exists() and not ships_itself and target.exists():
+    if not kept.exists() and not uploads_itself and target.exists():
         shutil.copytree(target, kept, symlinks=True, copy_function=_copy_runtime)
 
 
@@ -94,7 +97,7 @@ def _copy_runtime(source: str, target: str) -> None:
 
 
 def test_run_on_a_host_returns_events(lab: SshLab) -> None:
-    events = send_request(lab, run_request(echo_task("printenv", "HOME")))
+    events = send_request(lab, run_request(command_task("printenv", "HOME")))
     finished = next(event for event in events if event["event"] == "task_finished")
     assert finished["data"]["out"] == str(lab.sshd.home)
     assert events[-1]["event"] == "recap"
@@ -117,17 +120,20 @@ def test_runtime_for_another_python_is_replaced(lab: SshLab) -> None:
 def test_alias_in_an_included_file(lab: SshLab) -> None:
     (lab.folder / "more").write_text(f"Host lab-box\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
     lab.write_config(f"Include {lab.folder}/more")
-    assert send_request(lab, run_request(echo_task("true")), address="lab-box", port=None)[-1]["exit"] == 0
+    assert_run_succeeds(lab, address="lab-box", port=None)
 
 
-def test_a_jump_host_is_gone_through(lab: SshLab) -> None:
-    jump = lab.start_sshd("jump")
-    lab.write_config(
-        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
-        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
-    )
-    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
-    assert "Accepted publickey" in (jump.folder / "log").read_text()
+@pytest.mark.parametrize(
+    ("count", "proxy"),
+    [(1, "ProxyJump {}"), (2, "ProxyJump {}"), (1, "ProxyCommand ssh -W %h:%p {} 2>/dev/null")],
+    ids=["a jump host", "two jump hosts", "ProxyCommand"],
+)
+def test_connection_goes_through_jump_hosts(lab: SshLab, count: int, proxy: str) -> None:
+    jumps = [lab.start_sshd(f"jump{n}") for n in range(count)]
+    write_jumps(lab, *jumps, proxy=proxy)
+    assert_run_succeeds(lab, address="far", port=None)
+    for jump in jumps:
+        assert "Accepted publickey" in (jump.folder / "log").read_text()
 
 
 def test_unknown_host_key_is_refused_with_the_remedy(lab: SshLab) -> None:
@@ -147,37 +153,12 @@ def test_changed_host_key_is_refused_with_the_remedy(lab: SshLab) -> None:
     assert f"ssh-keygen -R '[127.0.0.1]:{lab.sshd.port}'" in result
 
 
-def test_a_hashed_known_hosts_line_is_understood(lab: SshLab) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(lab.known_hosts)], check=True, capture_output=True)
-    assert "127.0.0.1" not in lab.known_hosts.read_text()
-    assert send_request(lab, {"verb": "runs"}) is not None
-
-
-def test_an_alias_for_the_key_is_honoured(lab: SshLab) -> None:
-    lab.known_hosts.write_text(lab.sshd.known_hosts_line().replace(f"[127.0.0.1]:{lab.sshd.port}", "the-spark"))
-    lab.write_config("Host 127.0.0.1\n  HostKeyAlias the-spark\n")
-    send_request(lab, {"verb": "runs"})
-
-
-def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: SshLab) -> None:
-    lab.known_hosts.write_text("")
-    lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
-    send_request(lab, {"verb": "runs"})
-    assert lab.known_hosts.read_text() == lab.sshd.known_hosts_line()
-
-
 def test_accept_new_adds_the_key_and_reports_it(lab: SshLab) -> None:
     lab.known_hosts.write_text("# mine, without a newline at the end")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
     notes = [item["text"] for item in send_request(lab, {"verb": "runs"}) if item["event"] == "note"]
     assert f"the new key of [127.0.0.1]:{lab.sshd.port} was added to {lab.known_hosts}" in notes[0]
     assert lab.known_hosts.read_text().splitlines()[1] + "\n" == lab.sshd.known_hosts_line()
-
-
-def test_a_pattern_and_a_key_of_a_strange_kind_are_understood(lab: SshLab) -> None:
-    line = lab.sshd.known_hosts_line().replace("[127.0.0.1]", "[127.0.0.*]")
-    lab.known_hosts.write_text(line.replace("ssh-ed25519", "sk-ssh-ed25519@openssh.com") + line)
-    send_request(lab, {"verb": "runs"})
 
 
 @pytest.mark.parametrize("strict", ["ask", "accept-new"])
@@ -195,44 +176,19 @@ def test_certificate_authority_does_not_count_as_the_key(lab: SshLab) -> None:
     assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in result
 
 
-def test_a_proxy_command_runs_as_ssh_runs_it(lab: SshLab) -> None:
-    jump = lab.start_sshd("jump")
-    lab.write_config(
-        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
-        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyCommand ssh -W %h:%p hop 2>/dev/null\n"
-    )
-    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
-    assert "Accepted publickey" in (jump.folder / "log").read_text()
-
-
-def test_a_jump_host_may_have_one_of_its_own(lab: SshLab) -> None:
-    near, middle = lab.start_sshd("near"), lab.start_sshd("middle")
-    lab.write_config(
-        f"Host near\n  HostName 127.0.0.1\n  Port {near.port}\n"
-        f"Host middle\n  HostName 127.0.0.1\n  Port {middle.port}\n  ProxyJump near\n"
-        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump middle\n"
-    )
-    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
-    for jump in (near, middle):
-        assert "Accepted publickey" in (jump.folder / "log").read_text()
-
-
 def test_jump_host_for_all_hosts_is_reached_directly(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.write_config(
         f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
         f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\nHost *\n  ProxyJump hop\n"
     )
-    assert send_request(lab, run_request(echo_task("true")), address="far", port=None)[-1]["exit"] == 0
+    assert_run_succeeds(lab, address="far", port=None)
 
 
 def test_remedy_for_a_key_behind_a_jump_host_names_the_alias(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())
-    lab.write_config(
-        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
-        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
-    )
+    write_jumps(lab, jump)
     assert f"`ssh -p {lab.sshd.port} root@far`" in connection_error(lab, address="far", port=None)
 
 
@@ -245,14 +201,15 @@ def test_encrypted_key_without_an_agent_names_the_remedy(lab: SshLab) -> None:
 def test_error_of_an_uploaded_runtime_is_quoted(
     lab: SshLab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
 ) -> None:
-    real = host_side.iter_sources
-    odd = {"runner/status.py": b"raise RuntimeError('the disk is odd')\n"}
-    monkeypatch.setattr(host_side, "iter_sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
+    sources = dict(host_side.iter_sources())
+    sources["runner/status.py"] = b"raise RuntimeError('the disk is odd')\n"
+    monkeypatch.setattr(host_side, "iter_sources", lambda: list(sources.items()))
     pack_runtime(small_runtime)
-    link = SshLink(lab.host(), "light")
-    with pytest.raises(Refused, match="was uploaded but does not start: RuntimeError: the disk is odd"):
+    with (
+        closing(SshLink(lab.host(), "light")) as link,
+        pytest.raises(Refused, match="was uploaded but does not start: RuntimeError: the disk is odd"),
+    ):
         list(link.request({"verb": "runs"}, {}))
-    link.close()
 
 
 def test_rejected_key_is_named(lab: SshLab) -> None:
@@ -285,7 +242,7 @@ def test_frozen_sshd_is_unreachable_at_the_deadline(lab: SshLab) -> None:
 
 def test_frozen_session_is_unreachable_and_names_attach(lab: SshLab) -> None:
     link = SshLink(lab.host())
-    events = link.request(run_request(echo_task("sleep", "60")), {})
+    events = link.request(run_request(command_task("sleep", "60")), {})
     with pytest.raises(Unreachable, match="silent for 4 s.*invoke attach --host spark1"):
         for event in events:
             if event["event"] == "task_started":
@@ -314,8 +271,8 @@ def test_runner_without_a_request_exits_with_the_connection(lab: SshLab) -> None
 
 
 def test_run_survives_its_connection_and_can_be_attached(lab: SshLab) -> None:
-    wait_for = lab.folder / "go"
-    slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
+    go = lab.folder / "go"
+    slow = command_task("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done; echo survived")
     link = SshLink(lab.host())
     with pytest.raises(Unreachable, match="invoke attach --host spark1"):
         for item in link.request(run_request(slow), {}):
@@ -323,20 +280,20 @@ def test_run_survives_its_connection_and_can_be_attached(lab: SshLab) -> None:
                 for pid in lab.sshd.sessions():
                     os.kill(pid, signal.SIGKILL)
     link.close()
-    wait_for.touch()
-    again = send_request(lab, {"verb": "attach", "run": "run-1"})
-    assert [item["data"]["out"] for item in again if item["event"] == "task_finished"] == ["survived"]
-    assert again[-1]["exit"] == 0
+    go.touch()
+    events = send_request(lab, {"verb": "attach", "run": "run-1"})
+    assert [event["data"]["out"] for event in events if event["event"] == "task_finished"] == ["survived"]
+    assert events[-1]["exit"] == 0
 
 
 def test_second_run_is_refused_with_the_owner_of_the_lock(lab: SshLab) -> None:
-    wait_for = lab.folder / "go"
-    slow = echo_task("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
+    go = lab.folder / "go"
+    slow = command_task("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done")
     link = SshLink(lab.host())
     for item in link.request(run_request(slow, who="ann@desk"), {}):
         if item["event"] == "task_started":
-            other = send_request(lab, run_request(echo_task("true"), run_id="run-2"))
-            wait_for.touch()
+            other = send_request(lab, run_request(command_task("true"), run_id="run-2"))
+            go.touch()
     assert other[-1]["exit"] == 5
     assert "spark1 is locked: Test by ann@desk, since" in other[-1]["msg"]
     link.close()
@@ -344,7 +301,7 @@ def test_second_run_is_refused_with_the_owner_of_the_lock(lab: SshLab) -> None:
 
 def test_output_of_bashrc_does_not_break_the_protocol(lab: SshLab) -> None:
     (lab.sshd.home / ".bashrc").write_text("echo welcome to the lab\n")
-    assert send_request(lab, run_request(echo_task("true")))[-1]["exit"] == 0
+    assert_run_succeeds(lab)
 
 
 def test_host_without_python_is_refused(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +312,7 @@ def test_host_without_python_is_refused(lab: SshLab, monkeypatch: pytest.MonkeyP
 
 def test_secret_is_in_no_process_and_no_file(lab: SshLab) -> None:
     token = "hf_" + "x" * 20
-    show = echo_task("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
+    show = command_task("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
     events = send_request(lab, run_request(show), {"HF_TOKEN": Secret(token)})
     assert token not in str(events)
     result = subprocess.run(["grep", "-rlF", token, str(lab.sshd.home)], capture_output=True, text=True, check=False)
