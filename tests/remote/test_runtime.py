@@ -248,7 +248,8 @@ def test_scheduled_check_with_a_damaged_runtime_names_the_remedy(home: Path, dam
         (installed / damage).unlink()
     else:
         (installed / damage).write_bytes(b"")
-    command = [sys.executable, "-I", installed / "lib/sparkwright/runner/scheduled_checks.py", installed / "tag"]
+    script = installed / "lib/sparkwright/runner/scheduled_checks.py"
+    command: list[str | Path] = [sys.executable, "-I", script, installed / "tag"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (75, "")
     assert result.stdout.endswith("`sparkwright health.install` again\n")

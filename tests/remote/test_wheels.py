@@ -14,7 +14,14 @@ from sparkwright.remote import runtime
 from tests.remote.conftest import MACHINE, PYTHON, SshLab
 from tests.remote.ssh.test_ssh_link import send_request
 
-COMMAND = [Path(sys.executable).with_name("sparkwright"), "runtime.fetch", "--machine", MACHINE, "--python", PYTHON]
+COMMAND: list[str | Path] = [
+    Path(sys.executable).with_name("sparkwright"),
+    "runtime.fetch",
+    "--machine",
+    MACHINE,
+    "--python",
+    PYTHON,
+]
 REMEDY = f"Run `sparkwright runtime.fetch --machine {MACHINE} --python {PYTHON}` once with internet access."
 
 

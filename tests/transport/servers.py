@@ -1,4 +1,4 @@
-"""Servers of one connection each on the loopback or a unix socket, with given answers."""
+"""Servers on loopback or a unix socket with given answers, one per connection."""
 
 import contextlib
 import socket
@@ -7,13 +7,18 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-#: answers one connection; an error ends it, as a client that hangs up does
+#: answers one connection, which an OSError ends
 Script = Callable[[socket.socket], None]
 OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def with_body(body: bytes) -> bytes:
+    return OK + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def read_head(connection: socket.socket) -> bytes:
-    """Read a request up to the end of its header fields; of other protocols a line."""
+    """Read a request up to the end of its header fields; in other protocols a line."""
     head = b""
     while b"\r\n\r\n" not in head and (piece := connection.recv(65536)):
         head += piece
@@ -22,21 +27,20 @@ def read_head(connection: socket.socket) -> bytes:
     return head
 
 
-def send_script(raw: bytes) -> Script:
-    """Read the request and send these bytes."""
+def send_script(raw: bytes, heads: list[bytes] | None = None) -> Script:
+    """Read the request and send some bytes. heads: to which the request is appended."""
 
     def script(connection: socket.socket) -> None:
-        read_head(connection)
+        head = read_head(connection)
+        if heads is not None:
+            heads.append(head)
         connection.sendall(raw)
 
     return script
 
 
 def drip_script(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, pieces: int = 400) -> Script:
-    """Send these bytes, then a piece now and then.
-
-    It closes after a number of pieces, so that a client without a deadline returns.
-    """
+    """Send some bytes, then pieces at intervals. It closes after a number of pieces, so that a client without a deadline returns."""
 
     def script(connection: socket.socket) -> None:
         read_head(connection)
@@ -55,7 +59,7 @@ class Server:
     def __init__(self, script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> None:
         self.script, self.context = script, context
         self.connections = 0
-        #: set when a client ended the connection while something was still being sent to it
+        #: set when a client closed the connection while the server was still sending
         self.left = threading.Event()
         self._listening = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         self._listening.bind(str(path) if path else ("127.0.0.1", 0))

@@ -1,7 +1,6 @@
-"""Every client of the package against the same hostile servers.
+"""Every client of the package against the same hostile servers, which send invalid answers, or valid ones without end.
 
-Each gives up at its deadline and at its size, and fails with its own message, whether the server drips or sends an invalid
-answer.
+Each client stops at its deadline and at its size limit, and fails with an error of its package.
 """
 
 import contextlib
@@ -9,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from sparkwright.trust.image_name import ImageReference
 from sparkwright.trust.redact import Redactor
 from tests.certificate import write_self_signed
 from tests.modules.context import RecordingContext
-from tests.transport.servers import OK, Script, Server, drip_script, read_head, send_script, serving
+from tests.transport.servers import CHUNKED, OK, Script, Server, drip_script, read_head, send_script, serving
 
 LIMIT_S = 0.25
 VLLM = engine.get_or_default("vllm").http
@@ -43,111 +42,102 @@ VLLM = engine.get_or_default("vllm").http
 
 @dataclass(frozen=True)
 class Client:
-    """A client in the package."""
+    """A client of the package."""
 
-    #: the package's call to a server
-    ask: Callable[[Server, Path], Any]
+    #: calls a server
+    query: Callable[[Server, Path], Any]
     #: exceptions that it may raise; otherwise it returns something falsy or an error
-    fails: tuple[type[Exception], ...] = ()
-    #: the time limits of the package for such a server, which a test shortens
-    limits: tuple[tuple[Any, str], ...] = ()
+    errors: tuple[type[Exception], ...] = ()
+    #: module of its time limits, which a test shortens
+    module: Any = None
+    limits: tuple[str, ...] = ()
     unix: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
 
 
-def make_gateway(server: Server) -> server_operations.Gateway:
-    return server_operations.Gateway("lab", "127.0.0.1", server.port, tls=False, server="one")
+def build_gateway(port: int) -> server_operations.Gateway:
+    return server_operations.Gateway("lab", "127.0.0.1", port, tls=False, server="one")
+
+
+def list_routed_servers(server: Server, _: Path) -> Any:
+    return server_operations.list_servers(build_gateway(server.port), "key")
+
+
+def drain_server(server: Server, _: Path) -> Any:
+    routed = server_operations.RoutedServer("b", "one", "up", 0)
+    return server_operations.send_action(build_gateway(server.port), "key", "drain", routed)
+
+
+def query_through_gateway(server: Server, _: Path) -> Any:
+    endpoint = haproxy_sockets.Endpoint(server.port)
+    return haproxy_sockets.send_request(endpoint, "/v1/models", {"a": 1}, timeout_s=LIMIT_S).data
+
+
+def post_webhook(server: Server, _: Path) -> Any:
+    return notify.post_with_retries(server.url, Post(b"{}", {}), pause=lambda seconds: None)
+
+
+def measure_tokens(server: Server, _: Path) -> Any:
+    return stream.measure_stream(server.url, {"a": 1}, timeout_s=LIMIT_S, cap_s=LIMIT_S).tokens
+
+
+def read_traffic(server: Server, _: Path) -> Any:
+    return snapshot.read_traffic({"spec": {}}, snapshot.Snapshot(0.0, url=server.url, health_status=200))
+
+
+def fetch_from_hub(server: Server, _: Path) -> Any:
+    return hub.fetch_bytes(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x")
+
+
+def fetch_from_registry(server: Server, _: Path) -> Any:
+    image = ImageReference.parse(f"127.0.0.1:{server.port}/x:1")
+    registry = registry_client.RegistryHttp(image, insecure=True)
+    return registry.get("manifests/1", accept="*/*", max_bytes=10_000)
 
 
 def read_docker_log(server: Server, _: Path) -> Any:
-    pieces = engine_socket.stream_log(f"tcp://127.0.0.1:{server.port}", "/containers/x/logs", LIMIT_S, framed=True)
+    pieces = engine_socket.stream_log(docker_url(server), "/containers/x/logs", LIMIT_S, framed=True)
     return None if pieces is None else b"".join(pieces)
 
 
-def make_snapshot(url: str) -> snapshot.Snapshot:
-    return snapshot.Snapshot(0.0, url=url, health_status=200)
+def docker_url(server: Server) -> str:
+    return f"tcp://127.0.0.1:{server.port}"
 
 
+GATEWAY_LIMIT = ((server_operations.GatewayError,), server_operations, ("REQUEST_TIMEOUT_S",))
+HAPROXY_LIMIT: dict[str, Any] = {"module": haproxy_sockets, "limits": ("COMMAND_TIMEOUT_S",), "unix": True}
+HEALTH_LIMIT = ((), snapshot, ("HEALTH_TIMEOUT_S",))
+FAILURE = (SparkwrightError,)
 CLIENTS: dict[str, Client] = {
-    "a gateway's table": Client(
-        lambda server, _: server_operations.list_servers(make_gateway(server), "key"),
-        (server_operations.GatewayError,),
-        ((server_operations, "REQUEST_TIMEOUT_S"),),
-    ),
-    "draining at a gateway": Client(
-        lambda server, _: server_operations.send_action(
-            make_gateway(server), "key", "drain", server_operations.RoutedServer("b", "one", "up", 0)
-        ),
-        (server_operations.GatewayError,),
-        ((server_operations, "REQUEST_TIMEOUT_S"),),
-    ),
-    "a gateway's client": Client(
-        lambda server, _: (
-            haproxy_sockets.send_request(
-                haproxy_sockets.Endpoint(server.port), "/v1/models", {"a": 1}, timeout_s=LIMIT_S
-            ).data
-        )
-    ),
-    "HAProxy's admin socket": Client(
-        lambda _, folder: haproxy_sockets.running_digest(folder),
-        limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),),
-        unix=True,
-    ),
-    "HAProxy's statistics": Client(
-        lambda _, folder: haproxy_sockets.read_statistics(folder),
-        limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),),
-        unix=True,
-    ),
-    "a webhook": Client(
-        lambda server, _: notify.post_with_retries(server.url, Post(b"{}", {}), pause=lambda seconds: None),
-        (notify.NotificationFailed,),
-        ((notify, "RESPONSE_TIMEOUT_S"),),
-    ),
+    "gateway's table": Client(list_routed_servers, *GATEWAY_LIMIT),
+    "gateway's drain": Client(drain_server, *GATEWAY_LIMIT),
+    "gateway's client": Client(query_through_gateway),
+    "HAProxy's admin socket": Client(lambda _, folder: haproxy_sockets.running_digest(folder), **HAPROXY_LIMIT),
+    "HAProxy's statistics": Client(lambda _, folder: haproxy_sockets.read_statistics(folder), **HAPROXY_LIMIT),
+    "webhook": Client(post_webhook, (notify.NotificationFailed,), notify, ("RESPONSE_TIMEOUT_S",)),
     "Ollama": Client(lambda server, _: Ollama(server.url, LIMIT_S).list_loaded(), (OllamaAbsent, OllamaBusy)),
-    "a server's answer": Client(
+    "server's answer": Client(
         lambda server, _: http_probe.send_request(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
     ),
-    "a server's version": Client(lambda server, _: http_probe.query_version(VLLM, server.url, timeout_s=LIMIT_S)),
-    "a measured stream": Client(
-        lambda server, _: stream.measure_stream(server.url, {"a": 1}, timeout_s=LIMIT_S, cap_s=LIMIT_S).tokens,
-        (stream.StreamError,),
-    ),
-    "the health of a status": Client(
-        lambda server, _: snapshot._query_health(VLLM, server.url) != 200, limits=((snapshot, "HEALTH_TIMEOUT_S"),)
-    ),
-    "the traffic of a status": Client(
-        lambda server, _: snapshot.read_traffic({"spec": {}}, make_snapshot(server.url)),
-        limits=((snapshot, "HEALTH_TIMEOUT_S"),),
-    ),
-    "a container of Docker's": Client(
-        lambda server, _: engine_socket.inspect(f"tcp://127.0.0.1:{server.port}", "x", LIMIT_S), (SparkwrightError,)
-    ),
-    "Docker's containers": Client(
-        lambda server, _: engine_socket.list_containers(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (SparkwrightError,)
-    ),
+    "server's version": Client(lambda server, _: http_probe.query_version(VLLM, server.url, timeout_s=LIMIT_S)),
+    "measured stream": Client(measure_tokens, (stream.StreamError,)),
+    "health of a status": Client(lambda server, _: snapshot._query_health(VLLM, server.url) != 200, *HEALTH_LIMIT),
+    "traffic of a status": Client(read_traffic, *HEALTH_LIMIT),
+    "container": Client(lambda server, _: engine_socket.inspect(docker_url(server), "x", LIMIT_S), FAILURE),
+    "containers": Client(lambda server, _: engine_socket.list_containers(docker_url(server), LIMIT_S), FAILURE),
     "Docker's version": Client(
-        lambda server, _: engine_socket.api_version(f"tcp://127.0.0.1:{server.port}", LIMIT_S), (TransportError,)
+        lambda server, _: engine_socket.api_version(docker_url(server), LIMIT_S), (TransportError,)
     ),
-    "a log of Docker's": Client(read_docker_log, (TransportError, ValueError)),
-    "a peer": Client(lambda server, _: peers.ping(server.url, {}), limits=((peers, "REACH_TIMEOUT_S"),)),
-    "the hub's config of a model": Client(
-        lambda server, _: model_config.load_config("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
+    "container's log": Client(read_docker_log, (TransportError, ValueError)),
+    "peer": Client(lambda server, _: peers.ping(server.url, {}), (), peers, ("REACH_TIMEOUT_S",)),
+    "model's config": Client(
+        lambda server, _: model_config.load_config("org/model"), FAILURE, model_config, ("TIMEOUT_S",)
     ),
-    "a hub": Client(
-        lambda server, _: hub.fetch_bytes(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
-        (SparkwrightError,),
-        ((hub, "MAX_SILENCE_S"), (hub, "RESPONSE_TIMEOUT_S")),
-    ),
-    "a registry": Client(
-        lambda server, _: registry_client.RegistryHttp(
-            ImageReference.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True
-        ).get("manifests/1", accept="*/*", max_bytes=10_000),
-        (SparkwrightError,),
-        ((registry_client, "DOCUMENT_TIMEOUT_S"),),
-    ),
+    "hub": Client(fetch_from_hub, FAILURE, hub, ("MAX_SILENCE_S", "RESPONSE_TIMEOUT_S")),
+    "registry": Client(fetch_from_registry, FAILURE, registry_client, ("DOCUMENT_TIMEOUT_S",)),
 }
-CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-#: nothing here is an answer that a client could take for a good one
+#: clients that return bytes or lines of any content
+UNPARSED = ("hub", "HAProxy's statistics")
+#: answers that no other client may accept
 HOSTILE: dict[str, Script] = {
     "another protocol": send_script(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "nothing": send_script(b""),
@@ -156,9 +146,9 @@ HOSTILE: dict[str, Script] = {
     "half a chunk": send_script(CHUNKED + b"9\r\nbody"),
     "an endless header": send_script(OK + b"A: " + b"a" * 2**22),
     "a body of exabytes": send_script(OK + b"Content-Length: 999999999999999999\r\n\r\n"),
-    "bytes that are no text": send_script(OK + b"Content-Length: 256\r\n\r\n" + bytes(range(256))),
-    "JSON that is nested too deep": send_script(OK + b"\r\n" + b"[" * 100_000),
-    "rows without end": send_script(OK + b"\r\n# a,b,c\r\n" + b"a,b,c\n" * 100_000),
+    "bytes that are not text": send_script(OK + b"Content-Length: 256\r\n\r\n" + bytes(range(256))),
+    "JSON nested too deeply": send_script(OK + b"\r\n" + b"[" * 100_000),
+    "endless rows": send_script(OK + b"\r\n# a,b,c\r\n" + b"a,b,c\n" * 100_000),
 }
 DRIPPING: dict[str, Script] = {
     "its header": drip_script(OK + b"A: "),
@@ -169,15 +159,15 @@ DRIPPING: dict[str, Script] = {
 
 
 def query_server(client: Client, script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Server]:
-    """Return what the client makes of the server, and the server."""
-    for module, name in client.limits:
-        monkeypatch.setattr(module, name, LIMIT_S)
+    """Return the client's result, and the server."""
+    for name in client.limits:
+        monkeypatch.setattr(client.module, name, LIMIT_S)
     path = folder / "admin.sock" if client.unix else None
     with serving(script, path=path) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url.rstrip("/"))
         try:
-            return client.ask(server, folder), server
-        except client.fails:
+            return client.query(server, folder), server
+        except client.errors:
             return None, server
 
 
@@ -186,7 +176,8 @@ def query_server(client: Client, script: Script, folder: Path, monkeypatch: pyte
 def test_invalid_answer_is_handled_by_every_client(
     name: str, behaviour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query_server(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
+    answer, _ = query_server(CLIENTS[name], HOSTILE[behaviour], tmp_path, monkeypatch)
+    assert not answer or answer is True or name in UNPARSED
 
 
 @pytest.mark.parametrize("behaviour", DRIPPING)
@@ -222,7 +213,7 @@ def test_measured_stream_has_a_limit_of_pieces(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_slow_cluster_head_is_disconnected_after_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that can't join waits until its head has the reason, but no longer than for a goodbye."""
+    """A member that can't join waits until its head has the reason, but no longer than GOODBYE_TIMEOUT_S."""
     monkeypatch.setattr(channel, "GOODBYE_TIMEOUT_S", LIMIT_S)
     token, nonce = Secret("5e" * 32), "0f" * 32
 
@@ -244,36 +235,35 @@ def test_slow_cluster_head_is_disconnected_after_the_handshake(monkeypatch: pyte
 def test_gateway_with_too_many_servers_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of its answers is in time; there are just too many of them."""
+    """Each answer is in time, but there are too many of them."""
     monkeypatch.setattr(drain_record, "ACTION_TIMEOUT_S", LIMIT_S)
-    options: list[str] = []
+    drained: list[str] = []
     servers = [server_operations.RoutedServer(f"be_{n}", "one", "up", 0) for n in range(256)]
     monkeypatch.setattr(server_operations, "list_servers", lambda gateway, key: servers)
 
-    def slow(gateway: server_operations.Gateway, key: str, action: str, server: server_operations.RoutedServer) -> None:
-        options.append(server.backend)
+    def drain_slowly(gateway: object, key: str, action: str, server: server_operations.RoutedServer) -> None:
+        drained.append(server.backend)
         threading.Event().wait(LIMIT_S / 3)
 
-    monkeypatch.setattr(server_operations, "send_action", slow)
+    monkeypatch.setattr(server_operations, "send_action", drain_slowly)
     with pytest.raises(server_operations.GatewayError, match="took longer than"):
-        drain_record.send_action(
-            server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain"
-        )
-    assert len(options) < len(servers)
+        drain_record.send_action(build_gateway(1), "key", "drain")
+    assert len(drained) < len(servers)
 
 
-IMAGE = 1000
+IMAGE_BYTES = 1000
 
 
 def copy_image(context: RecordingContext, script: Script) -> bytes:
-    """Return what a copy of an image of IMAGE bytes takes from a peer."""
+    """Return the bytes of an image that are read from a peer."""
     with serving(script) as server:
-        return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE))
+        return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE_BYTES))
 
 
 def test_image_stream_of_a_peer_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = RecordingContext(tmp_path)
-    assert copy_image(context, send_script(CHUNKED + b"3e8\r\n" + b"a" * IMAGE + b"\r\n0\r\n\r\n")) == b"a" * IMAGE
+    image = b"a" * IMAGE_BYTES
+    assert copy_image(context, send_script(CHUNKED + b"3e8\r\n" + image + b"\r\n0\r\n\r\n")) == image
     with pytest.raises(image_copy.StreamBroken, match="broke off after 4 bytes: it ended its answer early"):
         copy_image(context, send_script(CHUNKED + b"4\r\nbody\r\n"))
     monkeypatch.setattr(image_copy, "MIN_RATE", MinimumRate(10_000, LIMIT_S))

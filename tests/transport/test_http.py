@@ -1,4 +1,4 @@
-"""One request over real sockets: answers of normal, broken and hostile servers, each of which ends at the deadline."""
+"""Requests over real sockets to normal, broken and hostile servers; each ends at its deadline."""
 
 import hashlib
 import re
@@ -28,11 +28,10 @@ from sparkwright.transport.connection import (
 )
 from sparkwright.transport.http import Response, Route
 from tests.certificate import write_self_signed
-from tests.transport.servers import OK, Script, drip_script, read_head, send_script, serving
+from tests.transport.servers import CHUNKED, OK, Script, drip_script, read_head, send_script, serving, with_body
 
-#: they connect to numbers: of this host, and of the pretend group
+#: these connect to IP addresses: of this host, and of the sandbox's group
 BY_ADDRESS = ("host/containers/containers.py", "sandbox/vllm/engine.py")
-CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 ANSWERS = {
     "by its length": (OK + b"Content-Length: 4\r\n\r\nbodyrest", (200, b"body")),
     "until it is closed": (b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\nbody", (200, b"body")),
@@ -40,7 +39,7 @@ ANSWERS = {
     "empty": (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", (503, b"")),
     "without a reason": (b"HTTP/1.1 204\r\n\r\n", (204, b"")),
     "after interim responses": (
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"Content-Length: 4\r\n\r\nbody",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + with_body(b"body"),
         (200, b"body"),
     ),
     "with one length twice": (OK + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody", (200, b"body")),
@@ -51,22 +50,24 @@ BROKEN: dict[str, tuple[bytes, type[TransportError]]] = {
     "half a header": (OK + b"Content-Le", Interrupted),
     "half a body": (OK + b"Content-Length: 9\r\n\r\nbody", Interrupted),
     "half a chunk": (CHUNKED + b"9\r\nbody", Interrupted),
-    "chunks without an end": (CHUNKED + b"4\r\nbody\r\n", Interrupted),
-    "a chunk's size that is none": (CHUNKED + b"-1\r\nbody", InvalidAnswer),
+    "chunks without a last chunk": (CHUNKED + b"4\r\nbody\r\n", Interrupted),
+    "an invalid chunk size": (CHUNKED + b"-1\r\nbody", InvalidAnswer),
     "a chunk of another size": (CHUNKED + b"2\r\nbody\r\n0\r\n\r\n", InvalidAnswer),
-    "a chunk's line without end": (CHUNKED + b"4;" + b"a" * 2**18, TooLarge),
+    "an endless chunk line": (CHUNKED + b"4;" + b"a" * 2**18, TooLarge),
     "an endless header": (OK + b"A: " + b"a" * 2**18, TooLarge),
-    "header fields without end": (OK + b"A: a\r\n" * 2**15, TooLarge),
-    "interim responses without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 2**13, TooLarge),
+    "endless header fields": (OK + b"A: a\r\n" * 2**15, TooLarge),
+    "endless interim responses": (b"HTTP/1.1 100 Continue\r\n\r\n" * 2**13, TooLarge),
     "too much": (OK + b"Content-Length: 9999\r\n\r\n" + b"a" * 9999, TooLarge),
     "too much until it is closed": (OK + b"\r\n" + b"a" * 9999, TooLarge),
     "too much in chunks": (CHUNKED + (b"400\r\n" + b"a" * 1024 + b"\r\n") * 9 + b"0\r\n\r\n", TooLarge),
-    "a length that is none": (OK + b"Content-Length: -1\r\n\r\n", InvalidAnswer),
+    "too much in small chunks": (CHUNKED + b"1\r\na\r\n" * 6000, TooLarge),
+    "a declared size above the limit": (OK + b"Content-Length: 999999999999\r\n\r\n", TooLarge),
+    "an invalid length": (OK + b"Content-Length: -1\r\n\r\n", InvalidAnswer),
     "two lengths": (OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nbody", InvalidAnswer),
     "a length with thousands of digits": (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", InvalidAnswer),
     "compressed": (OK + b"Content-Encoding: gzip\r\n\r\n\x1f\x8b", InvalidAnswer),
     "another coding": (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", InvalidAnswer),
-    "another protocol after it": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", InvalidAnswer),
+    "a switch of the protocol": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", InvalidAnswer),
     "a field without a name": (OK + b": x\r\n\r\n", InvalidAnswer),
     "a field over two lines": (OK + b"A: x\r\n y\r\n\r\n", InvalidAnswer),
 }
@@ -115,21 +116,11 @@ def test_slow_answer_times_out(name: str) -> None:
         get(server.url, timeout_s=0.3)
 
 
-def test_size_limit_counts_small_chunks() -> None:
-    with serving(send_script(CHUNKED + b"1\r\na\r\n" * 6000)) as server, pytest.raises(TooLarge):
-        get(server.url)
-
-
-def test_declared_size_above_the_limit_is_refused_at_once() -> None:
-    with serving(send_script(OK + b"Content-Length: 999999999999\r\n\r\n")) as server, pytest.raises(TooLarge):
-        get(server.url)
-
-
 def test_server_that_reads_no_request_times_out() -> None:
-    over = threading.Event()
-    with serving(lambda connection: over.wait(20) and None) as server, pytest.raises(TimedOut):
+    stopped = threading.Event()
+    with serving(lambda connection: stopped.wait(20) and None) as server, pytest.raises(TimedOut):
         http.request("POST", server.url, body=b"a" * 2**25, timeout_s=0.5)
-    over.set()
+    stopped.set()
 
 
 def test_answer_before_the_whole_request_was_read() -> None:
@@ -157,21 +148,21 @@ def test_refused_connection_differs_from_an_unknown_name() -> None:
 
 
 def test_hanging_resolver_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No resolver of this machine can be made to hang: the system's function is replaced by one that waits."""
-    over, real = threading.Event(), socket.getaddrinfo
+    """No resolver of this machine can be made to hang: the system's function is replaced by a waiting function."""
+    stopped, getaddrinfo = threading.Event(), socket.getaddrinfo
 
-    def slow(host: str, *args: object, flags: int = 0, **options: object) -> object:
+    def wait_and_resolve(host: str, *args: object, flags: int = 0, **options: object) -> object:
         if not flags & socket.AI_NUMERICHOST:
-            over.wait(20)
-        return real(host, *args, flags=flags, **options)  # type: ignore[arg-type]
+            stopped.wait(20)
+        return getaddrinfo(host, *args, flags=flags, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(socket, "getaddrinfo", wait_and_resolve)
     with pytest.raises(TimedOut):
         get("http://localhost:1/", timeout_s=0.2)
     with pytest.raises(TimeoutError):
         dial("localhost", 1, 0.2)
     assert resolve_host("localhost", 0.2) == set()
-    over.set()
+    stopped.set()
 
 
 def test_dialled_socket_has_the_options_and_errors_of_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,14 +183,11 @@ def test_dialled_socket_has_the_options_and_errors_of_pythons(monkeypatch: pytes
 
 
 def test_every_lookup_has_a_deadline() -> None:
-    """`socket.create_connection` has one only for the connecting; a resolver may take minutes."""
+    """The deadline of `socket.create_connection` does not cover the lookup, which may take minutes."""
     source = Path(sparkwright.__file__).parent
-    match = {
-        str(path.relative_to(source))
-        for path in source.rglob("*.py")
-        if re.search(r"create_connection\(|getaddrinfo\(|gethostbyname\(", path.read_text())
-    }
-    assert match == {"transport/connection.py", *BY_ADDRESS}
+    lookup = re.compile(r"create_connection\(|getaddrinfo\(|gethostbyname\(")
+    files = {str(path.relative_to(source)) for path in source.rglob("*.py") if lookup.search(path.read_text())}
+    assert files == {"transport/connection.py", *BY_ADDRESS}
 
 
 def test_server_that_never_accepts_times_out() -> None:
@@ -216,19 +204,9 @@ def test_server_that_never_accepts_times_out() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://127.0.0.1/",
-        "http:///x",
-        "http://127.0.0.1:0/",
-        "http://127.0.0.1:x/",
-        "http://127.0.0.1:99999/",
-        "http://a:b@127.0.0.1/",
-        "http://127.0.0.1/a b",
-        "http://127.0.0.1/\r\nX: y",
-        "http://127.0.0.1/é",
-        "http://[::1/",
-        "http://" + "a" * 300 + "/",
-        "127.0.0.1",
-        "",
+        *("ftp://127.0.0.1/", "http:///x", "http://127.0.0.1:0/", "http://127.0.0.1:x/", "http://127.0.0.1:99999/"),
+        *("http://a:b@127.0.0.1/", "http://127.0.0.1/a b", "http://127.0.0.1/\r\nX: y", "http://127.0.0.1/é"),
+        *("http://[::1/", "http://" + "a" * 300 + "/", "127.0.0.1", ""),
     ],
 )
 def test_invalid_url_is_refused(url: str) -> None:
@@ -245,52 +223,40 @@ def test_header_injection_is_refused_without_quoting_it() -> None:
 # -- redirects -------------------------------------------------------------------------------------------------------
 
 
-def redirect_script(location: str, seen: list[bytes], status: int = 302) -> Script:
-    def script(connection: socket.socket) -> None:
-        seen.append(read_head(connection))
-        connection.sendall(f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-
-    return script
+def redirect_script(location: str, heads: list[bytes] | None = None, status: int = 302) -> Script:
+    answer = f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+    return send_script(answer.encode(), heads)
 
 
 def test_redirects_are_followed_only_if_requested() -> None:
-    with (
-        serving(send_script(OK + b"Content-Length: 0\r\n\r\n")) as other,
-        serving(redirect_script(other.url, [])) as server,
-    ):
+    with serving(send_script(with_body(b""))) as other, serving(redirect_script(other.url)) as server:
         answer = get(server.url)
         assert (answer.status, answer.headers["location"], other.connections) == (302, other.url, 0)
         assert (get(server.url, redirects=1).status, other.connections) == (200, 1)
 
 
 def test_credentials_are_not_sent_to_another_origin() -> None:
-    seen: list[bytes] = []
-
-    def target(connection: socket.socket) -> None:
-        seen.append(read_head(connection))
-        connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
-
+    heads: list[bytes] = []
     headers = {"Authorization": "Bearer secret", "Cookie": "secret", "Accept": "*/*"}
-    with serving(target) as other, serving(redirect_script(other.url, [])) as server:
+    with serving(send_script(with_body(b""), heads)) as other, serving(redirect_script(other.url)) as server:
         get(server.url, redirects=3, headers=headers)
-    assert b"Accept: */*" in seen[0] and b"secret" not in seen[0]
+    assert b"Accept: */*" in heads[0] and b"secret" not in heads[0]
 
 
 def test_redirect_loop_ends_at_the_limit() -> None:
-    seen: list[bytes] = []
-    with serving(redirect_script("/again", seen)) as server:
+    with serving(redirect_script("/again")) as server:
         assert get(server.url, redirects=3).status == 302
-    assert len(seen) == 4
+        assert server.connections == 4
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "http://a:b@127.0.0.1/", "http://[", "http://127.0.0.1/ x"])
 def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
-    with serving(redirect_script(location, [])) as server, pytest.raises(InvalidAnswer):
+    with serving(redirect_script(location)) as server, pytest.raises(InvalidAnswer):
         get(server.url, redirects=3)
 
 
 def test_post_is_never_redirected() -> None:
-    with serving(redirect_script("/", [], status=307)) as server:
+    with serving(redirect_script("/", status=307)) as server:
         assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
 
 
@@ -312,15 +278,10 @@ def test_certificate_is_verified_by_authority_or_hash(
 ) -> None:
     context, sha256, file = certificate
     heads: list[bytes] = []
-
-    def script(connection: socket.socket) -> None:
-        heads.append(read_head(connection))
-        connection.sendall(OK + b"Content-Length: 4\r\n\r\nbody")
-
-    with serving(script, context=context) as server:
-        for wrong in (Tls(), Tls(sha256="0" * 64)):
+    with serving(send_script(with_body(b"body"), heads), context=context) as server:
+        for tls in (Tls(), Tls(sha256="0" * 64)):
             with pytest.raises(Untrusted):
-                get(server.url, route=Route(tls=wrong))
+                get(server.url, route=Route(tls=tls))
         assert not any(heads)
         assert get(server.url, route=Route(tls=Tls(sha256=sha256))).body == b"body"
         assert get(server.url, route=Route(tls=Tls(verify=False))).body == b"body"
@@ -370,19 +331,19 @@ def test_proxy_is_used_only_if_requested(
             connection.sendall(OK + b"\r\n")
             with certificate[0].wrap_socket(connection, server_side=True) as secured:
                 heads.append(read_head(secured))
-                secured.sendall(OK + b"Content-Length: 6\r\n\r\nsecure")
+                secured.sendall(with_body(b"secure"))
         else:
-            connection.sendall(OK + b"Content-Length: 5\r\n\r\nplain")
+            connection.sendall(with_body(b"plain"))
 
-    behind = Route(proxies=True, tls=Tls(verify=False))
-    with serving(script) as proxy, serving(send_script(OK + b"Content-Length: 6\r\n\r\ndirect")) as server:
+    route = Route(proxies=True, tls=Tls(verify=False))
+    with serving(script) as proxy, serving(send_script(with_body(b"direct"))) as server:
         for name in ("http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://me:word@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "localhost")
         assert get(server.url).body == b"direct"
-        assert get(server.url, route=behind).body == b"plain"
-        assert get("https://hub.test/x", route=behind).body == b"secure"
-        assert get(server.url.replace("127.0.0.1", "localhost"), route=behind).body == b"direct"
+        assert get(server.url, route=route).body == b"plain"
+        assert get("https://hub.test/x", route=route).body == b"secure"
+        assert get(server.url.replace("127.0.0.1", "localhost"), route=route).body == b"direct"
     assert heads[0].startswith(f"GET {server.url} HTTP/1.1".encode()) and b"Basic bWU6d29yZA==" in heads[0]
     assert heads[1].startswith(b"CONNECT hub.test:443 ") and b"Basic bWU6d29yZA==" in heads[1]
     assert heads[2].startswith(b"GET /x ") and b"Proxy-Authorization" not in heads[2]
@@ -417,7 +378,7 @@ def test_head_of_a_stream_has_a_deadline() -> None:
 
 def test_slow_reader_does_not_count_against_the_rate() -> None:
     with (
-        serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody")) as server,
+        serving(send_script(with_body(b"body"))) as server,
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(1, 0.05)) as stream,
     ):
         threading.Event().wait(0.2)
@@ -425,7 +386,7 @@ def test_slow_reader_does_not_count_against_the_rate() -> None:
 
 
 def test_request_over_a_unix_socket(tmp_path: Path) -> None:
-    with serving(send_script(OK + b"Content-Length: 4\r\n\r\nbody"), path=tmp_path / "s"):
+    with serving(send_script(with_body(b"body")), path=tmp_path / "s"):
         assert get("http://localhost/x", route=Route(unix=str(tmp_path / "s"))).body == b"body"
     with pytest.raises(ConnectFailed) as raised:
         get("http://localhost/x", route=Route(unix=str(tmp_path / "none")))
@@ -439,13 +400,13 @@ def test_full_queue_of_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
         listening.bind(path)
         listening.listen(0)
         waiting.connect(path)
-        asking = threading.Thread(target=lambda: answers.append(get("http://localhost/x", route=Route(unix=path))))
-        asking.start()
+        thread = threading.Thread(target=lambda: answers.append(get("http://localhost/x", route=Route(unix=path))))
+        thread.start()
         listening.accept()[0].close()
         with listening.accept()[0] as connection:
             assert connection.recv(1000)
             connection.sendall(OK + b"\r\n")
-        asking.join()
+        thread.join()
     assert [answer.status for answer in answers] == [200]
 
 
