@@ -1,7 +1,7 @@
-"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are real."""
+"""A project whose hosts are this machine, each with its own HOME; the commands and the runners are real."""
 
 import json
-import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,16 +28,21 @@ class PlayResult:
 
     @property
     def ran(self) -> list[str]:
-        """Return the hosts whose tasks ran, in their order."""
+        """The hosts of which tasks ran, in the order of the run."""
         return list(dict.fromkeys(event["host"] for event in self.events("task_finished")))
 
     @property
     def rolled(self) -> dict[str, Any]:
         return self.events("rolled")[-1]
 
+    @property
+    def hosts_by_outcome(self) -> tuple[list[str], list[str], list[str]]:
+        """The hosts that were done, failed and were not started."""
+        return self.rolled["done"], self.rolled["failed"], self.rolled["not_begun"]
+
 
 class HostsProject:
-    """hosts: s1, s2 ... with connection local. A file `broken` in a host's home makes its task of roll.yml fail."""
+    """A project with hosts s1, s2 ... over connection local. A file `broken` in a host's home makes its task in roll.yml fail."""
 
     def __init__(self, root: Path, hosts: int) -> None:
         self.root = root
@@ -61,29 +66,24 @@ class HostsProject:
     def playbook(self, name: str, text: str) -> None:
         (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
 
-    def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> PlayResult:
-        """Run a command and return its result. under: a program that runs it."""
-        if not under:
-            completed = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
-            return PlayResult(completed.returncode, completed.stdout, completed.stderr)
-        completed = subprocess.run(
-            [*under, *PROGRAM, *words],
-            cwd=self.root,
-            env={**os.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+    def run(self, *words: str) -> PlayResult:
+        completed = commands.run(*words, cwd=self.root)
         return PlayResult(completed.returncode, completed.stdout, completed.stderr)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command and leave it running."""
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True
-        )
+    def start(self, *words: str, wrapper: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start a command and leave it running. wrapper: a program that runs the command."""
+        pipe, command = subprocess.PIPE, [*wrapper, *PROGRAM, *words]
+        return subprocess.Popen(command, cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True)
+
+    def interrupt_at(self, event: str, *words: str) -> None:
+        """Send Ctrl-C to a rolling play after an event, and check that the play can be resumed."""
+        process = self.start("play", "roll", "--host", "lab", "--json", *words)
+        assert process.stdout is not None
+        next(line for line in process.stdout if f'"{event}"' in line)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 4, err
+        assert "`sparkwright play roll --resume` continues with the rest" in err
 
     def roll(self, *words: str) -> PlayResult:
         return self.run("play", "roll", "--json", *words)

@@ -1,4 +1,4 @@
-"""The last server of a group is never stopped, according to the hosts that serve at that moment."""
+"""The last serving host of a group is never stopped; the guard queries which hosts serve."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ LAB = ("s1", "s2", "s3", "s4")
 
 
 class Hosts:
-    """Hosts that answer, and record the requests."""
+    """Hosts of which some serve. queried: the names in all queries."""
 
     def __init__(self, serving: str) -> None:
         self.up = set(serving.split())
-        self.asked: list[str] = []
+        self.queried: list[str] = []
 
     def serves(self, names: Sequence[str]) -> set[str]:
-        self.asked += names
+        self.queried += names
         return self.up & set(names)
 
 
 @pytest.mark.parametrize(
-    ("up", "batch", "least", "go"),
+    ("up", "batch", "min_serving", "stoppable"),
     [
         ("s1 s2 s3 s4", "s1", 1, "s1"),
         ("s1 s2 s3 s4", "s1 s2 s3 s4", 1, "s1 s2 s3"),
@@ -34,10 +34,10 @@ class Hosts:
         ("s1 s2", "s1", 2, ""),
     ],
 )
-def test_guard_keeps_the_minimum_serving(up: str, batch: str, least: int, go: str) -> None:
-    guard = Guard([Floor("lab", LAB, least)], Hosts(up).serves)
+def test_guard_keeps_the_minimum_serving(up: str, batch: str, min_serving: int, stoppable: str) -> None:
+    guard = Guard([Floor("lab", LAB, min_serving)], Hosts(up).serves)
     allowed, reason = guard.select_stoppable(batch.split())
-    assert allowed == go.split()
+    assert allowed == stoppable.split()
     assert ("min_serving" in reason) == (allowed != batch.split())
 
 
@@ -52,7 +52,7 @@ def test_guard_queries_only_as_many_hosts_as_needed() -> None:
     lab = tuple(f"s{n}" for n in range(100))
     hosts = Hosts(" ".join(lab))
     assert Guard([Floor("lab", lab, 2)], hosts.serves).select_stoppable(["s0"])[0] == ["s0"]
-    assert len(hosts.asked) < 20
+    assert len(hosts.queried) < 20
 
 
 def test_host_that_stopped_serving_is_found() -> None:
@@ -63,23 +63,24 @@ def test_host_that_stopped_serving_is_found() -> None:
     assert guard.find_not_serving(["s1", "s2"]) == ["s2"]
 
 
-def test_default_floor_is_one_host_if_a_run_affects_several() -> None:
-    groups = {"all": LAB, "lab": LAB, "pair": ("s1", "s2")}
-    group = compute_floors(groups, {}, ["s1", "s3"], "all")
-    assert [(item.group, item.min_serving) for item in group] == [("lab", 1)]
-    assert compute_floors(groups, {}, ["s1"], "all") == []
+PAIRED = {"all": LAB, "lab": LAB, "pair": ("s1", "s2")}
+TWO_SERVERS = {"lab": ("s1/chat", "s1/vectors", "s2/chat")}
 
 
-def test_servers_of_a_host_count_as_one() -> None:
-    lab = ("s1/chat", "s1/vectors", "s2/chat")
-    assert compute_floors({"lab": lab}, {}, ["s1/chat", "s1/vectors"], "all") == []
-    assert [floor.min_serving for floor in compute_floors({"lab": lab}, {}, ["s1/chat", "s2/chat"], "all")] == [1]
-
-
-def test_configured_floor_applies_to_a_single_host() -> None:
-    groups = {"all": LAB, "lab": LAB}
-    assert [(floor.group, floor.min_serving) for floor in compute_floors(groups, {"lab": 2}, ["s1"], "all")] == [
-        ("lab", 2)
-    ]
-    assert compute_floors(groups, {"lab": 0}, list(LAB), "all") == []
-    assert [floor.group for floor in compute_floors(groups, {"all": 1}, ["s1"], "all")] == ["all"]
+@pytest.mark.parametrize(
+    ("groups", "configured", "targets", "floors"),
+    [
+        pytest.param(PAIRED, {}, "s1 s3", {"lab": 1}, id="several hosts of a group"),
+        pytest.param(PAIRED, {}, "s1", {}, id="a single host"),
+        pytest.param(PAIRED, {"lab": 2}, "s1", {"lab": 2}, id="configured, a single host"),
+        pytest.param(PAIRED, {"all": 1}, "s1", {"all": 1}, id="configured for all"),
+        pytest.param(PAIRED, {"lab": 0}, "s1 s3 s4", {}, id="configured as 0"),
+        pytest.param(TWO_SERVERS, {}, "s1/chat s1/vectors", {}, id="two servers of a host"),
+        pytest.param(TWO_SERVERS, {}, "s1/chat s2/chat", {"lab": 1}, id="servers of two hosts"),
+    ],
+)
+def test_floors_of_groups(
+    groups: dict[str, tuple[str, ...]], configured: dict[str, int], targets: str, floors: dict[str, int]
+) -> None:
+    computed = compute_floors(groups, configured, targets.split(), "all")
+    assert {floor.group: floor.min_serving for floor in computed} == floors

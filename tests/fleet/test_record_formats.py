@@ -1,4 +1,4 @@
-"""Laptops of different versions with one host: what each does about the records of the other, and says to its user."""
+"""A host with records of an older or newer sparkwright."""
 
 import json
 import os
@@ -22,12 +22,21 @@ def state_folder(project: HostsProject) -> Path:
 
 
 @pytest.fixture
-def newer(tmp_path: Path) -> HostsProject:
-    """A host whose records a much newer sparkwright has written."""
-    project = HostsProject(tmp_path, 2)
-    state_folder(project).mkdir(parents=True)
+def project(tmp_path: Path) -> HostsProject:
+    value = HostsProject(tmp_path, 2)
+    state_folder(value).mkdir(parents=True)
+    return value
+
+
+@pytest.fixture
+def newer(project: HostsProject) -> HostsProject:
+    """A host with records of a much newer sparkwright."""
     (state_folder(project) / "format.json").write_text(json.dumps({"format": 9, "version": "7.0", "more": 1}))
     return project
+
+
+def read_state(project: HostsProject) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in state_folder(project).rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -36,11 +45,11 @@ def newer(tmp_path: Path) -> HostsProject:
     ids=" ".join,
 )
 def test_older_sparkwright_asks_for_an_upgrade_and_changes_nothing(words: tuple[str, ...], newer: HostsProject) -> None:
-    before = {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()}
+    before = read_state(newer)
     result = newer.run(*words, "--host", "s1")
     assert NEWER_RECORDS in result.out + result.err
     assert result.code == 5, result.out + result.err
-    assert {path: path.read_bytes() for path in state_folder(newer).rglob("*") if path.is_file()} == before
+    assert read_state(newer) == before
 
 
 def test_older_health_check_asks_for_a_reinstall(newer: HostsProject) -> None:
@@ -51,20 +60,17 @@ def test_older_health_check_asks_for_a_reinstall(newer: HostsProject) -> None:
     assert completed.stdout == f"{NEWER_RECORDS} Run `sparkwright health.install` again\n"
 
 
-@pytest.mark.parametrize("kept", [None, '{"format": 1, "version": "0.0.1"}', "no JSON", '{"format": "9"}'])
-def test_newer_sparkwright_adopts_the_records(kept: str | None, tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
-    state_folder(project).mkdir(parents=True)
-    if kept is not None:
-        (state_folder(project) / "format.json").write_text(kept)
+@pytest.mark.parametrize("text", [None, '{"format": 1, "version": "0.0.1"}', "no JSON", '{"format": "9"}'])
+def test_newer_sparkwright_adopts_the_records(text: str | None, project: HostsProject) -> None:
+    if text is not None:
+        (state_folder(project) / "format.json").write_text(text)
     assert project.roll("--host", "s1").code == 0
     assert json.loads((state_folder(project) / "format.json").read_text()) == {"format": 1, "version": __version__}
 
 
-def test_lock_file_of_a_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "spark.lock").write_text("schema: 2\nimages: {}\nthings: {}\n")
+def test_lock_file_of_a_newer_version_asks_for_an_upgrade(project: HostsProject) -> None:
+    (project.root / "recipes").mkdir()
+    (project.root / "spark.lock").write_text("schema: 2\nimages: {}\nthings: {}\n")
     result = project.run("lint")
     assert result.code == 5
     assert result.err.startswith("spark.lock:1: ") and "newer than this sparkwright" in result.err

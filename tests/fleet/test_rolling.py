@@ -1,9 +1,15 @@
-"""Rolling runs by the real command, over real runners on this machine."""
+"""Rolling plays with the real command and real runners on this machine."""
 
-import signal
 from pathlib import Path
 
+import pytest
+
 from tests.fleet.project import HostsProject
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> HostsProject:
+    return HostsProject(tmp_path, 2)
 
 
 def test_failure_stops_the_run_and_resume_continues(tmp_path: Path) -> None:
@@ -11,7 +17,7 @@ def test_failure_stops_the_run_and_resume_continues(tmp_path: Path) -> None:
     (project.home("s2") / "broken").touch()
     first = project.roll("--host", "lab")
     assert (first.code, first.ran) == (1, ["s1", "s2"])
-    assert (first.rolled["done"], first.rolled["failed"], first.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
+    assert first.hosts_by_outcome == (["s1"], ["s2"], ["s3", "s4"])
     assert "s2 failed" in first.rolled["why"]
     assert first.rolled["resume"] == "sparkwright play roll --resume"
     (project.home("s2") / "broken").unlink()
@@ -37,8 +43,7 @@ def test_allowed_failures_count_in_the_exit_code(tmp_path: Path) -> None:
     assert project.roll("--resume").ran == ["s2"]
 
 
-def test_unreachable_host_blocks_the_run_unless_skipped(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
+def test_unreachable_host_blocks_the_run_unless_skipped(project: HostsProject) -> None:
     project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
     result = project.roll("--host", "lab")
     assert (result.code, result.ran) == (3, [])
@@ -48,16 +53,14 @@ def test_unreachable_host_blocks_the_run_unless_skipped(tmp_path: Path) -> None:
     assert skipped.rolled["resume"]
 
 
-def test_read_only_command_continues_without_an_unreachable_host(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
+def test_read_only_command_continues_without_an_unreachable_host(project: HostsProject) -> None:
     project.host("s3", "address: 127.0.0.1\nport: 1\ngroups: [lab]\n")
     project.playbook("look", "  read_only: true\n  serial: 1\n  tasks: [{facts: }]")
     result = project.run("play", "look", "--host", "lab", "--json")
     assert (result.code, sorted(result.ran)) == (3, ["s1", "s2"])
 
 
-def test_resume_refuses_changed_playbook_hosts_and_options(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
+def test_resume_refuses_changed_playbook_hosts_and_options(project: HostsProject) -> None:
     (project.home("s2") / "broken").touch()
     project.roll("--host", "lab")
     assert "not for s1." in project.roll("--resume", "--host", "s1").err
@@ -68,8 +71,7 @@ def test_resume_refuses_changed_playbook_hosts_and_options(tmp_path: Path) -> No
     assert "playbooks/roll.yml has changed since s1 was done" in result.err
 
 
-def test_stopped_run_starts_no_later_play(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
+def test_stopped_run_starts_no_later_play(project: HostsProject) -> None:
     book = project.root / "playbooks/roll.yml"
     book.write_text(book.read_text() + book.read_text().replace("~/broken", "~/never"))
     (project.home("s1") / "broken").touch()
@@ -89,8 +91,7 @@ def test_summary_lists_done_failed_and_not_started(tmp_path: Path) -> None:
     ]
 
 
-def test_resume_refuses_a_changed_included_file(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
+def test_resume_refuses_a_changed_included_file(project: HostsProject) -> None:
     (project.root / "playbooks/parts").mkdir()
     part = project.root / "playbooks/parts/a.yml"
     part.write_text("- command: {argv: [sh, -c, 'test ! -e ~/broken']}\n")
@@ -102,20 +103,11 @@ def test_resume_refuses_a_changed_included_file(tmp_path: Path) -> None:
     assert (result.code, "has changed since s1 was done" in result.err) == (5, True)
 
 
-def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
-    project = HostsProject(tmp_path, 2)
-    waits = project.root / "go"
-    project.playbook(
-        "roll",
-        f"  serial: 1\n  tasks:\n    - command: {{argv: [sh, -c, 'while test ! -e {waits}; do sleep 0.02; done']}}",
-    )
-    laptop = project.start("play", "roll", "--host", "lab", "--json")
-    assert laptop.stdout is not None
-    next(line for line in laptop.stdout if '"task_started"' in line)
-    laptop.send_signal(signal.SIGINT)
-    _, err = laptop.communicate(timeout=60)
-    assert laptop.returncode == 4, err
-    assert "`sparkwright play roll --resume` continues with the rest" in err
-    waits.touch()
+def test_ctrl_c_leaves_a_resumable_run(project: HostsProject) -> None:
+    go = project.root / "go"
+    wait = f"[sh, -c, 'while test ! -e {go}; do sleep 0.02; done']"
+    project.playbook("roll", f"  serial: 1\n  tasks:\n    - command: {{argv: {wait}}}")
+    project.interrupt_at("task_started")
+    go.touch()
     result = project.roll("--resume", "--wait")
     assert (result.code, result.ran) == (0, ["s1", "s2"])

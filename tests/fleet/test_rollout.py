@@ -1,6 +1,5 @@
-"""A rolling play: sizes after a resume, hosts that stop serving, and the moments of the record."""
+"""Rolling plays: batch sizes after a resume, hosts that stop serving, and the record for a resume."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,7 @@ HOSTS = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]
 
 
 def build_guard(up: set[str]) -> Guard:
-    def serves(names: Sequence[str]) -> set[str]:
-        return up & set(names)
-
-    return Guard([Floor("lab", tuple(HOSTS), 1)], serves)
+    return Guard([Floor("lab", tuple(HOSTS), 1)], lambda names: up & set(names))
 
 
 def test_percentage_counts_all_hosts_after_a_resume() -> None:
@@ -30,8 +26,7 @@ def test_verified_host_that_stops_serving_stops_the_run() -> None:
     roll = PlayRollout(RolloutPolicy(serial=(1,)), guard=build_guard(up))
     assert roll.next_batch(HOSTS, []) == (["s1"], "")
     up.remove("s1")
-    go, reason = roll.next_batch(HOSTS[1:], ["s1"])
-    assert (go, reason) == ([], "s1 stopped serving after being changed")
+    assert roll.next_batch(HOSTS[1:], ["s1"]) == ([], "s1 stopped serving after being changed")
 
 
 def test_batch_spares_the_last_server_until_the_next_batch() -> None:
@@ -64,7 +59,7 @@ def test_host_is_done_after_its_last_play() -> None:
     assert record.unfinished == ["s2"]
 
 
-# The record of a rolling run on the laptop, and the cases in which it can't be resumed.
+# -- the record of a rolling run on the laptop ------------------------------------------------------------------------
 
 
 FINGERPRINT = {"recipes/a.yml": "1", "spark.lock": "x"}
@@ -102,22 +97,25 @@ def test_unchanged_run_is_resumed() -> None:
     refuse_other_hosts(unfinished_record(), ["s3", "s1", "s2"])
 
 
-def test_changed_run_is_refused_with_the_difference() -> None:
-    with pytest.raises(Refused, match=r"recipes/a.yml has changed since s1 was done"):
-        refuse_changed_run(
-            unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "recipes/a.yml": "2"}, now_s=2000
-        )
-    with pytest.raises(Refused, match=r"templates/new.j2 has changed"):
-        refuse_changed_run(
-            unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "templates/new.j2": "2"}, now_s=2000
-        )
-    with pytest.raises(Refused, match="was started with a different `--tags`"):
-        refuse_changed_run(unfinished_record(), {"tags": ["image"]}, lambda name: FINGERPRINT, now_s=2000)
-    with pytest.raises(Refused, match="was started with a different `--start-at-task`"):
-        refuse_changed_run(unfinished_record(), {"start_at_task": "x"}, lambda name: FINGERPRINT, now_s=2000)
-    with pytest.raises(Refused, match="was started with different options"):
-        refuse_changed_run(unfinished_record(), {"extra": {"rollback": False}}, lambda name: FINGERPRINT, now_s=2000)
-    with pytest.raises(Refused, match="10 days ago"):
-        refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=1000 + 10 * 86400)
+@pytest.mark.parametrize(
+    ("options", "changed_files", "age_s", "message"),
+    [
+        ({"tags": []}, {"recipes/a.yml": "2"}, 1000, r"recipes/a.yml has changed since s1 was done"),
+        ({"tags": []}, {"templates/new.j2": "2"}, 1000, r"templates/new.j2 has changed"),
+        ({"tags": ["image"]}, {}, 1000, "was started with a different `--tags`"),
+        ({"start_at_task": "x"}, {}, 1000, "was started with a different `--start-at-task`"),
+        ({"extra": {"rollback": False}}, {}, 1000, "was started with different options"),
+        ({"tags": []}, {}, 10 * 86400, "10 days ago"),
+    ],
+)
+def test_changed_run_is_refused_with_the_difference(
+    options: dict[str, object], changed_files: dict[str, str], age_s: int, message: str
+) -> None:
+    record = unfinished_record()
+    with pytest.raises(Refused, match=message):
+        refuse_changed_run(record, options, lambda name: FINGERPRINT | changed_files, now_s=record.began_s + age_s)
+
+
+def test_run_of_other_hosts_is_refused() -> None:
     with pytest.raises(Refused, match="is for s1, s2, s3, not for s1, s4"):
         refuse_other_hosts(unfinished_record(), ["s1", "s4"])

@@ -1,19 +1,28 @@
-"""A plan survives serialization on its way to the host."""
+"""Plans and their clusters as JSON; invalid ones are refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from sparkwright.protocol.cluster import Cluster
-from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
+from sparkwright.protocol.plan import Block, Plan, Step, Task, tasks_of
+
+PAIR = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
+
+
+def build_plan(*steps: Step, cluster: Cluster | None = None) -> Plan:
+    return Plan(run_id="r", host="spark2", play="Deploy", steps=steps, cluster=cluster)
+
+
+def assert_survives_json(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_plan_survives_json() -> None:
-    swap = Block(
-        id="2", name="swap", tasks=(Task(id="2.1", name="stop", module="stop_and_keep", notify=("tell",)),), when=("x",)
-    )
-    plan = Plan(run_id="r", host="spark1", play="Deploy", steps=(Task(id="1", name="a", module="facts"), swap))
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    stop = Task(id="2.1", name="stop", module="stop_and_keep", notify=("tell",))
+    swap = Block(id="2", name="swap", tasks=(stop,), when=("x",))
+    assert_survives_json(build_plan(Task(id="1", name="a", module="facts"), swap))
 
 
 def test_plan_of_another_schema_is_refused() -> None:
@@ -22,24 +31,22 @@ def test_plan_of_another_schema_is_refused() -> None:
 
 
 def test_tasks_are_listed_in_reading_order() -> None:
-    value, two, three = (Task(id=str(n), name=str(n), module="facts") for n in range(3))
-    block = Block(id="b", name="b", tasks=(value,), rescue=(two,), always=(three,))
+    first, second, third = (Task(id=str(n), name=str(n), module="facts") for n in range(3))
+    block = Block(id="b", name="b", tasks=(first,), rescue=(second,), always=(third,))
     assert [task.id for task in tasks_of((block,))] == ["0", "1", "2"]
 
 
 def test_plan_without_a_cluster_has_no_cluster_key() -> None:
-    assert "cluster" not in Plan(run_id="r", host="spark1", play="Deploy", steps=()).to_json()
+    assert "cluster" not in build_plan().to_json()
 
 
 @pytest.mark.parametrize("address", ["192.168.100.10", "127.0.0.1", "::1", "fd00::a:1"])
 def test_cluster_of_a_plan_survives_json(address: str) -> None:
-    pair = Cluster("pair", 1, ("spark1", "spark2"), address, 29499)
-    plan = Plan(run_id="r", host="spark2", play="Deploy", steps=(), cluster=pair)
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert_survives_json(build_plan(cluster=replace(PAIR, address=address)))
 
 
 @pytest.mark.parametrize(
-    ("damage", "why"),
+    ("damage", "message"),
     [
         ({"rank": 2}, "no member of its rank"),
         ({"rank": 0}, "host does not have the plan's rank"),
@@ -61,8 +68,7 @@ def test_cluster_of_a_plan_survives_json(address: str) -> None:
         ({"token": "x"}, "has no `token`"),
     ],
 )
-def test_invalid_cluster_is_refused(damage: dict[str, object], why: str) -> None:
-    pair = Cluster("pair", 1, ("spark1", "spark2"), "192.168.100.10", 29499)
-    plan = Plan(run_id="r", host="spark2", play="Deploy", steps=(), cluster=pair).to_json()
-    with pytest.raises(ValueError, match=why):
+def test_invalid_cluster_is_refused(damage: dict[str, object], message: str) -> None:
+    plan = build_plan(cluster=PAIR).to_json()
+    with pytest.raises(ValueError, match=message):
         Plan.from_json({**plan, "cluster": {**plan["cluster"], **damage}})

@@ -1,4 +1,4 @@
-"""Expressions: valid ones of a playbook, and the errors of invalid ones."""
+"""Expressions of playbooks: their values, the errors of invalid ones, and limits of time and memory."""
 
 import resource
 import subprocess
@@ -16,20 +16,15 @@ def test_single_expression_keeps_its_type() -> None:
     assert expressions.render(" {{ 2 * n }} ", {"n": 4}) == 8
 
 
-def test_expression_inside_text_becomes_text() -> None:
+def test_expressions_inside_text_become_text() -> None:
     assert expressions.render("port {{ port }}", {"port": 8000}) == "port 8000"
-
-
-def test_two_expressions_in_a_string_become_text() -> None:
     assert expressions.render("{{ a }}{{ b }}", {"a": 1, "b": 2}) == "12"
 
 
 def test_rendering_goes_through_lists_and_mappings() -> None:
     value = {"argv": ["echo", "{{ word }}"], "env": {"HOME": "{{ home }}"}}
-    assert expressions.render(value, {"word": "hi", "home": "/root"}) == {
-        "argv": ["echo", "hi"],
-        "env": {"HOME": "/root"},
-    }
+    rendered = {"argv": ["echo", "hi"], "env": {"HOME": "/root"}}
+    assert expressions.render(value, {"word": "hi", "home": "/root"}) == rendered
 
 
 def test_undefined_name_is_named() -> None:
@@ -73,7 +68,7 @@ def test_quote_filter() -> None:
 
 
 def test_plain_path_has_the_same_value_as_in_jinja() -> None:
-    """Paths are resolved without Jinja, with the same result for a dict's own attribute, a missing key and a literal."""
+    """Paths are resolved without Jinja, with the same result for an attribute of dict, a missing key and a literal."""
     names = {"lock": {"items": [1], "image": {"digest": "sha256:1"}, "none": None}, "here": "x"}
     for text in (
         "{{ lock.image.digest }}",
@@ -94,21 +89,8 @@ def test_plain_path_has_the_same_value_as_in_jinja() -> None:
 
 
 SIMPLE = (
-    *(
-        "a",
-        "a.b",
-        "a['b']",
-        "a.b.c",
-        "n",
-        "n == 3",
-        "n != 3",
-        "n in [1]",
-        "1 < n < 5",
-        "not n",
-        "not a.b",
-        "none",
-        "True",
-    ),
+    *("a", "a.b", "a['b']", "a.b.c", "n", "n == 3", "n != 3", "n in [1]", "1 < n < 5", "not n", "not a.b", "none"),
+    "True",
     *("a and n", "a.items", "a.gone", "gone", "gone.b", "a.gone or n", "n.x.y", "not gone", "n > 'x'", "a.__class__"),
     *("a.list[0]", "a.list[9]", "a['list'][-1]", "range", "a.list == ['x', none]", "n is defined", "gone | default(4)"),
     *("a.b if n else 1", "a ~ n", "n + 1", "-n"),
@@ -117,19 +99,16 @@ SIMPLE = (
 
 @pytest.mark.parametrize("expression", SIMPLE)
 def test_simple_expression_has_the_same_value_in_a_longer_text(expression: str) -> None:
-    """A lone expression may be folded; inside `{% if %}` and text it never is."""
+    """A single expression may be folded; inside `{% if %}` and text it never is."""
     names = {"a": {"b": {"c": 0}, "list": ["x", None], "items": 1}, "n": 3}
 
-    def said(text: str) -> object:
+    def render(text: str) -> object:
         try:
             return str(expressions.render(text, names))
         except ExpressionError as error:
             return type(error), str(error).partition(" in ")[0]
 
-    assert said("{{ " + expression + " }}") == said("{% if true %}{{ " + expression + " }}{% endif %}")
-
-
-# An expression that costs too much fails with a sentence, in a bounded time and memory.
+    assert render("{{ " + expression + " }}") == render("{% if true %}{{ " + expression + " }}{% endif %}")
 
 
 DOUBLED = "{% set n=namespace(x='a') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x|length }}"
@@ -154,14 +133,14 @@ def test_too_costly_expression_is_refused(text: str) -> None:
     before_s = time.process_time()
     with pytest.raises(ExpressionError, match=COSTLY[text]):
         expressions.render(text, {"a": 1})
-    assert time.process_time() - before_s < 5  # the bound is 1 s; unbounded, each of them takes minutes or more
+    assert time.process_time() - before_s < 5  # the limit is 1 s; without it, each takes minutes of CPU time
 
 
 @pytest.mark.parametrize(
     "text", [DOUBLED, "{{ 'a'.ljust(10**10) }}", "{{ '%9999999999d' % 1 }}", "{{ 'a'|center(10**10) }}"]
 )
 def test_memory_is_bounded_in_a_single_threaded_process(text: str) -> None:
-    """As in a host's runner; here in a process of its own, whose peak is measured."""
+    """The limit applies in a host's runner; here in a child process with a measured peak."""
     program = (
         "import resource, sys\nfrom sparkwright.protocol import expressions\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"  # its parent's counts too
