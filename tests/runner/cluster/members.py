@@ -1,4 +1,4 @@
-"""Real runs of a cluster's members: each a detached runner in a home of its own, as on a host, over sockets of this machine."""
+"""Real runs of a cluster's members: detached runners, each with its own HOME, over sockets of this machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,22 @@ from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
 SECRET = "5e" * 32
-#: nobody waits for so long unless something is wrong
+#: longer than any step takes
 TIMEOUT_S = 60
 
 
 def shell_task(name: str, script: str, **fields: Any) -> Task:
     return Task(name, name, "command", {"argv": ["sh", "-c", script]}, **fields)
+
+
+def prepare_task() -> Task:
+    """Return a task that runs until `Member.let_prepare`."""
+    return shell_task("Prepare", "touch preparing; until [ -e ready ]; do sleep 0.05; done")
+
+
+def write_task(word: str) -> Task:
+    """Return a task that writes a word, which `Member.written` returns."""
+    return shell_task(f"Write {word}", f"echo {word} >> written")
 
 
 def barrier_task(name: str, **args: Any) -> Task:
@@ -71,6 +81,18 @@ class Member:
         process.stdin.close()
         return process
 
+    def wait_for_note(self, text: str) -> str:
+        """Wait for a note with a text, and return the note."""
+        return str(
+            wait_until(lambda: next((note for note in self.notes() if text in note), ""), f"{self.name}: {text}")
+        )
+
+    def wait_until_preparing(self) -> None:
+        wait_until((self.home / "preparing").exists, f"{self.name} is preparing")
+
+    def let_prepare(self) -> None:
+        (self.home / "ready").touch()
+
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
         self.events.extend(decode(line) for line in self.process.stdout)
@@ -99,9 +121,8 @@ class Member:
         return lock.inspect(self.state)[1]
 
     def recap(self) -> Event:
-        """Return the recap, from its journal: also if the laptop is gone."""
-        wait_until(lambda: any(self.state.runs()), f"{self.name} has begun")
-        (folder,) = list(self.state.runs())[:1]
+        """Wait for the end and return the recap, from the journal if the laptop is gone."""
+        folder = wait_until(lambda: next(iter(self.state.runs()), None), f"{self.name} has started")
         wait_until(lambda: not journal.is_running(folder), f"{self.name} has ended")
         recap = journal.read_recap(folder)
         if recap is None:
@@ -110,31 +131,31 @@ class Member:
             recap = self.events[-1]
         return recap
 
-    def story(self) -> list[Event]:
+    def journal_events(self) -> list[Event]:
         """Return its events so far."""
         return [decode(line) for folder in self.state.runs() for line in _lines(folder / "events.jsonl")]
 
     def notes(self) -> list[str]:
-        return [item["text"] for item in self.story() if item["event"] == "note"]
+        return [item["text"] for item in self.journal_events() if item["event"] == "note"]
+
+    def finished(self, task: str) -> Event | None:
+        """Return the end of a task, if it has ended."""
+        events = (item for item in self.journal_events() if item["event"] == "task_finished")
+        return next((item for item in events if item["name"] == task), None)
 
     def outcome(self, task: str) -> tuple[str, str]:
-        """Return status and message of a task; ("", "") if it has none yet."""
-        events = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
-        return next(((item["status"], item["msg"]) for item in events), ("", ""))
+        """Return status and message of a task; ("", "") before its end."""
+        event = self.finished(task) or {"status": "", "msg": ""}
+        return event["status"], event["msg"]
 
-    def registered(self, task: str) -> dict[str, Any]:
-        events = (item for item in self.story() if item["event"] == "task_finished" and item["name"] == task)
-        return next(item["data"] for item in events)
-
-    def said(self) -> str:
-        """Return the output of its tasks."""
-        path = self.home / "said"
+    def written(self) -> str:
+        path = self.home / "written"
         return path.read_text() if path.exists() else ""
 
 
 @dataclass
 class Group:
-    """Hosts, and plans for them. beat_s: so short that nobody waits long for a loss; the limits of waiting are long."""
+    """Hosts, and plans for them."""
 
     folder: Path
     world: int = 2
@@ -159,6 +180,10 @@ class Group:
     def start(self, *steps: Step, **fields: Any) -> list[Member]:
         """Start the same steps on every member."""
         return [self.begin(rank, *steps, **fields) for rank in range(self.world)]
+
+    def exit_codes(self) -> list[int]:
+        """Wait for the end of all members and return their exit codes."""
+        return [member.recap()["exit"] for member in self.members]
 
     def begin(self, rank: int, *steps: Step, **fields: Any) -> Member:
         return self.members[rank].start(self.plan(rank, *steps, **fields))

@@ -1,4 +1,4 @@
-"""The cable between two hosts: forwards bytes until it is cut; then neither side gets a signal."""
+"""A simulated cable between two hosts: it forwards bytes until it is cut, which closes no connection."""
 
 import contextlib
 import socket
@@ -7,21 +7,20 @@ from collections.abc import Iterator
 
 
 class Cable:
-    """Listens on `port` of 127.0.0.1 and forwards to another port there. recorded: what went to the head, by connection."""
+    """Listens on `port` of 127.0.0.1 and forwards to another port. recorded: the bytes to the head, by connection."""
 
     def __init__(self, to: int) -> None:
         self._to = to
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.recorded: list[bytearray] = []
-        self._whole = threading.Event()
-        self._whole.set()
+        self._cut = threading.Event()
         self._open: list[socket.socket] = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         """Stop forwarding: from now on nothing arrives on the other side."""
-        self._whole.clear()
+        self._cut.set()
 
     def close(self) -> None:
         for item in self._open:
@@ -46,10 +45,10 @@ class Cable:
     def _forward(self, source: socket.socket, target: socket.socket, recorded: bytearray) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if self._whole.is_set():
+                if not self._cut.is_set():
                     recorded += data
                     target.sendall(data)
-            if self._whole.is_set():
+            if not self._cut.is_set():
                 target.shutdown(socket.SHUT_WR)
 
 

@@ -1,4 +1,4 @@
-"""A member whose clock differs from the head's reports it, with the difference and its accuracy."""
+"""A member with another time than the head reports the difference and its accuracy."""
 
 import socket
 import time
@@ -11,13 +11,12 @@ from sparkwright.host.cluster.wire import read_line
 from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group
-from tests.waiting import wait_until
 
 FAR_S = 10**9
 
 
 class SkewedHead:
-    """A head whose clock is ahead, seconds; it lets both members join."""
+    """A head with a clock that is some seconds ahead. It lets both members join."""
 
     def __init__(self, group: Group, ahead_s: float) -> None:
         self.group, self.ahead_s = group, ahead_s
@@ -45,15 +44,14 @@ def test_clock_that_differs_from_the_head_is_reported(tmp_path: Path, ahead_s: f
         head = SkewedHead(pair, ahead_s)
         member = pair.begin(1, barrier_task("prepared"))
         with head.accept_members():
-            wait_until(lambda: any(text.startswith("the clock is ") for text in member.notes()), "it tells")
-        note = next(text for text in member.notes() if text.startswith("the clock is "))
+            note = member.wait_for_note("the clock is ")
         assert f" s {how} that of spark1 (rank 0) (to within " in note
 
 
 def test_equal_clocks_are_not_reported(tmp_path: Path) -> None:
     with running_group(tmp_path) as pair:
         members = pair.start(barrier_task("prepared"))
-        assert [member.recap()["exit"] for member in members] == [0, 0]
+        assert pair.exit_codes() == [0, 0]
         assert not any("clock" in text for member in members for text in member.notes())
 
 
@@ -62,7 +60,7 @@ def test_equal_clocks_are_not_reported(tmp_path: Path) -> None:
     [
         ((12.4, 12.6), "12.5 s ahead of that of spark1 (to within 0.1 s)"),
         ((-15.0, -9.0), "12.0 s behind that of spark1 (to within 3.0 s)"),
-        ((-0.2, 4.0), ""),  # an answer that took long proves nothing
+        ((-0.2, 4.0), ""),  # a slow answer is too inaccurate
         ((0.6, 0.8), ""),
     ],
 )

@@ -1,7 +1,6 @@
-"""A member that has the token and violates the protocol is lost; the others learn that, and nothing more of it is kept."""
+"""A member with the token that violates the protocol is lost for the others, and its messages are limited."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from sparkwright.host.cluster.rendezvous import MAX_BARRIERS
 from sparkwright.host.cluster.wire import CLOSED, ConnectionLost, Session, read_line
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group
-from tests.waiting import wait_until
 
 FAR_S = 10**9
 
@@ -26,7 +24,7 @@ class HostileMember:
         self.sock.sendall(line)
         self.session: Session = wire.verify_proof(self._line(wire.MAX_HELLO_BYTES), handshake, Secret(SECRET))
 
-    def say(self, *messages: dict[str, Any]) -> None:
+    def send(self, *messages: dict[str, Any]) -> None:
         self.sock.sendall(b"".join(map(self.session.seal, messages)))
 
     def read_event(self, kind: str) -> dict[str, Any]:
@@ -39,19 +37,13 @@ class HostileMember:
         return read_line(self.sock, most_bytes, FAR_S)
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Group]:
-    with running_group(tmp_path) as value:
-        yield value
-
-
 def test_member_with_endless_barriers_is_lost(pair: Group) -> None:
     head = pair.begin(0, barrier_task("prepared"))
-    wait_until(lambda: any("waiting for spark2" in text for text in head.notes()), "it waits")
+    head.wait_for_note("waiting for spark2")
     hostile = HostileMember(pair, 1)
-    hostile.say({"kind": "join"})
+    hostile.send({"kind": "join"})
     arrival = {"kind": "arrive", "phase": "forward", "data": {}}
-    hostile.say(*({**arrival, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
+    hostile.send(*({**arrival, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
     assert hostile.read_event("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
     with pytest.raises(ConnectionLost, match=CLOSED):
         hostile.read_event("never")
@@ -60,11 +52,10 @@ def test_member_with_endless_barriers_is_lost(pair: Group) -> None:
 
 def test_repeated_overdue_message_is_answered_once(tmp_path: Path) -> None:
     with running_group(tmp_path, world=3) as three:
-        three.begin(0, barrier_task("prepared"))
-        wait_until(lambda: any("waiting for" in text for text in three.members[0].notes()), "it waits")
+        three.begin(0, barrier_task("prepared")).wait_for_note("waiting for")
         hostile = HostileMember(three, 1)
         overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
-        hostile.say({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
+        hostile.send({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
         kinds = []
         with pytest.raises(ConnectionLost, match=CLOSED):
             while True:
