@@ -1,7 +1,7 @@
-"""Cells of the fault matrix of a cluster (tests/faults/pair) where nothing is pretended but the GPU: a real sshd, two real Docker
-Engines, a real network, hosts that lose their power. One member's run stands at a gate while something happens to its host.
+"""Cells of the fault matrix of a cluster (tests/faults/pair) in which only the GPU is simulated: a real sshd, two real Docker
+Engines, a real network, power cuts. The run of a member waits at a gate while its host has a fault.
 
-Afterwards the new ranks serve, or the old ones, or none, and the next deploy has both serve; never do two servers run on one host.
+Afterwards the new ranks serve, or the old ones, or none, and both serve after the next deploy. Two servers never run on one host.
 """
 
 import os
@@ -13,7 +13,7 @@ from tests.bed.cluster import HOSTS, ClusterProject
 pytestmark = pytest.mark.bed
 
 STOP, START, PROVE = "Check free memory", "Wait until the rank has joined", "Wait until the cluster is verified"
-#: step before which it happens, what happens, to whom, who serves when the runs have ended
+#: step before the fault, fault, host, and what serves when the runs have ended
 QUICK = [
     (START, "cut", "spark2", "new"),
     (START, "docker", "spark2", "old"),
@@ -43,13 +43,13 @@ def test_cluster_after_a_fault_of_a_member(
     pair.deployed()
     old_server = pair.running()
     pair.change()
-    books = pair.gate(step, host)
+    playbooks = pair.gate(step, host)
     laptop = pair.start("deploy", "--host", "pair", "--json")
     try:
         pair.reached(host, laptop)
         getattr(pair, fault)(host)
     finally:
-        for path, text in books.items():
+        for path, text in playbooks.items():
             path.write_text(text)
         pair.on(host, "touch /tmp/open; rm -f /tmp/hold")
     out, _ = laptop.communicate(timeout=200)
@@ -57,7 +57,5 @@ def test_cluster_after_a_fault_of_a_member(
     assert pair.outcome(old_server) == expected, out[-3000:]
     pair.deployed()
     assert pair.outcome(old_server) in ("old", "new")
-    for item in HOSTS:
-        assert pair.on(item, "docker ps -a --format '{{.Names}}'") == "qwen35", (
-            "the failed and the older ones are removed"
-        )
+    for name in HOSTS:
+        assert pair.on(name, "docker ps -a --format '{{.Names}}'") == "qwen35", "failed and previous ranks are removed"

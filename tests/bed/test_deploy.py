@@ -1,6 +1,7 @@
-"""Deploys over a real sshd onto a real Docker Engine with a real registry."""
+"""Deploys over a real sshd to a real Docker Engine with a real registry."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -14,62 +15,56 @@ pytestmark = pytest.mark.bed
 IDENTITY = (OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL)
 
 
-def container_id(lab: BedProject) -> str:
-    return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
-
-
 def test_deploy_on_a_bare_host_is_verified_and_idempotent(bare: BedProject) -> None:
-    first = bare.run("deploy", "--host", "spark1", "--json")
-    assert first.code == 0, first.out + first.err
+    first = bare.deployed()
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
     assert first.task("Check the engine log")["data"]["state"]["chunked_prefill"] is True
     assert first.task("Check that it uses the GPU")["data"]["processes"]
-    before = container_id(bare)
+    before = bare.server()
     assert before.endswith("true unless-stopped")
-    second = bare.run("deploy", "--host", "spark1", "--json")
+    second = bare.deploy()
     assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0)
-    assert container_id(bare) == before
+    assert bare.server() == before
 
 
 def test_script_on_the_host_creates_the_same_container(bare: BedProject) -> None:
-    """`docker inspect` of both, side by side: nothing but names, times and the unearned policy may differ."""
+    """`docker inspect` of both may differ only in names, times and sparkwright's labels."""
+
+    def take_container() -> dict[str, Any]:
+        """Inspect the container and remove it."""
+        container: dict[str, Any] = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
+        bare.on("spark1", "docker rm -f qwen35")
+        return container
+
     bare.run("deploy", "--host", "spark1", "--tags", "image,model,script,server")
-    ours = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
-    bare.on("spark1", "docker rm -f qwen35")
+    deployed = take_container()
     assert bare.on("spark1", "sh .local/share/sparkwright/run/qwen35.sh")
-    theirs = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
-    bare.on("spark1", "docker rm -f qwen35")
-    mounts = [
-        [(mount["Source"], mount["Target"]) for mount in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)
-    ]
-    assert mounts[0] == mounts[1]
-    assert [target for _, target in mounts[0]] == [CACHE_MOUNT, *CACHES.fixed_folders]
-    for made in (ours, theirs):
-        made["Config"]["Env"].sort()
+    started = take_container()
+    for container in (deployed, started):
+        container["Config"]["Env"].sort()
+        mounts = container["HostConfig"]["Mounts"]
+        container["HostConfig"]["Mounts"] = [(mount["Source"], mount["Target"]) for mount in mounts]
+        for part, key in (("Config", "Hostname"), ("HostConfig", "ContainerIDFile")):
+            container[part].pop(key, None)
+    assert [target for _, target in deployed["HostConfig"]["Mounts"]] == [CACHE_MOUNT, *CACHES.fixed_folders]
+    labels = deployed["Config"]["Labels"]
+    assert labels.keys() - started["Config"]["Labels"].keys() <= set(IDENTITY)  # it is not adopted yet
+    deployed["Config"]["Labels"] = {name: value for name, value in labels.items() if name not in IDENTITY}
     for part in ("Config", "HostConfig"):
-        mine, hand = ours[part], theirs[part]
-        for key in ("Hostname", "ContainerIDFile"):
-            mine.pop(key, None), hand.pop(key, None)
-        if part == "Config":  # a container that a person started is not sparkwright's until it is adopted
-            assert {name for name in mine["Labels"] if name not in hand["Labels"]} <= set(IDENTITY)
-            mine["Labels"] = {name: value for name, value in mine["Labels"].items() if name not in IDENTITY}
-        assert {k: v for k, v in mine.items() if v} == {k: v for k, v in hand.items() if v}
-    assert ours["Image"] == theirs["Image"]
+        expected = {key: value for key, value in deployed[part].items() if value}
+        assert {key: value for key, value in started[part].items() if value} == expected
+    assert deployed["Image"] == started["Image"]
 
 
 def test_dropped_connection_does_not_stop_a_deploy(bare: BedProject) -> None:
-    laptop = bare.start("deploy", "--host", "spark1", "--json")
-    assert laptop.stdout is not None
-    for line in laptop.stdout:
-        if '"name": "Start the server"' in line:
-            bare.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
-            break
+    laptop = bare.start_until('"name": "Start the server"', "deploy", "--host", "spark1", "--json")
+    bare.cut("spark1")
     out, err = laptop.communicate(timeout=60)
     assert laptop.returncode == 3
     assert "sparkwright attach --host spark1" in out + err
     result = bare.run("attach", "--host", "spark1", "--json")
     assert (result.code, result.recap["failed"]) == (0, 0), result.out
-    assert container_id(bare).endswith("true unless-stopped")
+    assert bare.server().endswith("true unless-stopped")
 
 
 def test_missing_tag_is_refused_by_name(lab: BedProject) -> None:
@@ -99,12 +94,12 @@ def test_user_group_adds_the_user_as_root(lab: BedProject) -> None:
 
 def test_failed_change_restores_the_previous_server(lab: BedProject) -> None:
     assert lab.run("deploy", "--host", "spark1").code == 0
-    before = container_id(lab)
+    before = lab.server()
     lab.recipe("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}")
     result = lab.run("deploy", "--host", "spark1")
     assert result.code == 1, result.out
     assert "The previous server is restored" in result.out
-    assert container_id(lab) == before
+    assert lab.server() == before
 
 
 def test_pulled_image_needs_no_registry(lab: BedProject) -> None:
@@ -117,31 +112,25 @@ def test_pulled_image_needs_no_registry(lab: BedProject) -> None:
 
 
 def test_version_and_options_are_read_from_the_image(bare: BedProject) -> None:
-    """No label and no variable names it: `vllm --version` and `vllm serve --help=all` run in throw-away containers."""
+    """Without labels and variables, `vllm --version` and `vllm serve --help=all` run in temporary containers."""
     bare.on("spark1", "rm -rf .local/state/sparkwright/engines")
-    first = bare.run("deploy", "--host", "spark1", "--json")
-    assert first.code == 0, first.out + first.err
-    linted = first.task("Check flags against engine and model")
+    linted = bare.deployed().task("Check flags against engine and model")
     assert linted["data"]["engine_version"] == "0.32.0"
     assert linted["data"]["listed"] > 300
     assert "engine_version: 0.32.0" in (bare.root / "spark.lock").read_text()
     assert bare.on("spark1", "docker ps -aq | wc -l") == "1"
-    before = container_id(bare)
+    before = bare.server()
     bare.recipe("  max-num-seqs: 8", "  max-num-sequences: 8")
     refused = bare.run("deploy", "--host", "spark1")
     assert refused.code == 5, refused.out
     assert "max-num-sequences" in refused.out
-    assert container_id(bare) == before
+    assert bare.server() == before
 
 
 def test_deploy_stops_at_a_safe_point_on_request(bare: BedProject) -> None:
-    laptop = bare.start("deploy", "--host", "spark1", "--json")
-    assert laptop.stdout is not None
-    for line in laptop.stdout:
-        if '"name": "Gather facts"' in line:
-            break
-    options = bare.run("stop", "--host", "spark1")
-    assert options.code == 0 and "will stop at the next safe point" in options.out
+    laptop = bare.start_until('"name": "Gather facts"', "deploy", "--host", "spark1", "--json")
+    stop = bare.run("stop", "--host", "spark1")
+    assert stop.code == 0 and "will stop at the next safe point" in stop.out
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 1
     assert "stopped" in json.loads(out.splitlines()[-1])["msg"]

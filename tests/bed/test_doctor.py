@@ -1,6 +1,5 @@
-"""`doctor` on a real Debian over ssh: groups of a login, logind, locales; and one thing that it mends."""
+"""`doctor` on a real Debian over ssh: groups of a login, logind, locales; and a fix."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,17 +24,17 @@ def spark(lab: BedProject) -> Iterator[BedProject]:
 
 def run_doctor(lab: BedProject, *words: str) -> dict[str, Any]:
     result = lab.run("doctor", "--host", "spark1", "--json", *words)
-    answer = json.loads(result.out.splitlines()[-1])
+    answer = result.recap
     assert answer["exit"] == result.code
-    return {**answer, "by": {finding["check"]: finding for finding in answer["findings"]}}
+    return {**answer, "by_check": {finding["check"]: finding for finding in answer["findings"]}}
 
 
 def test_fix_adds_the_user_to_the_docker_group_if_confirmed(spark: BedProject) -> None:
     spark.on("spark1", "sudo gpasswd -d ops docker")
     before = run_doctor(spark)
     assert before["exit"] == 1
-    assert before["by"]["docker"]["verdict"] == "bad"
-    assert before["by"]["docker"]["fix"] == "sudo usermod -aG docker ops"
+    assert before["by_check"]["docker"]["verdict"] == "bad"
+    assert before["by_check"]["docker"]["fix"] == "sudo usermod -aG docker ops"
 
     refused = spark.run("doctor", "--host", "spark1", "--fix")
     assert "spark1: sudo usermod -aG docker ops" in refused.out
@@ -44,38 +43,38 @@ def test_fix_adds_the_user_to_the_docker_group_if_confirmed(spark: BedProject) -
 
     fixed = run_doctor(spark, "--fix", "--yes")
     assert "docker group" in fixed["fixed"]
-    assert fixed["by"]["docker"]["verdict"] == "ok", fixed["by"]["docker"]
+    assert fixed["by_check"]["docker"]["verdict"] == "ok", fixed["by_check"]["docker"]
     assert "ops" in spark.on("spark1", "getent group docker").rpartition(":")[2]
 
 
 def test_warning_about_logout_until_lingering_is_enabled(spark: BedProject) -> None:
-    finding = run_doctor(spark)["by"]["logout"]
+    finding = run_doctor(spark)["by_check"]["logout"]
     assert finding["verdict"] == "warning"
     assert "RemoveIPC=yes by default" in finding["evidence"]
     drop_in = "/etc/systemd/logind.conf.d/99-test.conf"
     spark.on(
         "spark1", f"sudo mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\\nRemoveIPC=no\\n' | sudo tee {drop_in}"
     )
-    assert f"RemoveIPC=no in {drop_in}" in run_doctor(spark)["by"]["logout"]["evidence"]
+    assert f"RemoveIPC=no in {drop_in}" in run_doctor(spark)["by_check"]["logout"]["evidence"]
     fixed = run_doctor(spark, "--fix", "--yes")
     assert "linger" in fixed["fixed"], fixed["not_fixed"]
-    assert fixed["by"]["logout"]["verdict"] == "ok"
+    assert fixed["by_check"]["logout"]["verdict"] == "ok"
     assert spark.on("spark1", "loginctl show-user ops -p Linger --value") == "yes"
 
 
 def test_missing_locale_is_a_warning(spark: BedProject) -> None:
     spark.on("spark1", "echo LANG=de_DE.UTF-8 | sudo tee /etc/default/locale")
-    finding = run_doctor(spark)["by"]["locale"]
+    finding = run_doctor(spark)["by_check"]["locale"]
     assert finding["verdict"] == "warning"
     assert "de_DE.UTF-8" in finding["evidence"]
     spark.on("spark1", "echo LANG=C.UTF-8 | sudo tee /etc/default/locale")
-    assert run_doctor(spark)["by"]["locale"]["verdict"] == "ok"
+    assert run_doctor(spark)["by_check"]["locale"]["verdict"] == "ok"
 
 
 def test_unreachable_host_is_reported_with_the_others(spark: BedProject) -> None:
     (spark.root / "hosts/gone.yml").write_text("address: 127.0.0.1\nport: 1\n")
     result = spark.run("doctor", "--host", "spark1,gone", "--json")
-    rows = {item["host"]: item for item in map(json.loads, result.out.splitlines())}
+    rows = {row["host"]: row for row in result.events}
     assert "unreachable" in rows["gone"]["error"]
     assert rows["spark1"]["findings"]
     assert result.code in (1, 3)

@@ -1,29 +1,23 @@
-"""The fault matrix's hardest cells where nothing is pretended but the GPU: a real Docker Engine, systemd, sshd, a power cut.
+"""Cells of the fault matrix in which only the GPU is simulated: a real Docker Engine, systemd, sshd, power cuts.
 
-A gate stands before one task of a swap; while the run waits there something is broken on the host, and the gate opens.
-Afterwards, or after the next deploy when the run itself was killed, one server serves: the old or the new one.
+A run waits at a gate before a task of a swap, the host has a fault, and the gate opens. Afterwards a server serves, the previous
+or the new one; if the run was killed, after the next deploy.
 """
 
 import json
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.bed.conftest import TOP, BedProject
+from tests.bed.conftest import PROBE_DOCKER, BedProject
 
 pytestmark = pytest.mark.bed
 
 GATE = "touch /tmp/gate-reached; until [ -e /tmp/gate-open ]; do sleep 0.1; done"
 QUERY_COMMAND = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/chat/completions \
   -d '{"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}'"""
-LOCK = ".local/state/sparkwright/lock"
-LOCK_PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
 
-#: step before which it happens, what happens, who serves afterwards
+#: step before the fault, fault, and the server that serves afterwards
 CELLS = [
     ("Wait for its processes to exit", "killed", "new"),
     ("Check that it generates", "killed", "new"),
@@ -36,71 +30,62 @@ CELLS = [
 
 
 class FaultyHost:
-    """spark1, and what can be done to it."""
+    """spark1, its faults and its containers."""
 
     def __init__(self, lab: BedProject) -> None:
         self.lab = lab
-        self.books = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
+        self.playbooks = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
 
-    def gate(self, before: str) -> None:
-        gate = f"- name: Gate\n\\1  command: {{argv: [sh, -c, '{GATE}']}}\n\n\\1"
-        for path, text in self.books.items():
-            path.write_text(re.sub(rf"(?m)^( *)(?=- name: {before}\n)", rf"\1{gate}", text))
+    def gate(self, task: str) -> None:
+        self.lab.insert_gate(task, GATE)
         self.lab.on("spark1", "rm -f /tmp/gate-*")
 
     def ungate(self) -> None:
-        for path, text in self.books.items():
+        for path, text in self.playbooks.items():
             path.write_text(text)
         self.lab.on("spark1", "touch /tmp/gate-open")
 
     def reached(self) -> None:
-        self.until("test -e /tmp/gate-reached && echo yes", "yes")
+        self.wait_for("test -e /tmp/gate-reached && echo yes", "yes")
 
-    def until(self, command: str, expected: str, timeout_s: float = 90) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while self.lab.on("spark1", command) != expected:
-            assert time.monotonic() < deadline_s, f"{command} did not say {expected}"
-            time.sleep(0.2)
+    def wait_for(self, command: str, expected: str) -> None:
+        self.lab.wait_for("spark1", command, expected, timeout_s=90)
 
     # -- faults --------------------------------------------------------------------------------------------------
 
     def killed(self) -> None:
-        self.lab.on("spark1", f"kill -9 $({LOCK_PID})")
+        self.lab.killed("spark1")
 
     def cut(self) -> None:
-        self.lab.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
+        self.lab.cut("spark1")
 
     def docker(self) -> None:
         self.lab.on("spark1", "sudo systemctl restart docker")
-        self.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+        self.wait_for(PROBE_DOCKER, "yes")
 
     def power(self) -> None:
-        """The whole host dies at once, and boots."""
-        name = "sparkwright-bed-spark1"
-        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
-        subprocess.run(["docker", "start", name], check=True, capture_output=True)
-        subprocess.run([sys.executable, str(TOP / "molecule/bed/bed.py"), "up", "--hosts", "2"], check=True)
-        self.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+        self.lab.power("spark1")
+        self.wait_for(PROBE_DOCKER, "yes")
 
-    # -- what came of it -----------------------------------------------------------------------------------------
+    # -- the containers afterwards -------------------------------------------------------------------------------
 
-    def rows(self) -> list[dict[str, str]]:
-        """name, state, policy and id of every container."""
+    def containers(self) -> list[dict[str, str]]:
+        """Return name, state, policy and id of every container."""
         template = '{"name": "{{.Name}}", "state": "{{.State.Status}}", "policy": "{{.HostConfig.RestartPolicy.Name}}", "id": "{{.Id}}"}'
         result = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{template}'")
         return [json.loads(line) for line in result.splitlines()]
 
     def serves(self) -> str:
-        """The Id of the one container there is, which runs with its earned policy and gives a token."""
-        self.until(f"{QUERY_COMMAND} | grep -c choices", "1")
-        (value,) = self.rows()
-        assert (value["name"], value["state"], value["policy"]) == ("/qwen35", "running", "unless-stopped")
-        return value["id"]
+        """Wait until the only container generates, check its restart policy, and return its Id."""
+        self.wait_for(f"{QUERY_COMMAND} | grep -c choices", "1")
+        (container,) = self.containers()
+        assert (container["name"], container["state"], container["policy"]) == ("/qwen35", "running", "unless-stopped")
+        return container["id"]
 
 
 @pytest.fixture
 def host(lab: BedProject) -> Iterator[FaultyHost]:
-    """spark1 with a verified server, and a recipe that asks for another one."""
+    """spark1 with a verified server and a changed recipe."""
     value = FaultyHost(lab)
     assert lab.run("deploy", "--host", "spark1").code == 0
     lab.recipe("max-num-seqs: 8", "max-num-seqs: 5")
@@ -121,17 +106,16 @@ def test_one_verified_server_serves_after_a_fault(host: FaultyHost, step: str, f
     host.reached()
     getattr(host, fault)()
     if fault == "power":
-        starting = [row for row in host.rows() if row["policy"] != "no"]
-        assert starting == [], "what was not proved does not start by itself after a power cut"
+        starting = [container for container in host.containers() if container["policy"] != "no"]
+        assert starting == [], "no unverified server is started after a power cut"
     host.ungate()
     laptop.communicate(timeout=120)
     if fault == "cut":
         assert host.lab.run("attach", "--host", "spark1", "--json").recap["failed"] == 0
     elif fault in ("killed", "power"):
         assert laptop.returncode in (1, 3)
-        second_run = host.lab.run("deploy", "--host", "spark1", "--json")
-        assert second_run.code == 0, second_run.out[-3000:]
-        notes = [item["text"] for item in map(json.loads, second_run.out.splitlines()) if item["event"] == "note"]
+        second_run = host.lab.deployed()
+        notes = [event["text"] for event in second_run.events if event["event"] == "note"]
         assert any("an earlier run was interrupted" in note and "in: Gate" in note for note in notes), notes
         guarded = step == "Check that it generates" and fault == "power"
         assert ("the host went down at" in second_run.out) == guarded
@@ -145,15 +129,11 @@ def test_one_verified_server_serves_after_a_fault(host: FaultyHost, step: str, f
 
 
 def test_ollama_stays_stopped_during_the_swap_and_is_started_again(host: FaultyHost) -> None:
-    groups = host.lab.root / "hosts/groups.yml"
-    groups.write_text(
-        groups.read_text().replace(
-            "vars: {reserve_gib: 0.5}", "vars: {ollama: stop, reload_after: true, reserve_gib: 0}"
-        )
-    )
+    settings = "vars: {ollama: stop, reload_after: true, reserve_gib: 0}"
+    host.lab.edit("hosts/groups.yml", "vars: {reserve_gib: 0.5}", settings)
     host.lab.on("spark1", "sudo systemctl restart ollama")
-    host.until("systemctl is-active ollama", "active")
-    host.until("curl -s 127.0.0.1:11434/api/ps | grep -c qwen3:32b", "1")
+    host.wait_for("systemctl is-active ollama", "active")
+    host.wait_for("curl -s 127.0.0.1:11434/api/ps | grep -c qwen3:32b", "1")
     host.gate("Start the server")
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
     host.reached()
@@ -161,6 +141,6 @@ def test_ollama_stays_stopped_during_the_swap_and_is_started_again(host: FaultyH
     host.ungate()
     out, _ = laptop.communicate(timeout=120)
     assert laptop.returncode == 0, out[-2000:]
-    host.until("systemctl is-active ollama", "active")
+    host.wait_for("systemctl is-active ollama", "active")
     assert host.lab.on("spark1", "curl -s 127.0.0.1:11434/api/ps | grep -c qwen3:32b") == "1"
     assert host.serves()

@@ -1,7 +1,4 @@
-"""`provision` and `--undo` over real ssh, sudo and systemd: shown first, made, and undone.
-
-vm.swappiness is left out: the kernel is the machine's own.
-"""
+"""`provision` and `--undo` over real ssh, sudo and systemd. vm.swappiness is left out, because the kernel is this machine's."""
 
 from collections.abc import Iterator
 
@@ -11,7 +8,7 @@ from tests.bed.conftest import BedProject
 
 STATE = "/var/lib/sparkwright"
 TASK = "Set clock cap, swap, earlyoom and Ollama's limits"
-#: a driver that keeps its cap in a file, and an earlyoom that says how it was started
+#: an nvidia-smi that keeps the clock cap in a file, and an earlyoom that writes its arguments to a file
 SETUP_COMMAND = r"""
 sudo tee /usr/bin/nvidia-smi >/dev/null <<'X'
 #!/bin/sh
@@ -35,10 +32,9 @@ OLLAMA_ENVIRONMENT = "systemctl show ollama -p Environment --value"
 
 @pytest.fixture
 def capped(lab: BedProject) -> Iterator[BedProject]:
-    (lab.root / "hosts/spark1.yml").write_text(
-        (lab.root / "hosts/spark1.yml").read_text()
-        + "\nvars: {clock_cap_mhz: 2000, earlyoom_percent: 3, ollama_limits: {max_loaded_models: 1, keep_alive: 5m}}\n"
-    )
+    limits = "ollama_limits: {max_loaded_models: 1, keep_alive: 5m}"
+    with (lab.root / "hosts/spark1.yml").open("a") as host:
+        host.write(f"\nvars: {{clock_cap_mhz: 2000, earlyoom_percent: 3, {limits}}}\n")
     lab.on("spark1", CLEAR_COMMAND)
     lab.on("spark1", SETUP_COMMAND)
     yield lab
@@ -54,7 +50,7 @@ def test_host_settings_are_previewed_made_and_undone(capped: BedProject) -> None
     assert preview.code == 2 and capped.on("spark1", ETC_DIGESTS) == before
 
     provisioned = capped.run("provision", "--host", "spark1", "--json")
-    assert provisioned.code == 0 and provisioned.task(TASK)["status"] == "changed", provisioned.out + provisioned.err
+    assert provisioned.code == 0 and provisioned.task(TASK)["status"] == "changed", provisioned.output
     assert capped.on("spark1", "cat /run/cap /run/earlyoom") == "0,2000\n-m 3"
     assert capped.on("spark1", "systemctl is-enabled sparkwright-clock-cap") == "enabled"
     assert "OLLAMA_MAX_LOADED_MODELS=1" in capped.on("spark1", OLLAMA_ENVIRONMENT)
@@ -63,7 +59,7 @@ def test_host_settings_are_previewed_made_and_undone(capped: BedProject) -> None
     assert capped.on("spark1", "cat /run/cap") == "0,2000"
 
     undone = capped.run("provision", "--host", "spark1", "--undo", "--json")
-    assert undone.code == 0 and undone.task(TASK)["status"] == "changed", undone.out + undone.err
+    assert undone.code == 0 and undone.task(TASK)["status"] == "changed", undone.output
     assert capped.on("spark1", ETC_DIGESTS) == before and capped.on("spark1", OLLAMA_ENVIRONMENT) == ollama
     assert capped.on("spark1", "cat /run/cap; cat /run/earlyoom") == "-r 3600"
     assert capped.on("spark1", f"sudo ls {STATE}") == ""

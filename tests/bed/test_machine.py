@@ -1,4 +1,4 @@
-"""systemd units and Debian packages, on a host that boots systemd and has its own apt."""
+"""The modules systemd_unit and package on a host with systemd and apt."""
 
 import pytest
 import yaml
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.bed
 
 UNIT = "[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n"
 
-#: a repository of one package, so that nothing outside is asked
+#: makes a repository with a package the only source of apt
 REPOSITORY = r"""
 set -e
 sudo mkdir -p /srv/apt/probe/DEBIAN && cd /srv/apt
@@ -28,41 +28,40 @@ echo laid
 
 
 def run_tasks(lab: BedProject, *tasks: dict[str, object]) -> CommandResult:
-    path = lab.root / "playbooks/one.yml"
-    path.write_text(yaml.safe_dump([{"name": "One", "hosts": "all", "tasks": list(tasks)}]))
-    return lab.run("play", "one", "--host", "spark1", "--json")
+    path = lab.root / "playbooks/tasks.yml"
+    path.write_text(yaml.safe_dump([{"name": "Tasks", "hosts": "all", "tasks": list(tasks)}]))
+    return lab.run("play", "tasks", "--host", "spark1", "--json")
 
 
 def unit_task(**args: object) -> dict[str, object]:
     return {"name": "Unit", "systemd_unit": {"name": "probe.service", **args}, "become": True}
 
 
+def package_task(name: str, **args: object) -> dict[str, object]:
+    return {"name": "Package", "package": {"name": name, **args}, "become": True}
+
+
 @pytest.fixture
 def no_unit(lab: BedProject) -> BedProject:
-    lab.on(
-        "spark1",
-        "sudo systemctl disable --now probe; sudo rm -f /etc/systemd/system/probe.service; sudo systemctl daemon-reload",
-    )
+    lab.on("spark1", "sudo systemctl disable --now probe; sudo rm -f /etc/systemd/system/probe.service")
+    lab.on("spark1", "sudo systemctl daemon-reload")
     return lab
 
 
 def test_unit_is_written_enabled_and_started_once(no_unit: BedProject) -> None:
+    def query_unit() -> list[str]:
+        command = "systemctl is-active probe; systemctl is-enabled probe; systemctl show -p ExecMainPID --value probe"
+        return no_unit.on("spark1", command).split()
+
     task = unit_task(content=UNIT, state="started", enabled=True)
     first = run_tasks(no_unit, task)
     assert (first.code, first.recap["changed"]) == (0, 1), first.out
-    assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
-        "active",
-        "enabled",
-    ]
-    started = no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe")
+    started = query_unit()
+    assert started[:2] == ["active", "enabled"]
     assert run_tasks(no_unit, task).recap["changed"] == 0
-    assert no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe") == started
-    stopped = run_tasks(no_unit, unit_task(state="stopped", enabled=False))
-    assert stopped.recap["changed"] == 1
-    assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
-        "inactive",
-        "disabled",
-    ]
+    assert query_unit() == started
+    assert run_tasks(no_unit, unit_task(state="stopped", enabled=False)).recap["changed"] == 1
+    assert query_unit()[:2] == ["inactive", "disabled"]
 
 
 def test_unit_that_fails_to_start_names_the_journal(no_unit: BedProject) -> None:
@@ -72,30 +71,25 @@ def test_unit_that_fails_to_start_names_the_journal(no_unit: BedProject) -> None
 
 
 def test_unit_without_become_is_refused(no_unit: BedProject) -> None:
-    options = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
-    refused = run_tasks(no_unit, options)
+    refused = run_tasks(no_unit, {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}})
     assert refused.code == 1
     assert "become: true" in refused.out
 
 
 def test_package_is_installed_once_and_removed(lab: BedProject) -> None:
+    query_package = "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe"
     assert lab.on("spark1", REPOSITORY).endswith("laid")
-    task = {"name": "Package", "package": {"name": "sparkwright-probe"}, "become": True}
-    first = run_tasks(lab, task)
+    first = run_tasks(lab, package_task("sparkwright-probe"))
     assert (first.code, first.recap["changed"]) == (0, 1), first.out
-    assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") == "installed"
-    assert run_tasks(lab, task).recap["changed"] == 0
-    removal = run_tasks(
-        lab, {"name": "Package", "package": {"name": "sparkwright-probe", "state": "absent"}, "become": True}
-    )
-    assert removal.recap["changed"] == 1
-    assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") in ("", "not-installed")
-    unknown = run_tasks(lab, {"name": "Package", "package": {"name": "no-such-package"}, "become": True})
-    assert unknown.code == 1
-    assert "no-such-package" in unknown.recap["msg"]
+    assert lab.on("spark1", query_package) == "installed"
+    assert run_tasks(lab, package_task("sparkwright-probe")).recap["changed"] == 0
+    assert run_tasks(lab, package_task("sparkwright-probe", state="absent")).recap["changed"] == 1
+    assert lab.on("spark1", query_package) in ("", "not-installed")
+    unknown = run_tasks(lab, package_task("no-such-package"))
+    assert (unknown.code, "no-such-package" in unknown.recap["msg"]) == (1, True)
 
 
 def test_driver_packages_are_refused(lab: BedProject) -> None:
-    refused = run_tasks(lab, {"name": "Package", "package": {"name": "nvidia-driver-580"}, "become": True})
+    refused = run_tasks(lab, package_task("nvidia-driver-580"))
     assert refused.code == 5
     assert "DGX Dashboard" in refused.out

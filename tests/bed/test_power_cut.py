@@ -1,63 +1,47 @@
-"""Power is lost in the moment of `docker start`, on a real Docker Engine: it comes back with a port forwarder that serves nobody.
+"""A power cut during `docker start`: the real Docker Engine starts again with a docker-proxy for a container that never ran."""
 
-Nothing is imitated: the engine's own docker-proxy holds the port, for a container that never ran.
-"""
-
-import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.bed.conftest import BedProject, CommandResult
+from tests.bed.conftest import BUSY_CODES, PROBE_DOCKER, BedProject
 from tests.bed.test_faults import FaultyHost
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.bed
 
 FREE_PORT_TASK = "Free a port that Docker occupies without a container"
 HOST = "sparkwright-bed-spark1"
-#: after the forwarder was started, seconds: the engine writes down in between that it has the port
+#: seconds after the start of the forwarder; the engine records the port in between
 MOMENTS_S = (0.0, 0.2, 0.5)
 
 
 @pytest.fixture
 def host(lab: BedProject) -> Iterator[FaultyHost]:
     value = FaultyHost(lab)
-    assert lab.run("deploy", "--host", "spark1").code in (0, 4)
+    lab.deployed(codes=BUSY_CODES)
     yield value
     lab.on("spark1", "sudo systemctl restart docker")
-    value.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+    value.wait_for(PROBE_DOCKER, "yes")
 
 
 def has_port_forwarder() -> bool:
-    """Return True if the host's engine has a port forwarder."""
-    return not subprocess.run(
-        ["docker", "exec", HOST, "pgrep", "-x", "docker-proxy"], capture_output=True, check=False
-    ).returncode
+    command = ["docker", "exec", HOST, "pgrep", "-x", "docker-proxy"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def cut_power_at_start(host: FaultyHost, seqs: int, after_s: float) -> None:
-    """A deploy of a changed recipe loses its host while the new container is being started."""
+    """Deploy a changed recipe, and cut the power while the new container is started."""
     path = host.lab.root / "recipes/bed.yml"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(f"  max-num-seqs: {seqs}" if "max-num-seqs:" in line else line for line in lines) + "\n")
-    laptop = host.lab.start("deploy", "--host", "spark1", "--json")
-    assert laptop.stdout is not None
-    for line in laptop.stdout:
-        message = json.loads(line)
-        if (message["event"], message.get("name")) == ("task_started", "Start the server"):
-            break
-    deadline_s = time.monotonic() + 60
-    while not has_port_forwarder():
-        assert time.monotonic() < deadline_s, "no container was started"
-    time.sleep(after_s)  # not a wait for anything: it chooses the moment
+    path.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {seqs}", path.read_text()))
+    laptop = host.lab.start_until('"name": "Start the server"', "deploy", "--host", "spark1", "--json")
+    wait_until(has_port_forwarder, "a port forwarder")
+    time.sleep(after_s)  # chooses the moment
     host.power()
     laptop.communicate(timeout=120)
-
-
-def deploy(lab: BedProject) -> CommandResult:
-    return lab.run("deploy", "--host", "spark1", "--json")
 
 
 def test_orphaned_port_forwarder_is_reported_and_freed(host: FaultyHost) -> None:
@@ -67,26 +51,21 @@ def test_orphaned_port_forwarder_is_reported_and_freed(host: FaultyHost) -> None
         left = has_port_forwarder() and not lab.on("spark1", "docker ps -q")
         if left:
             break
-        assert deploy(lab).code in (0, 4), "what was half made is taken up"
+        lab.deployed(codes=BUSY_CODES)
     if not left:
-        pytest.skip("the engine came back without a forwarder each time")
+        pytest.skip("the engine started without a forwarder each time")
 
-    message = deploy(lab)
-    assert message.code == 5, message.out[-2000:]
-    assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in message.recap["msg"]
-    assert (
-        "which was for qwen35 and belongs to no container. On the host: `sudo systemctl restart docker`"
-        in message.recap["msg"]
-    )
-    back = lab.run("rollback", "--host", "spark1", "--json")
-    assert (back.code, "docker-proxy" in back.recap["msg"]) == (5, True), back.out[-2000:]
+    refused = lab.deploy()
+    assert refused.code == 5, refused.output
+    message = refused.recap["msg"]
+    assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in message
+    assert "which was for qwen35 and belongs to no container. On the host: `sudo systemctl restart docker`" in message
+    rollback = lab.run("rollback", "--host", "spark1", "--json")
+    assert (rollback.code, "docker-proxy" in rollback.recap["msg"]) == (5, True), rollback.output
     assert "sudo systemctl restart docker" in lab.run("doctor", "--host", "spark1").out
-    assert has_port_forwarder(), "nothing was touched"
+    assert has_port_forwarder()
 
-    groups = lab.root / "hosts/groups.yml"
-    groups.write_text(groups.read_text().replace("vars: {", "vars: {restart_docker: true, "))
-    again = deploy(lab)
-    assert again.code in (0, 4), again.out[-3000:]
-    assert again.task(FREE_PORT_TASK)["status"] == "changed"
+    lab.edit("hosts/groups.yml", "vars: {", "vars: {restart_docker: true, ")
+    assert lab.deployed(codes=BUSY_CODES).task(FREE_PORT_TASK)["status"] == "changed"
     host.serves()
-    assert deploy(lab).recap["changed"] == 0
+    assert lab.deploy().recap["changed"] == 0

@@ -1,4 +1,4 @@
-"""The second Spark gets image and model from the first, with the hub and the registry switched off."""
+"""The second Spark gets image and model from the first, without the hub and the registry."""
 
 from collections.abc import Iterator
 
@@ -22,9 +22,8 @@ HASHES = "cd models/qwen35-35b-hf && sha256sum $(find . -type f -not -path './.c
 
 @pytest.fixture
 def first(lab: BedProject) -> Iterator[BedProject]:
-    """spark1 serves; spark2 has nothing; nobody can ask the hub or the registry any more."""
-    result = lab.run("deploy", "--host", "spark1")
-    assert result.code == 0, result.out + result.err
+    """spark1 serves, spark2 has nothing, and the hub and the registry are unreachable."""
+    lab.deployed()
     lab.on("spark2", CLEAR_COMMAND)
     for host in ("spark1", "spark2"):
         lab.on(host, SOURCES_OFF)
@@ -37,10 +36,9 @@ def first(lab: BedProject) -> Iterator[BedProject]:
 def test_copied_image_and_model_are_deployed(first: BedProject) -> None:
     for command in (["images.copy"], ["models.copy"]):
         result = first.run(*command, "--from", "spark1", "--to", "spark2")
-        assert result.code == 0, result.out + result.err
+        assert result.code == 0, result.output
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
-    deployed = first.run("deploy", "--host", "spark2", "--json")
-    assert deployed.code == 0, deployed.out[-3000:]
+    deployed = first.deployed("spark2")
     assert deployed.task("Pull image by digest")["status"] == "ok"
     assert deployed.task("Download model and verify every file")["status"] == "ok"
     assert first.on("spark2", SERVER_STATE) == "true unless-stopped"
@@ -51,20 +49,16 @@ def test_copied_image_and_model_are_deployed(first: BedProject) -> None:
 
 def test_model_from_copies_the_model_during_a_deploy(first: BedProject) -> None:
     result = first.run("images.copy", "--from", "spark1", "--to", "spark2")
-    assert result.code == 0, result.out + result.err
-    (first.root / "hosts/groups.yml").write_text(
-        (first.root / "hosts/groups.yml").read_text().replace("lab: {}", "lab: {model_from: spark1}")
-    )
-    deployed = first.run("deploy", "--host", "lab", "--json")
-    assert deployed.code == 0, deployed.out[-3000:]
-    assert "; from spark1" in deployed.out
+    assert result.code == 0, result.output
+    first.edit("hosts/groups.yml", "lab: {}", "lab: {model_from: spark1}")
+    assert "; from spark1" in first.deployed("lab").out
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
     assert first.on("spark2", SERVER_STATE) == "true unless-stopped"
-    assert first.on("spark1", "pgrep -f [s]parkwright.host.models.peer") == "", "it still hands out"
+    assert first.on("spark1", "pgrep -f [s]parkwright.host.models.peer") == "", "the transfer's server is gone"
 
 
 def test_deploy_without_a_source_fails_and_leaves_nothing(first: BedProject) -> None:
     result = first.run("deploy", "--host", "spark2")
-    assert result.code == 1, result.out + result.err
+    assert result.code == 1, result.output
     assert "does not answer" in result.out and "a host that already has the image needs no registry" in result.out
     assert first.on("spark2", "docker ps -aq; ls models") == ""

@@ -1,4 +1,4 @@
-"""A server with a key on a pretend Spark: the real Docker Engine mounts it, and only its file on the host holds it."""
+"""A server with a key on a simulated Spark: a real Docker Engine mounts it, and it is only in its file on the host."""
 
 import re
 import secrets
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.bed.conftest import BedProject
-from tests.bed.test_secret import FIND_IN_LOGS, run_with_input
+from tests.bed.test_secret import FIND_IN_LOGS
 from tests.watching import ProcessWatcher, find_files_with_secret
 
 pytestmark = pytest.mark.bed
 
-#: wherever sparkwright, Docker and the system write
+#: searches the folders to which sparkwright, Docker and the system write
 FIND_IN_FILES = (
     'read -r word; printf %s "$word" | sudo grep -rlF -D skip -f - '
     "/home /root /etc /run /tmp /var/log /var/lib/docker/containers 2>/dev/null"
@@ -22,7 +22,7 @@ QUERY_COMMAND = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8
 
 def query_status(lab: BedProject, key: str) -> str:
     """Return the status of a request with this key."""
-    return run_with_input(lab, QUERY_COMMAND, f"Authorization: Bearer {key}")
+    return lab.on("spark1", QUERY_COMMAND, f"Authorization: Bearer {key}\n")
 
 
 def test_server_key_changes_and_rollback_restores_it(bare: BedProject, tmp_path: Path) -> None:
@@ -32,20 +32,20 @@ def test_server_key_changes_and_rollback_restores_it(bare: BedProject, tmp_path:
     for key in (first, second):
         file.write_text(key + "\n")
         with ProcessWatcher(key) as watch:
-            result = bare.run_apart("deploy", "--host", "spark1", "--json")
-        assert result.code == 0, result.out[-3000:] + result.err
+            result = bare.run_separately("deploy", "--host", "spark1", "--json")
+        assert result.code == 0, result.output
         assert watch.saw_command("dockerd") and watch.leaks == set()
         assert key not in result.out + result.err
-        assert run_with_input(bare, FIND_IN_LOGS, key) == ""
+        assert bare.on("spark1", FIND_IN_LOGS, key + "\n") == ""
     assert (query_status(bare, first), query_status(bare, second)) == ("401", "200")
-    second_run = bare.run("deploy", "--host", "spark1", "--json")
+    second_run = bare.deploy()
     assert (second_run.code, second_run.recap["changed"]) == (0, 0)
     file.unlink()
     assert bare.run("health", "--host", "spark1").code == 0
     assert bare.run("rollback", "--host", "spark1", "--json").code == 0
     assert (query_status(bare, first), query_status(bare, second)) == ("200", "401")
     for key in (first, second):
-        key_files = run_with_input(bare, FIND_IN_FILES, key).splitlines()
+        key_files = bare.on("spark1", FIND_IN_FILES, key + "\n").splitlines()
         assert all(re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", path) for path in key_files), key_files
         assert find_files_with_secret(key, bare.root) == []
     modes = "stat -c %a .local/state/sparkwright/server_keys .local/state/sparkwright/server_keys/qwen35-*.yaml"
