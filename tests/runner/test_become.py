@@ -1,4 +1,4 @@
-"""`become` with the real sudo and a real user, in a session without a terminal, as a run on a host has it."""
+"""`become` with the real sudo and a real user, in a session without a terminal as on a host."""
 
 import json
 import os
@@ -24,57 +24,39 @@ from sparkwright.protocol.plan import Plan, Task
 from sparkwright.runner import become_server
 
 TOP = Path(__file__).parent.parent.parent
-#: the folder that this very package is imported from
+#: the folder from which the package is imported
 LIBRARY = Path(sparkwright.__file__).parents[1]
-USER, PASSWORD, WRONG, TOKEN = (
-    "sparkwright-test",
-    "correct horse battery",
-    "wrong horse battery",
-    "hf_s3cretT0kenOfThisRun",
-)
+USER, PASSWORD, WRONG = "sparkwright-test", "correct horse battery", "wrong horse battery"
+TOKEN = "hf_s3cretT0kenOfThisRun"
 RULES_FILE = Path("/etc/sudoers.d/sparkwright-test")
-#: sudo without a terminal remembers a password for the process that asked; with 0 it never does
-WITH_PASSWORD, WITH_PASSWORD_EACH_TIME, WITHOUT_PASSWORD = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) NOPASSWD: ALL"
+WITH_PASSWORD, WITHOUT_PASSWORD = "ALL=(ALL) ALL", "ALL=(ALL) NOPASSWD: ALL"
 
 
 def find_shared_python() -> str:
     """Return a Python that another user may run, with the runner's requirements."""
-    for item in (sys.executable, "/usr/bin/python3"):
-        version = subprocess.run(
-            [
-                "setpriv",
-                "--reuid",
-                USER,
-                "--clear-groups",
-                item,
-                "-c",
-                "import sys; print(sys.version_info >= (3, 11))",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if version.stdout.strip() == "True":
-            return item
+    program = "import sys; print(sys.version_info >= (3, 11))"
+    for python in (sys.executable, "/usr/bin/python3"):
+        command = ["setpriv", "--reuid", USER, "--clear-groups", python, "-c", program]
+        if subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == "True":
+            return python
     pytest.skip("no Python 3.11 that another user may run")
 
 
 @dataclass
 class Account:
-    """A user of this machine. program_log: written by a program in the user's own folder if it ran."""
+    """A user of this machine. program_log: written by programs and libraries in the user's folder if they ran."""
 
     home: Path
     python: str
     program_log: Path
 
-    def rule(self, rule: str, defaults: str = "") -> None:
-        RULES_FILE.write_text(
-            (f"Defaults:{USER} {defaults}\n" if defaults else "") + (f"{USER} {rule}\n" if rule else "")
-        )
+    def set_rule(self, rule: str, defaults: str = "") -> None:
+        lines = [f"Defaults:{USER} {defaults}\n" if defaults else "", f"{USER} {rule}\n" if rule else ""]
+        RULES_FILE.write_text("".join(lines))
         RULES_FILE.chmod(0o440)
 
     def request(self, header: dict[str, Any]) -> list[Event]:
-        """Send a request to the runner, as the user, in a session of its own and with the user's own settings."""
+        """Send a request to the runner as the user, in a new session with the user's PATH and PYTHONPATH."""
         env = {
             "HOME": str(self.home),
             "PATH": f"{self.home}/bin:/usr/bin:/bin",
@@ -95,10 +77,9 @@ class Account:
         assert completed.stderr == b"", completed.stderr
         return [decode(line) for line in completed.stdout.splitlines()]
 
-    def become(self, password: str = "", *argv: str, module: str = "command", **args: Any) -> list[Event]:
-        command = argv or ("id", "-u")
-        module_args = args or {"argv": list(command)}
-        task = Task("t1", "Become root", module, module_args, become=True)
+    def become(self, password: str = "", *argv: str) -> list[Event]:
+        """Run a command as root."""
+        task = Task("t1", "Become root", "command", {"argv": list(argv or ("id", "-u"))}, become=True)
         secrets = {"HF_TOKEN": TOKEN, **({"BECOME_PASSWORD": password} if password else {})}
         run_id = f"r{len(list(self.home.glob('.local/state/sparkwright/runs/*')))}"
         plan = Plan(run_id, "spark1", "Test", (task,), who="a@b").to_json()
@@ -111,7 +92,7 @@ class Account:
 @pytest.fixture
 def account() -> Iterator[Account]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("sudo", "useradd", "chpasswd", "setpriv"))):
-        pytest.skip("needs root and sudo, to make a user that has to give a password")
+        pytest.skip("needs root and sudo, to create a user with a password")
     home = Path(tempfile.mkdtemp(prefix="sparkwright-sudo-"))
     subprocess.run(["userdel", "-f", USER], capture_output=True, check=False)
     subprocess.run(["useradd", "--home-dir", str(home), "--no-create-home", USER], check=True)
@@ -138,6 +119,13 @@ def account() -> Iterator[Account]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.fixture
+def trusted(account: Account) -> Account:
+    """An account that needs no password."""
+    account.set_rule(WITHOUT_PASSWORD)
+    return account
+
+
 def task_output(events: list[Event]) -> str:
     finished = next(event for event in events if event["event"] == "task_finished")
     return str(finished["data"].get("out", finished["msg"]))
@@ -157,13 +145,13 @@ def task_output(events: list[Event]) -> str:
     ],
 )
 def test_become_under_each_sudo_rule(account: Account, rule: str, defaults: str, password: str) -> None:
-    account.rule(rule, defaults)
+    account.set_rule(rule, defaults)
     result = account.become(password)
     assert (task_output(result), result[-1]["exit"]) == ("0", 0), result
 
 
 def test_wrong_password_is_refused_and_releases_the_lock(account: Account) -> None:
-    account.rule(WITH_PASSWORD)
+    account.set_rule(WITH_PASSWORD)
     result = account.become(WRONG)
     assert result[-1]["msg"].startswith(
         f"sudo rejected the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
@@ -172,12 +160,8 @@ def test_wrong_password_is_refused_and_releases_the_lock(account: Account) -> No
     assert (account.state() / "lock").read_text() == ""
     assert task_output(account.become(PASSWORD)) == "0"
     message = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
-    files = [
-        path.read_text(errors="replace")
-        for path in account.home.rglob("*")
-        if path.is_file() and path.name != "ballast"
-    ]
-    for text in (message, *files):
+    files = [path for path in account.home.rglob("*") if path.is_file() and path.name != "ballast"]
+    for text in (message, *(path.read_text(errors="replace") for path in files)):
         assert TOKEN not in text and WRONG not in text and PASSWORD not in text
 
 
@@ -191,15 +175,15 @@ def test_wrong_password_is_refused_and_releases_the_lock(account: Account) -> No
     ],
 )
 def test_refusal_by_sudo_is_reported(account: Account, rule: str, password: str, sentence: str) -> None:
-    account.rule(rule)
+    account.set_rule(rule)
     recap = account.become(password)[-1]
     assert recap["msg"].startswith(sentence)
     assert recap["exit"] == 5
 
 
 def test_root_runs_no_program_or_library_of_the_user(account: Account) -> None:
-    """Neither a program of ~/bin nor a library of PYTHONPATH, and sudo itself is the system's."""
-    account.rule(WITH_PASSWORD)
+    """No program of ~/bin, not even sudo, and no library of PYTHONPATH."""
+    account.set_rule(WITH_PASSWORD)
     assert task_output(account.become(PASSWORD)) == "0"
     path = task_output(account.become(PASSWORD, "sh", "-c", "echo $PATH $PYTHONPATH"))
     assert path.split(":")[0] == "/usr/local/sbin" and str(account.home) not in path
@@ -207,8 +191,7 @@ def test_root_runs_no_program_or_library_of_the_user(account: Account) -> None:
     assert not account.program_log.exists(), account.program_log.read_text()
 
 
-def test_only_the_systems_sudo_is_called(tmp_path: Path) -> None:
-    """Also if a module tries it without a password."""
+def test_machine_calls_only_the_systems_sudo(tmp_path: Path) -> None:
     (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "sudo").chmod(0o755)
     machine = Machine(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
@@ -216,30 +199,27 @@ def test_only_the_systems_sudo_is_called(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_root_has_a_safe_umask_and_the_state_belongs_to_the_user(account: Account) -> None:
-    account.rule(WITHOUT_PASSWORD)
-    folder = account.home / "made"
+def test_root_has_a_safe_umask_and_the_state_belongs_to_the_user(trusted: Account) -> None:
     before = os.umask(0)
     try:
-        result = account.become("", "sh", "-c", f"umask; touch {folder}")
+        result = trusted.become("", "sh", "-c", f"umask; touch {trusted.home}/created")
     finally:
         os.umask(before)
     assert task_output(result) == "0022"
-    assert {path.stat().st_uid for path in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
+    assert {path.stat().st_uid for path in trusted.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
 
 
-def test_programs_of_root_tasks_do_not_share_the_protocols_pipes(account: Account) -> None:
-    account.rule(WITHOUT_PASSWORD)
-    result = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
+def test_programs_of_root_tasks_do_not_share_the_protocols_pipes(trusted: Account) -> None:
+    result = trusted.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
     assert task_output(result) == "loud"
 
 
-# -- what root leaves in the user's folder -----------------------------------------------------------------------------
+# -- owners of files in the user's folder ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def victim(account: Account) -> Iterator[Path]:
-    """Create a file of root's on the same file system, as /etc/shadow may be."""
+    """A file of root on the same file system, like /etc/shadow."""
     folder = Path(tempfile.mkdtemp(prefix="sparkwright-victim-", dir=account.home.parent))
     folder.chmod(0o755)
     file = folder / "shadow"
@@ -249,39 +229,37 @@ def victim(account: Account) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def give_to_user(account: Account, path: Path) -> None:
+def give_to_user(path: Path) -> None:
     os.lchown(path, pwd.getpwnam(USER).pw_uid, -1)
 
 
-@pytest.mark.parametrize("kind", ["hard link", "link", "link to its folder", "state itself"])
-def test_become_gives_the_user_no_file_of_root(account: Account, victim: Path, kind: str) -> None:
-    """A hard link needs no race where the kernel allows them: `_give_back` by path made /etc/shadow the user's."""
-    account.rule(WITHOUT_PASSWORD)
-    assert task_output(account.become()) == "0"
-    trap = account.state() / "trap"
-    if kind == "hard link":
-        trap.hardlink_to(victim)
-    elif kind == "state itself":
-        account.state().rename(account.state().with_name("away"))
-        account.state().symlink_to(victim.parent)
+@pytest.mark.parametrize("kind", ["hard link", "link", "link to its folder", "folder of the state"])
+def test_become_gives_the_user_no_file_of_root(trusted: Account, victim: Path, kind: str) -> None:
+    """Restoring owners by path would give /etc/shadow to the user, even without a race if the kernel allows hard links."""
+    assert task_output(trusted.become()) == "0"
+    trap = trusted.state() / "trap"
+    if kind == "folder of the state":  # the runner can't write its journal there
+        trusted.state().rename(trusted.state().with_name("away"))
+        trusted.state().symlink_to(victim.parent)
+        become_server.restore_owner(trusted.state(), pwd.getpwnam(USER).pw_uid, -1)
     else:
-        trap.symlink_to(victim if kind == "link" else victim.parent)
-        give_to_user(account, trap)
-    if kind == "state itself":  # the runner itself finds no place for its journal there
-        become_server.restore_owner(account.state(), pwd.getpwnam(USER).pw_uid, -1)
-    else:
-        assert task_output(account.become()) == "0"
+        if kind == "hard link":
+            trap.hardlink_to(victim)
+        else:
+            trap.symlink_to(victim if kind == "link" else victim.parent)
+            give_to_user(trap)
+        assert task_output(trusted.become()) == "0"
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
 
 
 def test_folder_exchanged_for_a_link_is_not_followed(account: Account, victim: Path) -> None:
-    """The race that the user can try with each task: a folder is exchanged for a link while root walks it."""
+    """A race that the user can try with each task: a folder is exchanged for a link while root walks it."""
     state, uid = account.home / "state", pwd.getpwnam(USER).pw_uid
     folder, link = state / "folder", state / "link"
     folder.mkdir(parents=True)
     link.symlink_to(victim.parent)
     (folder / "shadow").write_text("mine")
-    give_to_user(account, state)
+    give_to_user(state)
     stop_requested = threading.Event()
 
     def exchange() -> None:
@@ -300,38 +278,31 @@ def test_folder_exchanged_for_a_link_is_not_followed(account: Account, victim: P
     racing.join()
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
     become_server.restore_owner(state, uid, -1)
-    assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}, "what root made there is the user's"
+    assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}
 
 
-# -- root's own runtime ------------------------------------------------------------------------------------------------
+# -- the runtime of root -----------------------------------------------------------------------------------------------
 
 
-def create_runtime(folder: Path, name: str) -> Path:
-    """Create a runtime as `runtime.install` does; its library is this tree's."""
-    place = folder / name / "lib"
-    shutil.copytree(TOP / "src/sparkwright", place / "sparkwright", ignore=shutil.ignore_patterns("__pycache__"))
-    return place
-
-
-def test_only_the_runtime_of_root_runs_as_root_if_installed(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to make files of root's")
-    runtimes, name = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt")), LIBRARY.parent.name
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to create files of root")
+def test_only_the_runtime_of_root_runs_as_root_if_installed() -> None:
+    runtimes = Path(tempfile.mkdtemp(prefix="sparkwright-root-", dir="/opt"))
     runtimes.chmod(0o755)
     try:
         with pytest.raises(Refused, match="is not installed there. Run `invoke runtime.install`"):
             root_runtime.resolve_library(runtimes)
-        place = create_runtime(runtimes, name)
+        lib = runtimes / LIBRARY.parent.name / "lib"
+        shutil.copytree(TOP / "src/sparkwright", lib / "sparkwright", ignore=shutil.ignore_patterns("__pycache__"))
         if root_runtime.find_changeable(Path(sys.executable).resolve()):
-            pytest.skip("this Python is not root's")
-        assert root_runtime.resolve_library(runtimes) == place
-        (place / "sparkwright").chmod(0o775)
-        with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by users other than root"):
+            pytest.skip("this Python does not belong to root")
+        assert root_runtime.resolve_library(runtimes) == lib
+        (lib / "sparkwright").chmod(0o775)
+        with pytest.raises(Refused, match=f"{lib}/sparkwright can be changed by users other than root"):
             root_runtime.resolve_library(runtimes)
-        (place / "sparkwright").chmod(0o755)
-        os.chown(place, 65534, -1)
-        with pytest.raises(Refused, match=f"{place} can be changed"):
+        (lib / "sparkwright").chmod(0o755)
+        os.chown(lib, 65534, -1)
+        with pytest.raises(Refused, match=f"{lib} can be changed"):
             root_runtime.resolve_library(runtimes)
     finally:
         shutil.rmtree(runtimes)
-    assert root_runtime.resolve_library(runtimes) == LIBRARY, "a host without it is as before"
+    assert root_runtime.resolve_library(runtimes) == LIBRARY

@@ -1,4 +1,4 @@
-"""Questions to a host: one module in check mode, which leaves nothing behind and hides what a journal would hide."""
+"""Queries of a host that run a module in check mode: they leave nothing and mask secrets like a journal."""
 
 import importlib
 import inspect
@@ -24,7 +24,7 @@ KEY = "0123456789abcdef" * 4
 def ask_module(home: Path, module: str, args: dict[str, Any]) -> list[Event]:
     request = {"module": module, "args": args, "secrets": {}}
     events = check_requests.ask(request, Machine(home=home), StateFolder.in_home(home))
-    return [row for row in events if row["event"] != "alive"]  # on a busy machine an import takes that long
+    return [row for row in events if row["event"] != "alive"]  # an import on a busy machine
 
 
 def test_query_returns_a_task_and_leaves_nothing(tmp_path: Path) -> None:
@@ -54,17 +54,17 @@ def test_server_keys_are_masked(tmp_path: Path) -> None:
 
 
 def test_long_query_sends_alive_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laptop gives up a host that is silent for longer."""
+    """The laptop disconnects from a silent host."""
     monkeypatch.setattr(check_requests, "ALIVE_EVERY_S", 0.05)
-    heard = threading.Event()
+    is_received = threading.Event()
 
     def work(emit: Callable[[Event], None]) -> None:
-        assert heard.wait(30)
+        assert is_received.wait(30)
         emit(event("note", task="", text="done"))
 
     events = check_requests.stream_events(work)
     assert next(events)["event"] == "alive"
-    heard.set()
+    is_received.set()
     assert [row["text"] for row in events if row["event"] == "note"] == ["done"]
 
 

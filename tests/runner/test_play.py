@@ -1,10 +1,12 @@
-"""A play on a host: what Ansible users expect of blocks, handlers, retries, check mode and the recap."""
+"""Plays on a host: blocks, handlers, retries, check mode and the recap, as in Ansible."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
+import requests
 
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import replacement
@@ -24,16 +26,16 @@ from sparkwright.secret import Secret
 
 
 class SayModule(Module["SayModule.Args"]):
-    """A module for tests: appends a word to a file, is changed or not, refuses, or needs several attempts."""
+    """A module for tests that appends a word to a file and has a chosen result."""
 
     @dataclass(frozen=True)
     class Args:
         word: Any = arg("appended to the file", default="")
-        file: str = arg("where", default="")
-        changed: bool = arg("whether it says changed", default=False)
-        refuse: str = arg("a refusal", default="")
-        fails_until: int = arg("how many tries fail first", default=0)
-        unclear: bool = arg("whether it proves nothing", default=False)
+        file: str = arg("path of the file", default="")
+        changed: bool = arg("the result is changed", default=False)
+        refuse: str = arg("message of a refusal", default="")
+        fails_until: int = arg("number of first attempts that fail", default=0)
+        unclear: bool = arg("the result is inconclusive", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         path = Path(args.file)
@@ -48,7 +50,7 @@ class SayModule(Module["SayModule.Args"]):
         return Result(changed=args.changed, failed=failed, msg=f"try {tries}", data={"word": args.word}, exit=exit)
 
 
-class Create(SayModule):
+class CreateModule(SayModule):
     """Creates the server's replacement, or starts it."""
 
     def run(self, args: SayModule.Args, context: Context) -> Result:
@@ -57,36 +59,41 @@ class Create(SayModule):
 
 
 class ProofModule(SayModule):
-    """Reads what earlier tasks would have changed."""
+    """Does not run in check mode after a change."""
 
     safe_in_check = False
 
 
 @dataclass
 class Stage:
-    """A play of small tasks, and its outcome."""
+    """Builds and runs plays, and has their events."""
 
     folder: Path
     events: list[Event] = field(default_factory=list)
     stop_after: str = ""
 
     def task(self, name: str, **fields: Any) -> Task:
-        args = {"word": name, "file": str(self.folder / "said"), **fields.pop("args", {})}
+        args = {"word": name, "file": str(self.folder / "words"), **fields.pop("args", {})}
         module = fields.pop("module", "say")
         return Task(id=name, name=name, module=module, args={"msg": name} if module == "fail" else args, **fields)
 
-    def run(self, *steps: Step, **plan: Any) -> Event:
-        value = Plan(run_id="r1", host="spark1", play="Test", steps=steps, **plan)
-        state = StateFolder(self.folder / "state")
-        machine = Machine(home=self.folder)
-        run = PlayRun(value, machine, state, {"TOKEN": Secret("s3cret")}, self.events.append, lambda: self._stopped())
-        return run.run()
+    def failing_task(self, name: str = "broken", **fields: Any) -> Task:
+        return self.task(name, module="fail", **fields)
 
-    def _stopped(self) -> bool:
-        return bool(self.stop_after) and self.stop_after in self.said()
+    def block(self, *tasks: Step, name: str = "swap", **fields: Any) -> Block:
+        return Block(id=name, name=name, tasks=tasks, **fields)
 
-    def said(self) -> list[str]:
-        path = self.folder / "said"
+    def run(self, *steps: Step, **fields: Any) -> Event:
+        plan = Plan(run_id="r1", host="spark1", play="Test", steps=steps, **fields)
+        state, machine = StateFolder(self.folder / "state"), Machine(home=self.folder)
+        return PlayRun(plan, machine, state, {"TOKEN": Secret("s3cret")}, self.events.append, self._is_stopped).run()
+
+    def _is_stopped(self) -> bool:
+        return bool(self.stop_after) and self.stop_after in self.written()
+
+    def written(self) -> list[str]:
+        """Return the words that tasks appended to the file."""
+        path = self.folder / "words"
         return path.read_text().splitlines() if path.exists() else []
 
     def finished(self, name: str) -> Event:
@@ -95,7 +102,12 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    modules: dict[str, type[Module[Any]]] = {"say": SayModule, "create": Create, "proof": ProofModule, "fail": Fail}
+    modules: dict[str, type[Module[Any]]] = {
+        "say": SayModule,
+        "create": CreateModule,
+        "proof": ProofModule,
+        "fail": Fail,
+    }
     monkeypatch.setattr(registry, "load", modules.__getitem__)
     return Stage(tmp_path)
 
@@ -106,70 +118,56 @@ def counts(recap: Event) -> dict[str, int]:
 
 def test_tasks_run_in_order_and_are_counted(stage: Stage) -> None:
     recap = stage.run(stage.task("a"), stage.task("b", args={"changed": True}), stage.task("c", when=("False",)))
-    assert stage.said() == ["a", "b"]
+    assert stage.written() == ["a", "b"]
     assert counts(recap) == {"ok": 2, "changed": 1, "skipped": 1}
     assert recap["exit"] == 0
 
 
 def test_failure_stops_the_play_and_is_its_message(stage: Stage) -> None:
-    recap = stage.run(stage.task("a"), stage.task("broken", module="fail"), stage.task("never"))
-    assert stage.said() == ["a"]
+    recap = stage.run(stage.task("a"), stage.failing_task(), stage.task("never"))
+    assert stage.written() == ["a"]
     assert (recap["failed"], recap["exit"], recap["msg"]) == (1, 1, "broken")
 
 
 def test_registered_result_is_available_to_later_tasks(stage: Stage) -> None:
     second = stage.task("b", args={"word": "after {{ first.word }}"}, open=("word",), when=("first is succeeded",))
     stage.run(stage.task("a", register="first"), second)
-    assert stage.said() == ["a", "after a"]
+    assert stage.written() == ["a", "after a"]
 
 
 def test_rendered_argument_is_not_rendered_again(stage: Stage) -> None:
     stage.run(stage.task("a", args={"word": "{{ not an expression }}"}))
-    assert stage.said() == ["{{ not an expression }}"]
+    assert stage.written() == ["{{ not an expression }}"]
 
 
 def test_rescue_and_always(stage: Stage) -> None:
-    block = Block(
-        id="b",
-        name="swap",
-        tasks=(stage.task("stop"), stage.task("broken", module="fail"), stage.task("never")),
-        rescue=(stage.task("put back"),),
-        always=(stage.task("tidy"),),
-    )
+    tasks = (stage.task("stop"), stage.failing_task(), stage.task("never"))
+    block = stage.block(*tasks, rescue=(stage.task("put back"),), always=(stage.task("tidy"),))
     recap = stage.run(block, stage.task("next"))
-    assert stage.said() == ["stop", "put back", "tidy", "next"]
+    assert stage.written() == ["stop", "put back", "tidy", "next"]
     assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
 
 
 def test_rescue_that_ends_in_fail_is_a_failure(stage: Stage) -> None:
-    block = Block(
-        id="b",
-        name="swap",
-        tasks=(stage.task("broken", module="fail"),),
-        rescue=(stage.task("put back"), stage.task("the old server serves", module="fail")),
-    )
+    rescue = (stage.task("put back"), stage.failing_task("the old server serves"))
+    block = stage.block(stage.failing_task(), rescue=rescue)
     recap = stage.run(block, stage.task("next"))
-    assert stage.said() == ["put back"]
+    assert stage.written() == ["put back"]
     assert (recap["exit"], recap["msg"]) == (1, "the old server serves")
 
 
 def test_failed_result_survives_a_nested_rescue(stage: Stage) -> None:
-    inner = Block(
-        id="i",
-        name="serve again",
-        tasks=(stage.task("no luck", module="fail"),),
-        rescue=(stage.task("once more"),),
-    )
+    inner = stage.block(stage.failing_task("no luck"), name="serve again", rescue=(stage.task("once more"),))
     result = Task(id="say", name="say", module="fail", args={"msg": "{{ failed_result.msg }}"}, open=("msg",))
-    recap = stage.run(Block(id="b", name="swap", tasks=(stage.task("broken", module="fail"),), rescue=(inner, result)))
-    assert stage.said() == ["once more"]
+    recap = stage.run(stage.block(stage.failing_task(), rescue=(inner, result)))
+    assert stage.written() == ["once more"]
     assert (recap["exit"], recap["msg"]) == (1, "broken")
 
 
 def test_block_with_a_false_condition_is_skipped(stage: Stage) -> None:
-    block = Block(id="b", name="swap", tasks=(stage.task("x"), stage.task("y")), when=("first.changed",))
+    block = stage.block(stage.task("x"), stage.task("y"), when=("first.changed",))
     recap = stage.run(stage.task("a", register="first"), block)
-    assert stage.said() == ["a"]
+    assert stage.written() == ["a"]
     assert recap["skipped"] == 2
 
 
@@ -181,20 +179,20 @@ def test_handlers_run_once_at_the_end_after_a_change(stage: Stage) -> None:
         stage.task("c", notify=("quiet",)),
         handlers=(reload, quiet),
     )
-    assert stage.said() == ["a", "b", "c", "reload"]
+    assert stage.written() == ["a", "b", "c", "reload"]
 
 
 def test_until_retries(stage: Stage) -> None:
     waits = stage.task("w", args={"fails_until": 2}, register="w", until=("w is succeeded",), retries=5, delay_s=0)
     recap = stage.run(waits)
-    assert stage.said() == ["w", "w", "w"]
+    assert stage.written() == ["w", "w", "w"]
     assert recap["exit"] == 0
     assert stage.finished("w")["registered"]["attempts"] == 3
 
 
 def test_until_that_stays_false_is_a_failure(stage: Stage) -> None:
     recap = stage.run(stage.task("w", register="w", until=("w.word == 'x'",), retries=1, delay_s=0))
-    assert stage.said() == ["w", "w"]
+    assert stage.written() == ["w", "w"]
     assert recap["failed"] == 1
 
 
@@ -212,7 +210,7 @@ def test_changed_when_and_failed_when_override_the_result(stage: Stage) -> None:
 def test_refusal_after_creating_the_replacement(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...], exit_code: Exit
 ) -> None:
-    """The run removes the container that it created and did not start."""
+    """The run removes a container that it created and did not start, so that nothing has changed."""
     monkeypatch.setattr(replacement, "discard_created", lambda context: None)
     modules = {"pull": "say"}
     tasks = [stage.task(name, module=modules.get(name, "create"), args={"changed": True}) for name in before]
@@ -221,14 +219,14 @@ def test_refusal_after_creating_the_replacement(
 
 
 def test_ignored_failure_is_counted_as_ignored(stage: Stage) -> None:
-    recap = stage.run(stage.task("broken", module="fail", ignore_errors=True), stage.task("next"))
-    assert stage.said() == ["next"]
+    recap = stage.run(stage.failing_task(ignore_errors=True), stage.task("next"))
+    assert stage.written() == ["next"]
     assert (recap["failed"], recap["ignored"], recap["exit"]) == (0, 1, 0)
 
 
 def test_check_mode_changes_nothing_and_ends_with_2(stage: Stage) -> None:
     recap = stage.run(stage.task("a", args={"changed": True}), check=True)
-    assert stage.said() == []
+    assert stage.written() == []
     assert (recap["changed"], recap["exit"]) == (1, 2)
 
 
@@ -258,11 +256,8 @@ def test_undefined_name_is_a_failure(stage: Stage) -> None:
 
 def test_stop_between_tasks_runs_the_rescue(stage: Stage) -> None:
     stage.stop_after = "stop"
-    block = Block(
-        id="b", name="swap", tasks=(stage.task("stop"), stage.task("start")), rescue=(stage.task("put back"),)
-    )
-    recap = stage.run(block)
-    assert stage.said() == ["stop", "put back"]
+    recap = stage.run(stage.block(stage.task("stop"), stage.task("start"), rescue=(stage.task("put back"),)))
+    assert stage.written() == ["stop", "put back"]
     assert recap["exit"] == 1
     assert "stopped on request" in recap["msg"]
 
@@ -276,17 +271,14 @@ def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:
 def test_inconclusive_task_does_not_stop_the_play(stage: Stage) -> None:
     recap = stage.run(stage.task("unclear", args={"unclear": True}), stage.task("next"))
     assert (recap["exit"], recap["failed"], recap["msg"]) == (Exit.INCONCLUSIVE, 0, "try 1")
-    assert stage.said() == ["unclear", "next"]
-    failed = stage.run(stage.task("again", args={"unclear": True}), stage.task("bad", module="fail"))
+    assert stage.written() == ["unclear", "next"]
+    failed = stage.run(stage.task("again", args={"unclear": True}), stage.failing_task("bad"))
     assert (failed["exit"], failed["msg"]) == (Exit.FAILED, "bad")
 
 
 def test_docker_disconnect_is_recognized(tmp_path: Path) -> None:
-    import docker
-    from requests import ConnectionError as Gone
-
     client = docker.DockerClient(base_url=f"unix://{tmp_path}/docker.sock", version="1.41")
-    with pytest.raises(Gone) as caught:
+    with pytest.raises(requests.ConnectionError) as caught:
         client.api.inspect_container("qwen35")
     assert is_engine_disconnect(caught.value)
-    assert not is_engine_disconnect(Gone("of something else"))
+    assert not is_engine_disconnect(requests.ConnectionError("another server"))

@@ -1,4 +1,4 @@
-"""Requests on standard input of the runner, started as on a host: a refusal or an answer, never a traceback."""
+"""Requests on the runner's standard input, as on a host: an answer or a refusal, never a traceback."""
 
 import json
 import os
@@ -19,7 +19,14 @@ from sparkwright.protocol.plan import Plan, Task
 PLAN = Plan("r1", "spark1", "Test", (Task("t1", "Say", "fail", {"msg": "no"}),), exclusive=False).to_json()
 
 
+def build_plan(*argvs: list[str]) -> dict[str, Any]:
+    """Return a plan with a task for each command."""
+    tasks = [Task(f"t{n}", "Say", "command", {"argv": argv}) for n, argv in enumerate(argvs, 1)]
+    return Plan("r1", "spark1", "Test", tuple(tasks), exclusive=False).to_json()
+
+
 def send_request(home: Path, line: bytes) -> tuple[list[Event], str]:
+    """Return the runner's events and its standard error."""
     completed = subprocess.run(
         [sys.executable, "-m", "sparkwright.runner.main"],
         input=line,
@@ -31,39 +38,39 @@ def send_request(home: Path, line: bytes) -> tuple[list[Event], str]:
     return [decode(item) for item in completed.stdout.splitlines()], completed.stderr.decode()
 
 
+def run_request(plan: dict[str, Any], **header: Any) -> bytes:
+    return json.dumps({"verb": "run", "plan": {**PLAN, **plan}, **header}).encode()
+
+
 MALFORMED: dict[str, bytes] = {
-    "nothing": b"",
+    "empty": b"",
     "no JSON": b"{",
-    "a list": b"[]",
+    "list": b"[]",
     "no verb": b"{}",
-    "a verb of another type": b'{"verb": 5}',
-    "an unknown verb": b'{"verb": "\\u001b]52;c;aGk=\\u0007"}',
+    "verb of another type": b'{"verb": 5}',
+    "unknown verb": b'{"verb": "\\u001b]52;c;aGk=\\u0007"}',
     "deep nesting": b"[" * 100_000,
     "bytes": b"\xff\xfe\x00",
-    "an environment that is none": b'{"verb": "status", "env": {"A=B": "x"}}',
-    "an environment with a NUL": b'{"verb": "runs", "env": {"A": "\\u0000"}}',
-    "secrets that are none": b'{"verb": "run", "secrets": ["a"]}',
-    "a flag that is none": b'{"verb": "status", "gateway": "yes"}',
-    "a number that is none": b'{"verb": "checks", "since_s": NaN}',
-    "a module that answers no question": b'{"verb": "ask", "module": "command", "args": {"argv": ["true"]}}',
-    "a question without a name": b'{"verb": "ask"}',
+    "invalid environment": b'{"verb": "status", "env": {"A=B": "x"}}',
+    "environment with a NUL": b'{"verb": "runs", "env": {"A": "\\u0000"}}',
+    "invalid secrets": b'{"verb": "run", "secrets": ["a"]}',
+    "invalid flag": b'{"verb": "status", "gateway": "yes"}',
+    "invalid number": b'{"verb": "checks", "since_s": NaN}',
+    "module that is no query": b'{"verb": "ask", "module": "command", "args": {"argv": ["true"]}}',
+    "query without a module": b'{"verb": "ask"}',
     "no plan": b'{"verb": "run"}',
-    "a restart plan that is none": json.dumps({"verb": "run", "plan": PLAN, "restart": [1]}).encode(),
-    "a plan of another schema": b'{"verb": "run", "plan": {"schema": 99}}',
-    "a run id that is a path": json.dumps({"verb": "run", "plan": {**PLAN, "run_id": "../../x"}}).encode(),
-    "a step that is none": json.dumps({"verb": "run", "plan": {**PLAN, "steps": [5]}}).encode(),
-    "a condition that is none": json.dumps(
-        {"verb": "run", "plan": {**PLAN, "steps": [{"id": "b", "name": "b", "when": 5}]}}
-    ).encode(),
-    "an argument that is not there": json.dumps(
-        {"verb": "run", "plan": {**PLAN, "steps": [{"id": "t", "name": "t", "module": "facts", "open": ["x"]}]}}
-    ).encode(),
+    "invalid restart plan": run_request({}, restart=[1]),
+    "plan of another schema": b'{"verb": "run", "plan": {"schema": 99}}',
+    "path as run id": run_request({"run_id": "../../x"}),
+    "invalid step": run_request({"steps": [5]}),
+    "invalid condition": run_request({"steps": [{"id": "b", "name": "b", "when": 5}]}),
+    "missing argument": run_request({"steps": [{"id": "t", "name": "t", "module": "facts", "open": ["x"]}]}),
 }
 
 
-@pytest.mark.parametrize("what", MALFORMED)
-def test_malformed_request_is_refused(tmp_path: Path, what: str) -> None:
-    result, errors = send_request(tmp_path, MALFORMED[what])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_request_is_refused(tmp_path: Path, name: str) -> None:
+    result, errors = send_request(tmp_path, MALFORMED[name])
     assert errors == ""
     assert [item["event"] for item in result] == ["recap"]
     assert "invalid" in result[0]["msg"] or "is not valid" in result[0]["msg"]
@@ -72,11 +79,9 @@ def test_malformed_request_is_refused(tmp_path: Path, what: str) -> None:
 
 
 def test_proxy_with_a_password_is_passed_on_and_masked(tmp_path: Path) -> None:
-    command = ["sh", "-c", 'echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1']
-    command[2] = command[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
-    plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": command}),), exclusive=False).to_json()
+    script = f'cd {tmp_path}; echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1'
     secrets = {"HTTPS_PROXY": "http://ops:Tr0ub4dor-3@proxy:3128", "NOT_PASSED": "x" * 20}
-    result, _ = send_request(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
+    result, _ = send_request(tmp_path, run_request(build_plan(["sh", "-c", script]), secrets=secrets))
     assert (tmp_path / "proxy").read_text() == "http://ops:Tr0ub4dor-3@proxy:3128 \n"
     assert result[-1]["exit"] == 0
     (finished,) = (item for item in result if item["event"] == "task_finished")
@@ -92,6 +97,12 @@ def begin_run(state: StateFolder, name: str, ago_s: float) -> Journal:
     return run_journal
 
 
+def create_ended_run(state: StateFolder) -> None:
+    ended = begin_run(state, "newest", 1)
+    ended.release_lock()
+    os.utime(ended.folder, (0, 0))
+
+
 def request_stop(home: Path, run: str = "") -> dict[str, Any]:
     return send_request(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
 
@@ -99,11 +110,9 @@ def request_stop(home: Path, run: str = "") -> dict[str, Any]:
 def test_stop_selects_the_run_with_the_lock(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     deploy, question = begin_run(state, "deploy", 60), begin_run(state, "question", 30)
-    ended = begin_run(state, "newest", 1)
+    create_ended_run(state)
     deploy.open()
     question.open()
-    ended.release_lock()
-    os.utime(ended.folder, (0, 0))
     with lock.acquire(state, lock.LockOwner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
         assert request_stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
@@ -111,34 +120,28 @@ def test_stop_selects_the_run_with_the_lock(tmp_path: Path) -> None:
 
 def test_stop_selects_the_only_run_and_refuses_to_choose(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
-    value, ended = begin_run(state, "one", 60), begin_run(state, "newest", 1)
-    value.open()
-    ended.release_lock()
-    os.utime(ended.folder, (0, 0))
+    first = begin_run(state, "one", 60)
+    first.open()
+    create_ended_run(state)
     assert request_stop(tmp_path)["text"] == "run one will stop at the next safe point"
-    two = begin_run(state, "two", 5)
-    two.open()
+    second = begin_run(state, "two", 5)
+    second.open()
     result = request_stop(tmp_path)
     assert (result["exit"], "several runs in progress: two, one" in result["msg"]) == (5, True)
     assert request_stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in request_stop(tmp_path, "three")["msg"]
-    assert journal.is_running(value.folder)
+    assert journal.is_running(first.folder) and journal.is_running(second.folder)
 
 
 def test_secrets_are_masked_in_answers_and_files(tmp_path: Path) -> None:
     secret = "gehëim-'zqx"
-    task = Task("t1", "Say", "command", {"argv": ["printf", "%s", json.dumps({"key": secret})]})
-    plan = Plan(
-        "r1", "spark1", "Test", (task, Task("t2", secret, "command", {"argv": [f"/{secret}"]})), exclusive=False
-    ).to_json()
-    result, _ = send_request(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
+    plan = build_plan(["printf", "%s", json.dumps({"key": secret})], [f"/{secret}"])
+    plan["steps"][1]["name"] = secret
+    result, _ = send_request(tmp_path, run_request(plan, secrets={"KEY": secret}))
     assert result[-1]["event"] == "recap"
-    files = [
-        path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("ballast", "alive")
-    ]
-    for text in (json.dumps(result, ensure_ascii=False), *files):
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("ballast", "alive")]
+    for text in (json.dumps(result, ensure_ascii=False), *(path.read_text() for path in files)):
         assert "zqx" not in text, text
-    refused, _ = send_request(
-        tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode()
-    )
+    attach = {"verb": "attach", "run": secret, "secrets": {"KEY": secret}}
+    refused, _ = send_request(tmp_path, json.dumps(attach).encode())
     assert "zqx" not in refused[0]["msg"]

@@ -1,4 +1,4 @@
-"""A short question to a host with an odd state folder: an answer or a sentence, never a traceback."""
+"""Queries to a host with an unusual state folder: an answer or a message, never a traceback."""
 
 import ast
 import importlib.util
@@ -8,27 +8,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sparkwright import host_side
+from sparkwright.protocol.events import Event
+from tests.runner.test_request import send_request
 
 STATE = ".local/state/sparkwright"
 
 
-def query_runner(home: Path, verb: str) -> dict[str, Any]:
-    command = [sys.executable, "-c", "from sparkwright.runner.main import main; main()"]
-    completed = subprocess.run(
-        command,
-        input=json.dumps({"verb": verb}).encode() + b"\n",
-        env={**os.environ, "HOME": str(home)},
-        capture_output=True,
-        check=True,
-    )
-    answer = json.loads(completed.stdout)
-    assert isinstance(answer, dict)
-    return answer
+def query_runner(home: Path, verb: str) -> Event:
+    (event,), _ = send_request(home, json.dumps({"verb": verb}).encode() + b"\n")
+    return event
 
 
 @pytest.mark.parametrize("verb", ["status", "checks"])
@@ -53,7 +45,7 @@ def test_closed_standard_input_is_reported_without_a_second_error(tmp_path: Path
 
 
 def test_preloaded_modules_exist() -> None:
-    """boot.py imports them by name, and a host with a missing one runs nothing."""
+    """boot.py imports modules by name, and a runner with a missing module does not start."""
     tree = ast.parse((Path(host_side.__file__).parent / "runner/boot.py").read_text())
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     modules = {f"sparkwright.modules.{text}" for text in strings if re.fullmatch(r"[a-z_]+\.[a-z_]+", text)}
