@@ -36,7 +36,6 @@ class ClusterProject(BedProject):
         return super().deployed(host, codes)
 
     def change(self) -> None:
-        """Change the recipe."""
         before, self.seqs = self.seqs, self.seqs % 60 + 1
         self.recipe(f"max-num-seqs: {before}", f"max-num-seqs: {self.seqs}", "pair")
 
@@ -65,7 +64,6 @@ class ClusterProject(BedProject):
         return ("old" if current == old else "new") if self.generates() else "broken"
 
     def wait_for_state(self, host: str, state: str) -> None:
-        """Wait for the state in the record of the host's checks."""
         wait_until(lambda: self.health_record(host).get("state") == state, f"{state} on {host}", RUN_TIMEOUT_S)
 
     # -- a gate ------------------------------------------------------------------------------------------------------
@@ -90,7 +88,6 @@ class ClusterProject(BedProject):
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def fails(self, host: str) -> None:
-        """Let the host's step fail."""
         self.on(host, "touch /tmp/fail")
 
     def docker(self, host: str) -> None:

@@ -39,8 +39,6 @@ BUSY_CODES = (0, 4)
 
 @dataclass
 class CommandResult:
-    """The result of a command."""
-
     code: int
     out: str
     err: str
@@ -96,7 +94,6 @@ class BedProject:
         return self.run("deploy", "--host", host, "--json")
 
     def deployed(self, host: str = "spark1", codes: tuple[int, ...] = (0,)) -> CommandResult:
-        """Deploy, and check the exit code."""
         result = self.deploy(host)
         assert result.code in codes, result.output
         return result
@@ -130,7 +127,6 @@ class BedProject:
         return dict(json.loads(self.on(host, f"cat {HEALTH_RECORD}") or "{}"))
 
     def wait_for(self, host: str, command: str, expected: str, timeout_s: float = 150) -> None:
-        """Wait until a command on a host has this output."""
         deadline_s = time.monotonic() + timeout_s
         while (output := self.on(host, command)) != expected:
             assert time.monotonic() < deadline_s, f"{command} printed {output!r}, not {expected!r}"

@@ -17,7 +17,7 @@ def watched(pair: ClusterProject) -> Iterator[ClusterProject]:
     pair.deployed()
     install = ["health.install", "--host", "pair", "--every", "30s", "--heal", "restart", "--smoke-every", "0"]
     result = pair.run(*install)
-    assert result.code == 0, result.out + result.err
+    assert result.code == 0, result.output
     for host in HOSTS:
         assert pair.on(host, USER_SYSTEMCTL + "is-active sparkwright-health.timer") == "active"
     yield pair

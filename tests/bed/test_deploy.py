@@ -102,15 +102,6 @@ def test_failed_change_restores_the_previous_server(lab: BedProject) -> None:
     assert lab.server() == before
 
 
-def test_pulled_image_needs_no_registry(lab: BedProject) -> None:
-    assert lab.run("deploy", "--host", "spark1").code == 0
-    lab.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 5000 -j REJECT")
-    try:
-        assert lab.run("deploy", "--host", "spark1", "--json").recap["changed"] == 0
-    finally:
-        lab.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")
-
-
 def test_version_and_options_are_read_from_the_image(bare: BedProject) -> None:
     """Without labels and variables, `vllm --version` and `vllm serve --help=all` run in temporary containers."""
     bare.on("spark1", "rm -rf .local/state/sparkwright/engines")

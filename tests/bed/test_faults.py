@@ -51,23 +51,12 @@ class FaultyHost:
     def wait_for(self, command: str, expected: str) -> None:
         self.lab.wait_for("spark1", command, expected, timeout_s=90)
 
-    # -- faults --------------------------------------------------------------------------------------------------
-
-    def killed(self) -> None:
-        self.lab.killed("spark1")
-
-    def cut(self) -> None:
-        self.lab.cut("spark1")
-
-    def docker(self) -> None:
-        self.lab.on("spark1", "sudo systemctl restart docker")
+    def inject(self, fault: str) -> None:
+        if fault == "docker":
+            self.lab.on("spark1", "sudo systemctl restart docker")
+        else:
+            getattr(self.lab, fault)("spark1")
         self.wait_for(PROBE_DOCKER, "yes")
-
-    def power(self) -> None:
-        self.lab.power("spark1")
-        self.wait_for(PROBE_DOCKER, "yes")
-
-    # -- the containers afterwards -------------------------------------------------------------------------------
 
     def containers(self) -> list[dict[str, str]]:
         """Return name, state, policy and id of every container."""
@@ -104,7 +93,7 @@ def test_one_verified_server_serves_after_a_fault(host: FaultyHost, step: str, f
     host.gate(step)
     laptop = host.lab.start("deploy", "--host", "spark1", "--json")
     host.reached()
-    getattr(host, fault)()
+    host.inject(fault)
     if fault == "power":
         starting = [container for container in host.containers() if container["policy"] != "no"]
         assert starting == [], "no unverified server is started after a power cut"

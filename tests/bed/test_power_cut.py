@@ -34,13 +34,12 @@ def has_port_forwarder() -> bool:
 
 
 def cut_power_at_start(host: FaultyHost, seqs: int, after_s: float) -> None:
-    """Deploy a changed recipe, and cut the power while the new container is started."""
     path = host.lab.root / "recipes/bed.yml"
     path.write_text(re.sub(r"max-num-seqs: \d+", f"max-num-seqs: {seqs}", path.read_text()))
     laptop = host.lab.start_until('"name": "Start the server"', "deploy", "--host", "spark1", "--json")
     wait_until(has_port_forwarder, "a port forwarder")
     time.sleep(after_s)  # chooses the moment
-    host.power()
+    host.inject("power")
     laptop.communicate(timeout=120)
 
 

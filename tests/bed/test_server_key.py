@@ -21,7 +21,6 @@ QUERY_COMMAND = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8
 
 
 def query_status(lab: BedProject, key: str) -> str:
-    """Return the status of a request with this key."""
     return lab.on("spark1", QUERY_COMMAND, f"Authorization: Bearer {key}\n")
 
 

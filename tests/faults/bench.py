@@ -1,5 +1,5 @@
-"""A pretend Spark that is broken on purpose at one moment of a deploy: a gate stands before one task, the fault is done while
-the run waits there, and the gate opens."""
+"""A simulated Spark with a fault at a chosen point of a deploy: the run waits at a gate before a task, the fault is injected,
+and the gate opens."""
 
 from __future__ import annotations
 
@@ -30,41 +30,67 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 TIMEOUT_S = 60.0
 
 
+def start_deploy(root: Path, host: str) -> subprocess.Popen[str]:
+    """Start a deploy, whose output goes to the file `output` of the project."""
+    command = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", host, "--json"]
+    out = (root / "output").open("w")
+    options: dict[str, Any] = {"cwd": root, "stdout": out, "stderr": out, "stdin": subprocess.DEVNULL, "text": True}
+    env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
+    return subprocess.Popen(command, env=env, start_new_session=True, **options)
+
+
+def wait_for_gate(root: Path, marker: Path, laptop: subprocess.Popen[str], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until a run has created the marker of its gate."""
+    wait_until(lambda: marker.exists() or laptop.poll() is not None, "the gate", timeout_s)
+    assert marker.exists(), (root / "output").read_text()[-3000:]
+
+
+def restart_engine(sandbox: Path) -> None:
+    pid = json.loads((sandbox / "state.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_released(sandbox / "alive"), "the engine's end")
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    control.up(sandbox)
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """Read the complete events of a run's journal."""
+    return [json.loads(line) for line in (run / "events.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
+
+
 class Bench:
-    """A project whose sandbox goes on from one fault to the next."""
+    """A project with a sandbox that is reused from one fault to the next."""
 
     def __init__(self, project: SandboxProject) -> None:
         self.project = project
-        playbooks = (project.root / "playbooks").rglob("*.yml")
-        self.good_books = {path: path.read_text() for path in playbooks}
+        self.playbooks = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
         self.seqs = 8
-        self.room = self.state.path
-        self.room.mkdir(parents=True)
-        self.tmpfs = not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(self.room)], capture_output=True, check=False
-        ).returncode
+        self.disk_folder = self.state.path
+        self.disk_folder.mkdir(parents=True)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(self.disk_folder)]
+        self.tmpfs = not subprocess.run(mount, capture_output=True, check=False).returncode
 
     def close(self) -> None:
         control.down(self.project.sandbox)
         if self.tmpfs:
-            subprocess.run(["umount", "-l", str(self.room)], check=False)
+            subprocess.run(["umount", "-l", str(self.disk_folder)], check=False)
 
     @property
     def state(self) -> StateFolder:
         return StateFolder.in_home(self.project.sandbox / "home")
 
     def whole(self) -> str:
-        """Return the Id of the serving server before anything is broken, after repairing what an earlier cell left."""
+        """Return the Id of the serving server before a fault. It is deployed if an earlier fault left none."""
         if not self.serving():
             self.project.deploy()
-        serves = self.serving()
-        assert serves, "the cell before left nothing that a deploy could mend"
-        return serves
+        server = self.serving()
+        assert server, "a deploy does not repair the previous fault"
+        return server
 
     # -- a deploy with a gate ------------------------------------------------------------------------------------
 
     def change(self) -> None:
-        """Ask for another server than the one that runs."""
         self.seqs = self.seqs % 60 + 1
         self.project.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
 
@@ -79,42 +105,20 @@ class Bench:
             self.project.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
 
     def ungate(self) -> None:
-        for path, text in self.good_books.items():
+        for path, text in self.playbooks.items():
             path.write_text(text)
 
     def start(self) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-c",
-            "from sparkwright.cli import main; main()",
-            "deploy",
-            "--host",
-            "sandbox",
-            "--json",
-        ]
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
-        out = (self.project.root / "said").open("w")
-        return subprocess.Popen(
-            command,
-            cwd=self.project.root,
-            env=env,
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        return start_deploy(self.project.root, "sandbox")
 
     def reached(self, laptop: subprocess.Popen[str]) -> None:
-        """Wait until the run stands at the gate."""
-        wait_until(lambda: (self.project.root / "reached").exists() or laptop.poll() is not None, "the gate")
-        assert (self.project.root / "reached").exists(), (self.project.root / "said").read_text()[-2000:]
+        wait_for_gate(self.project.root, self.project.root / "reached", laptop)
 
     def open(self) -> None:
         (self.project.root / "open").touch()
 
     def ended(self) -> dict[str, Any]:
-        """Wait for the newest run's end, with or without a laptop; its recap, empty when it was cut off."""
+        """Wait for the end of the newest run, with or without a laptop, and return its recap; empty if it was killed."""
         folder = next(self.state.runs())
         wait_until(lambda: not journal.is_running(folder), "the run's end")
         return journal.read_recap(folder) or {}
@@ -131,50 +135,40 @@ class Bench:
         os.killpg(laptop.pid, signal.SIGKILL)
 
     def docker(self, laptop: subprocess.Popen[str]) -> None:
-        """The engine goes and comes back: every container dies, those with a policy start again."""
-        pid = json.loads((self.project.sandbox / "state.json").read_text())["pid"]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: is_released(self.project.sandbox / "alive"), "the engine's end")
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        control.up(self.project.sandbox)
+        """Restart the Docker Engine: every container exits, and those with a restart policy are started."""
+        restart_engine(self.project.sandbox)
 
     def power(self) -> None:
-        """The whole host dies at this moment, the run and the engine with it, and boots."""
-        daemon = json.loads((self.project.sandbox / "state.json").read_text())["pid"]
+        """Kill the run and the Docker Engine at once, and start the engine."""
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             runner = psutil.Process(json.loads((self.state.path / "lock").read_text())["pid"])
-            runner.suspend()  # it starts nothing more
+            runner.suspend()  # it must not start processes
             for process in (runner, *runner.children(recursive=True)):
                 process.kill()
-        os.kill(daemon, signal.SIGKILL)
-        wait_until(lambda: is_released(self.project.sandbox / "alive"), "the engine's end")
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(daemon, 0)
-        control.up(self.project.sandbox)
+        restart_engine(self.project.sandbox)
 
     def ollama(self, laptop: subprocess.Popen[str]) -> None:
         url = f"http://{control.up(self.project.sandbox)['OLLAMA_HOST']}/api/generate"
         body = json.dumps({"model": "qwen3:32b"}).encode()
-        with contextlib.suppress(urllib.error.HTTPError):  # beside a server that holds the memory it does not fit
+        with contextlib.suppress(urllib.error.HTTPError):  # the model does not fit if the server has its memory
             urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10).read()
 
     def disk(self, laptop: subprocess.Popen[str]) -> None:
-        with contextlib.suppress(OSError), (self.room / "filler").open("wb", buffering=0) as filler:
+        with contextlib.suppress(OSError), (self.disk_folder / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(b"x" * 4096)
 
     def repair(self) -> None:
-        (self.room / "filler").unlink(missing_ok=True)
+        (self.disk_folder / "filler").unlink(missing_ok=True)
         self.ungate()
 
-    # -- what came of it -----------------------------------------------------------------------------------------
+    # -- the servers afterwards ----------------------------------------------------------------------------------
 
     def client(self) -> docker.DockerClient:
         return docker.DockerClient(base_url=control.up(self.project.sandbox)["DOCKER_HOST"])
 
     def serving(self) -> str:
-        """The Id of the one server that runs with its earned policy and gives a token; empty when there is none."""
+        """Return the Id of the server if it generates and has its restart policy; otherwise an empty text."""
         client = self.client()
         running = client.api.containers()
         assert len(running) <= 1, running
@@ -196,19 +190,17 @@ class Bench:
             return False
 
     def settled(self) -> str:
-        """`serving`, for what an engine brings up again by itself."""
+        """Return `serving` after the time in which a Docker Engine restarts its containers."""
         with contextlib.suppress(AssertionError):
             wait_until(lambda: bool(self.serving()), "a server", 5)
         return self.serving()
 
-    def story(self) -> list[dict[str, Any]]:
-        """The events of the newest run."""
-        folder = next(self.state.runs())
-        return [json.loads(line) for line in (folder / "events.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
+    def run_events(self) -> list[dict[str, Any]]:
+        return read_events(next(self.state.runs()))
 
 
 class ServerWatcher(Watcher):
-    """Looks on all the while: how many servers ran at once, and how many would start by themselves."""
+    """Records the highest number of servers that ran at once, and of those with a restart policy."""
 
     every_s = 0.03
 
@@ -239,7 +231,7 @@ def is_released(path: Path) -> bool:
 
 
 def swap_tasks(playbooks: Path) -> list[str]:
-    """The names of the tasks of the swap and of the proof that ends it, in order. A block's name is no task's."""
+    """Return the names of the tasks of the swap and of its verification in order, without the names of blocks."""
     names = ["Create new container"]
     for part in ("swap", "prove"):
         text = (playbooks / f"parts/{part}.yml").read_text()

@@ -1,4 +1,4 @@
-"""A host with a deployed server for each module of tests; and the fault matrix with its results at the end."""
+"""A host with a deployed server for each file of tests; the results of the fault matrix are printed at the end."""
 
 import json
 import shutil

@@ -1,30 +1,40 @@
-"""The new container is created before the server is stopped: a refusal costs nothing, and what a cut-off run leaves is no server."""
+"""The new container is created before the server is stopped: if Docker refuses it or the run is killed, the server still serves."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.faults.bench import RECIPE, Bench
+from tests.faults.bench import RECIPE, Bench, restart_engine
 from tests.faults.test_matrix import PROVED_CODES
 
 
+@contextmanager
+def kept_recipe(bench: Bench) -> Iterator[None]:
+    """Restore the recipe at the end of the block."""
+    path = bench.project.root / RECIPE
+    text = path.read_text()
+    yield
+    path.write_text(text)
+
+
 def container_states(bench: Bench) -> dict[str, str]:
-    """The status of each container by name."""
     return {row["Names"][0]: row["State"] for row in bench.client().api.containers(all=True)}
 
 
 def server_state(bench: Bench) -> tuple[Any, ...]:
-    """All of the server's container that a stop, a start or an update would change."""
+    """Return the fields of the server's container that a stop, a start or an update changes."""
     container = bench.client().api.inspect_container("qwen35")
     return container["Id"], container["State"]["StartedAt"], container["HostConfig"]["RestartPolicy"]["Name"]
 
 
 def test_container_refused_by_docker_leaves_the_server_running(bench: Bench) -> None:
     bench.whole()
-    before, text = server_state(bench), (bench.project.root / RECIPE).read_text()
-    bench.project.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
-    refused = bench.project.deploy()
-    (bench.project.root / RECIPE).write_text(text)
+    before = server_state(bench)
+    with kept_recipe(bench):
+        bench.project.edit(RECIPE, r"(?m)^container:\n", "container:\n  log_driver: lokki\n")
+        refused = bench.project.deploy()
     assert refused.code == 1, refused.out[-3000:]
     assert refused.recap["msg"] == (
         "Docker could not create the new container: error looking up logging plugin lokki: "
@@ -36,8 +46,8 @@ def test_container_refused_by_docker_leaves_the_server_running(bench: Bench) -> 
     assert (second_run.code, second_run.recap["changed"]) == (0, 0), second_run.out[-2000:]
 
 
-def cut_off_run(bench: Bench) -> None:
-    """A run that is killed after it created the new container and before it stopped the server."""
+def interrupt_run(bench: Bench) -> None:
+    """Kill a run after it created the new container and before it stopped the server."""
     bench.change()
     bench.gate("Drain requests")
     laptop = bench.start()
@@ -54,20 +64,18 @@ def cut_off_run(bench: Bench) -> None:
 
 def test_leftover_of_an_interrupted_run_is_reported_and_is_no_server(bench: Bench) -> None:
     bench.whole()
-    before, text = server_state(bench), (bench.project.root / RECIPE).read_text()
-    cut_off_run(bench)
-    bench.docker(None)  # type: ignore[arg-type]  # nobody starts it with the Docker Engine
-    assert bench.settled() == before[0]
-    assert container_states(bench) == {"/qwen35": "running", "/qwen35-replacement": "created"}
-    examined = bench.project.run("doctor", "--host", "sandbox")
-    assert "qwen35-replacement was created to replace qwen35, by a run that did not finish" in " ".join(
-        examined.out.split()
-    )
-    status = bench.project.run("status", "--host", "sandbox")
-    assert "replacement" not in status.out and "was interrupted" in " ".join((status.out + status.err).split())
-    rows = bench.project.run("host.clean", "--host", "sandbox", "--check").out.splitlines()
-    assert [row.split()[1] for row in rows if "qwen35-replacement" in row] == ["remove"], rows
-    (bench.project.root / RECIPE).write_text(text)
+    before = server_state(bench)
+    with kept_recipe(bench):
+        interrupt_run(bench)
+        restart_engine(bench.project.sandbox)
+        assert bench.settled() == before[0]
+        assert container_states(bench) == {"/qwen35": "running", "/qwen35-replacement": "created"}
+        doctor = " ".join(bench.project.run("doctor", "--host", "sandbox").out.split())
+        assert "qwen35-replacement was created to replace qwen35, by a run that did not finish" in doctor
+        status = bench.project.run("status", "--host", "sandbox")
+        assert "replacement" not in status.out and "was interrupted" in " ".join((status.out + status.err).split())
+        rows = bench.project.run("host.clean", "--host", "sandbox", "--check").out.splitlines()
+        assert [row.split()[1] for row in rows if "qwen35-replacement" in row] == ["remove"], rows
     assert bench.project.deploy().code in PROVED_CODES, "nothing to deploy"
     assert (server_state(bench)[0], container_states(bench)) == (before[0], {"/qwen35": "running"})
 
@@ -78,13 +86,12 @@ def test_leftover_of_an_interrupted_run_is_reported_and_is_no_server(bench: Benc
 def test_commands_work_with_a_leftover_container(bench: Bench, command: str) -> None:
     bench.whole()
     bench.change()
-    assert bench.project.deploy().code in PROVED_CODES  # a roll back has something to go back to
-    cut_off_run(bench)
-    text = (bench.project.root / RECIPE).read_text()
-    if command == "restart":
-        bench.project.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {bench.seqs - 1}")
-    result = bench.project.run(command, "--host", "sandbox", "--json")
-    (bench.project.root / RECIPE).write_text(text)
+    assert bench.project.deploy().code in PROVED_CODES  # `rollback` needs a previous state
+    interrupt_run(bench)
+    with kept_recipe(bench):
+        if command == "restart":
+            bench.project.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {bench.seqs - 1}")
+        result = bench.project.run(command, "--host", "sandbox", "--json")
     assert result.code in PROVED_CODES, result.out[-3000:]
     assert bench.settled()
     expected = {"/qwen35-replacement"} if command == "restart" else set()

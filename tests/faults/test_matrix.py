@@ -1,17 +1,16 @@
-"""Everything that can happen at any moment of a swap: afterwards the new server is verified, or the old one serves.
+"""Faults at each step of a swap: afterwards the new server is verified, or the old server serves.
 
-Each row is the task before which the run stands when it happens; each column is what happens:
+A row is the task before which the run waits during the fault; a column is the fault:
 
     fails    the step fails
     killed   the runner is killed with -9
-    cut      the laptop is gone: lid, network, kill
-    docker   the Docker Engine is restarted: containers die, those with a policy start again
+    cut      the laptop is disconnected: lid, network, kill
+    docker   the Docker Engine is restarted: containers exit, and those with a restart policy are started
     ollama   Ollama loads a model of 20 GiB
     disk     the disk is full
 
-and each cell is who serves afterwards, verified and with its restart policy: the old server or the new one. `killed` is
-judged after the next deploy, which is told of what was cut off. `make test-faults` runs all of it and prints the table;
-`make test-all` runs the cells in brackets.
+A cell is the server afterwards, verified and with its restart policy: old or new; for `killed`, the server after the next deploy,
+which reports the interrupted run. `make test-faults` runs all cells and prints the table; `make test-all` runs those in brackets.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pytest
 
 from tests.faults.bench import Bench, ServerWatcher, swap_tasks
 
-#: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
+#: on a busy machine the throughput is inconclusive, and the server is kept
 PROVED_CODES = (0, 4)
 
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
@@ -58,8 +57,7 @@ CELLS = [
 ]
 
 
-#: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`. Or the
-#: Docker Engine is restarted: the run itself sees to it.
+#: after a failed change; the runner is killed, and `rollback` follows, or the Docker Engine is restarted
 RESTORE_STEPS = (
     "Restore previous server",
     "Wait for the failed server's processes to exit",
@@ -97,7 +95,7 @@ def test_one_verified_server_serves_after_a_fault(
             bench.ended()
             laptop.wait(timeout=60)
             bench.repair()
-        message = bench.story()
+        message = bench.run_events()
         if fault == "killed":
             second_run = bench.project.deploy()
             assert second_run.code in PROVED_CODES, second_run.out[-3000:]
@@ -112,11 +110,11 @@ def test_one_verified_server_serves_after_a_fault(
         assert message[-1]["event"] == "recap"
         assert (message[-1]["exit"] in PROVED_CODES) == (expected == "new"), message[-1]
     leftovers = [row["Names"][0] for row in bench.client().api.containers(all=True)]
-    assert leftovers == ["/qwen35"], "the failed and the older ones are taken away"
+    assert leftovers == ["/qwen35"], "failed and previous containers are removed"
 
 
 def inject_during_restore(bench: Bench, step: str, fault: str) -> tuple[str, dict[str, Any]]:
-    """A change fails, and this happens before a step of putting the old server back. Returns the old one's Id, and the recap."""
+    """Let a change fail, and inject a fault before a step of the restore. Returns the Id of the old server, and the recap."""
     old_server = bench.whole()
     bench.change()
     bench.gate(step, fail_at="Wait until it is ready")
@@ -149,9 +147,7 @@ def test_rollback_completes_an_interrupted_restore(bench: Bench, step: str) -> N
 )
 def test_docker_restart_during_a_restore(bench: Bench, step: str) -> None:
     old, recap = inject_during_restore(bench, step, "docker")
-    assert (recap["exit"], "broken on purpose The previous server is restored." in recap["msg"]) == (1, True), recap[
-        "msg"
-    ]
+    assert (recap["exit"], "broken on purpose The previous server is restored." in recap["msg"]) == (1, True), recap
     assert bench.settled() == old
     (row, *_) = bench.project.run("history", "--host", "sandbox", "--json").events()
     assert (row["what"], "broken on purpose" in row["why"]) == ("restored", True), row

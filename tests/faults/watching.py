@@ -1,11 +1,11 @@
-"""Looking on all the while that something else happens."""
+"""Observing a state repeatedly during a test."""
 
 import threading
 from typing import Self
 
 
 class Watcher:
-    """A thread that looks again and again, from `with` to its end. every_s: between two looks."""
+    """A thread that calls `look` at intervals of `every_s` for as long as the `with` block."""
 
     every_s = 0.1
 
@@ -22,7 +22,6 @@ class Watcher:
         self._thread.join()
 
     def look(self) -> None:
-        """Look once."""
         raise NotImplementedError
 
     def _run(self) -> None:

@@ -16,8 +16,6 @@ PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 
 @dataclass
 class PlayResult:
-    """The result of a command."""
-
     code: int
     out: str
     err: str

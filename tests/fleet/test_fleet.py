@@ -57,7 +57,6 @@ class Recorder:
 
     @property
     def recaps(self) -> dict[str, Event]:
-        """The recap of each host."""
         return {event["host"]: event for event in self.events if event["event"] == "recap"}
 
 

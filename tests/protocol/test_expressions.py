@@ -27,14 +27,10 @@ def test_rendering_goes_through_lists_and_mappings() -> None:
     assert expressions.render(value, {"word": "hi", "home": "/root"}) == rendered
 
 
-def test_undefined_name_is_named() -> None:
-    with pytest.raises(UnknownName, match="'hots' is undefined"):
-        expressions.render("{{ hots.name }}", {"host": {}})
-
-
-def test_missing_key_is_an_error() -> None:
-    with pytest.raises(UnknownName):
-        expressions.render("digest {{ image.digest }}", {"image": {}})
+@pytest.mark.parametrize(("text", "name"), [("{{ hots.name }}", "hots"), ("digest {{ image.digest }}", "digest")])
+def test_undefined_name_or_missing_key_is_named(text: str, name: str) -> None:
+    with pytest.raises(UnknownName, match=name):
+        expressions.render(text, {"host": {}, "image": {}})
 
 
 def test_syntax_error_is_reported() -> None:

@@ -48,7 +48,6 @@ class SshLab:
             file.write(sshd.known_hosts_line())
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the first host's key, as ssh shows it."""
         command = ["ssh-keygen", "-lf", str(self.sshd.host_key.with_suffix(".pub"))]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]
 

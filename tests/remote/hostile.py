@@ -38,7 +38,6 @@ class HostileHost:
 
     @property
     def sent(self) -> list[bytes]:
-        """Return the received input of each command."""
         return [path.read_bytes() for path in sorted(self.folder.glob("sent.*"))]
 
     def query(self, header: dict[str, Any] | None = None) -> list[Event]:

@@ -12,8 +12,6 @@ KNOWN_KEY = "<me> <ed>\n"
 
 @dataclass(frozen=True)
 class Case:
-    """A case of an ssh configuration."""
-
     #: its description
     name: str
     #: lines for the host
@@ -38,7 +36,6 @@ def refused_case(name: str, config: str = "", known: str = KNOWN_KEY, says: str 
 
 
 def keys_command_case(name: str, commands: str, says: str, known: str = KNOWN_KEY) -> Case:
-    """Return a case with a script as KnownHostsCommand."""
     files = {"find": f"#!/bin/sh\n{commands}\n"}
     return refused_case(name, "KnownHostsCommand <dir>/find", known=known, files=files, says=says)
 
@@ -82,6 +79,7 @@ CASES = [
     Case("accept-new, hashed name", f"{ACCEPT_NEW}\nHashKnownHosts yes", known=""),
     refused_case("accept-new, changed", ACCEPT_NEW, known="<me> <other>\n", says=CHANGED_KEY),
     refused_case("accept-new, revoked", ACCEPT_NEW, known="@revoked * <ed>\n", says="is revoked"),
+    refused_case("accept-new, known and revoked", ACCEPT_NEW, known="<me> <ed>\n@revoked * <ed>\n", says="is revoked"),
     Case(
         "no, changed",
         "StrictHostKeyChecking no",

@@ -76,7 +76,6 @@ def query_runs(lab: SshLab) -> list[str]:
 
 @pytest.fixture
 def installed(lab: SshLab, small_runtime: Path) -> Path:
-    """The host's runtime."""
     query_runs(lab)
     (folder,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     return folder

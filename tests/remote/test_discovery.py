@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparkwright.remote import discovery
 
@@ -86,18 +84,9 @@ def test_compressed_name_is_parsed() -> None:
     assert discovery.parse_records(encode_answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
 
 
-@given(st.binary(max_size=300))
-def test_no_packet_crashes_the_parser(packet: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        discovery.parse_records(packet)
-    with contextlib.suppress(ValueError):
-        discovery.parse_records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
-
-
 def test_hosts_of_the_configuration_and_included_files(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(
-        'Include conf.d/* config\nHost spark1 "gx10-3f" *.lab !bastion\n  HostName 10.0.0.1\nMatch host x\nhost=late # no\n'
-    )
+    config = 'Include conf.d/* config\nHost spark1 "gx10-3f" *.lab !bastion\n  HostName 10.0.0.1\nMatch host x\nhost=late # no\n'
+    (tmp_path / "config").write_text(config)
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/a").write_text("Host included -oProxyCommand=x\n")
     assert discovery.hosts_in_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
@@ -106,9 +95,8 @@ def test_hosts_of_the_configuration_and_included_files(tmp_path: Path) -> None:
 
 def test_names_of_sparks_come_first_without_unrelated_known_hosts(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host web spark1\n")
-    (tmp_path / "known_hosts").write_text(
-        "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
-    )
+    names = ("github.com,140.82.121.3", "spark-7", "Spark1", "|1|a|b", "@revoked spark-8")
+    (tmp_path / "known_hosts").write_text("".join(f"{name} ssh-ed25519 A\n" for name in names))
     candidates = discovery.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
     assert [(item.address, item.source) for item in candidates] == [
         ("spark1", "ssh configuration"),

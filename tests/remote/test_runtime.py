@@ -28,7 +28,6 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def lib(tmp_path: Path) -> Path:
-    """The unpacked archive's lib folder."""
     with tarfile.open(runtime.ensure_archive(PYTHON, MACHINE)) as tar:
         tar.extractall(tmp_path, filter="data")
     return tmp_path / "lib"

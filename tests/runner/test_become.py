@@ -78,7 +78,6 @@ class Account:
         return [decode(line) for line in completed.stdout.splitlines()]
 
     def become(self, password: str = "", *argv: str) -> list[Event]:
-        """Run a command as root."""
         task = Task("t1", "Become root", "command", {"argv": list(argv or ("id", "-u"))}, become=True)
         secrets = {"HF_TOKEN": TOKEN, **({"BECOME_PASSWORD": password} if password else {})}
         run_id = f"r{len(list(self.home.glob('.local/state/sparkwright/runs/*')))}"

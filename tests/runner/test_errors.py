@@ -30,6 +30,8 @@ BROKEN: dict[str, Callable[[Stage], Step]] = {
     "until": lambda stage: stage.task("stop", register="w", until=("w.nothing",), retries=3, delay_s=0),
     "changed_when": lambda stage: stage.task("stop", changed_when=("nothing",)),
     "failed_when": lambda stage: stage.task("stop", failed_when=("nothing",)),
+    "failed task": lambda stage: stage.failing_task(),
+    "undefined name": lambda stage: stage.task("x", args={"word": "{{ nothing.here }}"}, open=("word",)),
     "argument": lambda stage: stage.task("x", args={"word": "{{ a }}"}, open=("word",)),
     "division by zero": lambda stage: stage.task("x", when=("1 / 0",)),
     "long time": lambda stage: stage.task("x", args={"word": LONG_TEMPLATE}, open=("word",)),
@@ -41,7 +43,7 @@ DEEP_TEMPLATE = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
 
 
 @pytest.mark.parametrize("place", BROKEN)
-def test_expression_error_fails_the_task_and_rescues_the_block(stage: Stage, place: str) -> None:
+def test_failure_or_expression_error_rescues_the_block(stage: Stage, place: str) -> None:
     variables = {"a": "{{ b }}", "b": "{{ a }}"}
     recap = stage.run(swap_block(stage, BROKEN[place](stage)), stage.task("next"), open_vars=variables)
     assert [word for word in stage.written() if word != "stop"] == ["put back", "tidy", "next"]
@@ -94,8 +96,6 @@ def cyclic_value() -> dict[str, Any]:
 
 
 class MisbehavingModule(Module["MisbehavingModule.Args"]):
-    """A module with an invalid end."""
-
     @dataclass(frozen=True)
     class Args:
         end: str = arg("a key of INVALID_ENDS")

@@ -140,14 +140,6 @@ def test_rendered_argument_is_not_rendered_again(stage: Stage) -> None:
     assert stage.written() == ["{{ not an expression }}"]
 
 
-def test_rescue_and_always(stage: Stage) -> None:
-    tasks = (stage.task("stop"), stage.failing_task(), stage.task("never"))
-    block = stage.block(*tasks, rescue=(stage.task("put back"),), always=(stage.task("tidy"),))
-    recap = stage.run(block, stage.task("next"))
-    assert stage.written() == ["stop", "put back", "tidy", "next"]
-    assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
-
-
 def test_rescue_that_ends_in_fail_is_a_failure(stage: Stage) -> None:
     rescue = (stage.task("put back"), stage.failing_task("the old server serves"))
     block = stage.block(stage.failing_task(), rescue=rescue)
@@ -246,12 +238,6 @@ def test_refusal_is_exit_5_only_before_any_change(stage: Stage) -> None:
     no_room = stage.task("preflight", args={"refuse": "no room"})
     assert stage.run(no_room)["exit"] == 5
     assert stage.run(stage.task("a", args={"changed": True}), no_room)["exit"] == 1
-
-
-def test_undefined_name_is_a_failure(stage: Stage) -> None:
-    recap = stage.run(stage.task("a", args={"word": "{{ nothing.here }}"}, open=("word",)))
-    assert recap["failed"] == 1
-    assert "'nothing' is undefined" in recap["msg"]
 
 
 def test_stop_between_tasks_runs_the_rescue(stage: Stage) -> None:

@@ -20,7 +20,6 @@ PLAN = Plan("r1", "spark1", "Test", (Task("t1", "Say", "fail", {"msg": "no"}),),
 
 
 def build_plan(*argvs: list[str]) -> dict[str, Any]:
-    """Return a plan with a task for each command."""
     tasks = [Task(f"t{n}", "Say", "command", {"argv": argv}) for n, argv in enumerate(argvs, 1)]
     return Plan("r1", "spark1", "Test", tuple(tasks), exclusive=False).to_json()
 

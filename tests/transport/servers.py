@@ -54,8 +54,6 @@ def drip_script(raw: bytes, piece: bytes = b"a", *, every_s: float = 0.02, piece
 
 
 class Server:
-    """A server that listens until it is closed."""
-
     def __init__(self, script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> None:
         self.script, self.context = script, context
         self.connections = 0
@@ -97,7 +95,6 @@ class Server:
 
 @contextlib.contextmanager
 def serving(script: Script, *, path: Path | None = None, context: ssl.SSLContext | None = None) -> Iterator[Server]:
-    """Run a server for the length of a test."""
     server = Server(script, path=path, context=context)
     try:
         yield server

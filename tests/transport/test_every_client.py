@@ -42,8 +42,6 @@ VLLM = engine.get_or_default("vllm").http
 
 @dataclass(frozen=True)
 class Client:
-    """A client of the package."""
-
     #: calls a server
     query: Callable[[Server, Path], Any]
     #: exceptions that it may raise; otherwise it returns something falsy or an error
@@ -255,7 +253,6 @@ IMAGE_BYTES = 1000
 
 
 def copy_image(context: RecordingContext, script: Script) -> bytes:
-    """Return the bytes of an image that are read from a peer."""
     with serving(script) as server:
         return b"".join(image_copy._stream_pieces(context, server.url.rstrip("/"), "spark1", IMAGE_BYTES))
 

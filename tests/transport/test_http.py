@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -367,8 +368,7 @@ def test_stream_below_the_minimum_rate_times_out() -> None:
         http.open_stream("GET", server.url, timeout_s=20, rate=MinimumRate(10_000, 0.3)) as stream,
         pytest.raises(TimedOut),
     ):
-        for _ in stream:
-            pass
+        b"".join(stream)
 
 
 def test_head_of_a_stream_has_a_deadline() -> None:
@@ -393,46 +393,38 @@ def test_request_over_a_unix_socket(tmp_path: Path) -> None:
     assert raised.value.refused
 
 
-def test_full_queue_of_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
-    """Docker's socket, used by many at once: Python's own timeout would make it a refusal."""
-    path, answers = str(tmp_path / "s"), list[Response]()
+@pytest.fixture
+def full_socket(tmp_path: Path) -> Iterator[socket.socket]:
+    """A listening unix socket with a full queue."""
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
-        listening.bind(path)
+        listening.bind(str(tmp_path / "s"))
         listening.listen(0)
-        waiting.connect(path)
-        thread = threading.Thread(target=lambda: answers.append(get("http://localhost/x", route=Route(unix=path))))
-        thread.start()
-        listening.accept()[0].close()
-        with listening.accept()[0] as connection:
-            assert connection.recv(1000)
-            connection.sendall(OK + b"\r\n")
-        thread.join()
+        waiting.connect(str(tmp_path / "s"))
+        yield listening
+
+
+def test_full_queue_of_a_unix_socket_is_waited_for(full_socket: socket.socket) -> None:
+    """Docker's socket has many clients; with Python's timeout, a full queue would be a refusal."""
+    answers, route = list[Response](), Route(unix=full_socket.getsockname())
+    thread = threading.Thread(target=lambda: answers.append(get("http://localhost/x", route=route)))
+    thread.start()
+    full_socket.accept()[0].close()
+    with full_socket.accept()[0] as connection:
+        assert connection.recv(1000)
+        connection.sendall(OK + b"\r\n")
+    thread.join()
     assert [answer.status for answer in answers] == [200]
 
 
-def test_unix_socket_that_never_accepts_times_out(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as waiting:
-        listening.bind(path)
-        listening.listen(0)
-        waiting.connect(path)
-        with pytest.raises(TimedOut):
-            get("http://localhost/x", timeout_s=0.2, route=Route(unix=path))
+def test_unix_socket_that_never_accepts_times_out(full_socket: socket.socket) -> None:
+    with pytest.raises(TimedOut):
+        get("http://localhost/x", timeout_s=0.2, route=Route(unix=full_socket.getsockname()))
 
 
 def test_exchange_over_a_unix_socket_is_bounded(tmp_path: Path) -> None:
-    def script(connection: socket.socket) -> None:
-        connection.sendall(connection.recv(100).upper())
-
-    with serving(script, path=tmp_path / "a"):
-        assert exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=100) == b"SHOW INFO\n"
+    with serving(send_script(b"Name: HAProxy\n"), path=tmp_path / "a"):
+        assert exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=100) == b"Name: HAProxy\n"
         with pytest.raises(TooLarge):
             exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=5)
-
-    def drip(connection: socket.socket) -> None:
-        for _ in range(1000):
-            connection.sendall(b"a")
-            threading.Event().wait(0.02)
-
-    with serving(drip, path=tmp_path / "b"), pytest.raises(TimedOut):
+    with serving(drip_script(b""), path=tmp_path / "b"), pytest.raises(TimedOut):
         exchange(str(tmp_path / "b"), b"show info\n", timeout_s=0.3, max_bytes=10_000)

@@ -1,26 +1,23 @@
-"""A cluster of two simulated Sparks, one of which is broken at a chosen point of a deploy. A gate task makes the run on that host
-wait, the fault is injected, and the gate opens."""
+"""A cluster of two simulated Sparks with a fault of a member at a chosen point of a deploy: the run on its host waits at a gate,
+the fault is injected, and the gate opens."""
 
 import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
-from sparkwright.sandbox import control
-from sparkwright.trust import private
-from tests.e2e.conftest import TOP
 from tests.e2e.pair.project import HOSTS, NAME, PairProject
+from tests.faults.bench import read_events, restart_engine, start_deploy, wait_for_gate
 from tests.faults.watching import Watcher
 from tests.waiting import wait_until
 
-#: waits for the file `open` if the host's home has `hold`; fails if it has `fail`
+#: waits for the file `open` if the host's HOME has `hold`; fails if it has `fail`
 GATE = "test -e $HOME/hold || exit 0; touch $HOME/reached; until [ -e $HOME/open ]; do sleep 0.02; done; test ! -e $HOME/fail"
 GATE_FILES = ("hold", "reached", "open", "fail")
 RUN_TIMEOUT_S = 150.0
@@ -31,16 +28,16 @@ class PairBench:
 
     def __init__(self, project: PairProject) -> None:
         self.project = project
-        self.books = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
+        self.playbooks = {path: path.read_text() for path in (project.root / "playbooks").rglob("*.yml")}
 
     def home(self, host: str) -> Path:
         return self.project.folder_of(host) / "home"
 
     def whole(self) -> dict[str, str]:
-        """Return the Ids of the serving ranks before anything is broken, after repairing what an earlier cell left."""
+        """Return the Ids of the serving ranks before a fault. They are deployed if an earlier fault left none."""
         if self.outcome({}) != "new":
             self.project.deployed()
-        assert self.outcome({}) == "new", "the cell before left nothing that a deploy could heal"
+        assert self.outcome({}) == "new", "a deploy does not repair the previous fault"
         return self.project.ids()
 
     def outcome(self, old: dict[str, str]) -> str:
@@ -65,23 +62,15 @@ class PairBench:
         try:
             yield
         finally:
-            for path, text in self.books.items():
+            for path, text in self.playbooks.items():
                 path.write_text(text)
             (self.home(host) / "hold").unlink(missing_ok=True)
 
     def start(self) -> subprocess.Popen[str]:
-        program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}
-        out = (self.project.root / "said").open("w")
-        command = [sys.executable, "-c", program, "deploy", "--host", "sandbox-pair", "--json"]
-        options: dict[str, Any] = {"cwd": self.project.root, "env": env, "stdout": out, "stderr": out}
-        return subprocess.Popen(command, **options, stdin=subprocess.DEVNULL, start_new_session=True, text=True)
+        return start_deploy(self.project.root, "sandbox-pair")
 
     def reached(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """Wait until the run on this host has reached the gate."""
-        marker = self.home(host) / "reached"
-        wait_until(lambda: marker.exists() or laptop.poll() is not None, "the gate", RUN_TIMEOUT_S)
-        assert marker.exists(), (self.project.root / "said").read_text()[-3000:]
+        wait_for_gate(self.project.root, self.home(host) / "reached", laptop, RUN_TIMEOUT_S)
 
     def open(self, host: str) -> None:
         (self.home(host) / "open").touch()
@@ -91,11 +80,8 @@ class PairBench:
         events = {}
         for host in HOSTS:
             folder = next(StateFolder.in_home(self.home(host)).runs())
-            wait_until(
-                lambda folder=folder: not journal.is_running(folder), f"the end of the run on {host}", RUN_TIMEOUT_S
-            )  # type: ignore[misc]
-            lines = (folder / "events.jsonl").read_bytes().splitlines()
-            events[host] = [json.loads(line) for line in lines if line.endswith(b"}")]
+            wait_until(lambda run=folder: not journal.is_running(run), f"the run's end on {host}", RUN_TIMEOUT_S)  # type: ignore[misc]
+            events[host] = read_events(folder)
         return events
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -110,14 +96,7 @@ class PairBench:
         os.killpg(laptop.pid, signal.SIGKILL)
 
     def docker(self, host: str, laptop: subprocess.Popen[str]) -> None:
-        """Restart the host's engine; its containers exit."""
-        folder = self.project.folder_of(host)
-        pid = json.loads((folder / "state.json").read_text())["pid"]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not private.is_locked(folder / "alive"), "the engine's end")
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        control.up(folder)
+        restart_engine(self.project.folder_of(host))
 
     def network(self, host: str, laptop: subprocess.Popen[str]) -> None:
         """Drop all packets between the members, of both their runs and their ranks."""
@@ -125,7 +104,6 @@ class PairBench:
             subprocess.run(["iptables", "-I", "INPUT", *rule], check=True)
 
     def reconnect(self) -> None:
-        """Undo `network`."""
         for rule in self._rules():
             while not subprocess.run(["iptables", "-D", "INPUT", *rule], capture_output=True, check=False).returncode:
                 pass
@@ -155,7 +133,6 @@ class ServerWatcher(Watcher):
 
 
 def list_containers(bench: PairBench) -> set[str]:
-    """Return the names of all containers on both hosts."""
     return {row["Names"][0] for host in HOSTS for row in bench.project.engine_of(host).api.containers(all=True)}
 
 

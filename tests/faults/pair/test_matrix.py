@@ -1,19 +1,19 @@
-"""What can happen to one member of a cluster at moments of a swap: afterwards the cluster serves verified, or what served before
-does, or nothing does and the next deploy starts it. Never is half a cluster started, and never do two servers run on one host.
+"""Faults of a cluster's member at steps of a swap: afterwards the new ranks serve verified, or the old ranks serve, or none does
+and the next deploy starts both. A cluster is never started partially, and two servers never run on one host.
 
-Each row is the task before which the run of one host stands when it happens; each column is what happens to that host:
+A row is the task before which the run of a host waits during the fault; a column is the fault of that host:
 
     fails    its step fails
     killed   its runner is killed with -9
-    cut      the laptop is gone: lid, network, kill
-    docker   its Docker Engine is restarted: its rank exits, and has no policy to start again
+    cut      the laptop is disconnected: lid, network, kill
+    docker   its Docker Engine is restarted: its rank exits, and has no restart policy
     reboot   all its processes end at once
-    network  nothing passes between the two hosts any more (iptables)
+    network  the connection between the hosts is cut (iptables)
 
-and each cell is who serves when the runs have ended, without another command, when it happened to the head / to the worker: the old
-ranks, the new ones, or none: the other host restores nothing, for half a cluster is not started. half: a rank that no run could stop,
-because its own was killed or the other host rebooted; it answers nobody. `?`: not filled in yet, anything but a server that answers
-with errors. In every case the next deploy has both serve. `make test-faults` runs all of it, `make test-all` the cells in brackets.
+A cell has what serves when the runs have ended, after a fault of the head / of the worker: the old ranks, the new ranks, or none,
+because a rank is not restored alone. half: a rank that no run could stop, because its own run was killed or the other host rebooted;
+it answers no requests. `?`: not filled in yet; anything but a server that answers with errors. After the next deploy, both serve.
+`make test-faults` runs all cells, `make test-all` those in brackets.
 """
 
 import os
@@ -93,4 +93,4 @@ def test_cluster_after_a_fault_of_a_member(
     assert second_run.proved, second_run.out[-3000:]
     assert bench.outcome(old_server) in ("old", "new")
     assert watch.most == 1, "two servers ran at once on one host"
-    assert list_containers(bench) == EXPECTED_CONTAINERS, "the failed and the older ones are removed"
+    assert list_containers(bench) == EXPECTED_CONTAINERS, "failed and previous ranks are removed"

@@ -81,7 +81,6 @@ class SshBench:
         return value
 
     def fill_names(self, text: str, server: Sshd) -> str:
-        """Return the text of a case with its names filled in."""
         name = f"[127.0.0.1]:{server.port}"
         jump = self.servers["jump"].port
         keys = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
@@ -95,7 +94,6 @@ class SshBench:
         return text
 
     def lay_out(self, case: Case) -> None:
-        """Write the initial files of a case."""
         server, jump = self.servers[case.server], self.servers["jump"]
         for path in self.files.iterdir():
             path.unlink()
@@ -128,7 +126,6 @@ class SshBench:
                 (self.files / "open").chmod(0o644)
 
     def known_hosts(self) -> str:
-        """Return the user's current known_hosts, without hashed names."""
         lines = (self.files / "known").read_text().splitlines()
         return "\n".join(line if not line.startswith("|1|") else f"hashed {line.split(' ', 1)[1]}" for line in lines)
 

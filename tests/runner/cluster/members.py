@@ -109,7 +109,6 @@ class Member:
         process.wait()
 
     def pid(self) -> int:
-        """Return the pid of the detached runner."""
         owner = wait_until(lambda: lock.inspect(self.state)[0], f"{self.name} has its lock")
         return int(owner.pid)
 
@@ -132,14 +131,12 @@ class Member:
         return recap
 
     def journal_events(self) -> list[Event]:
-        """Return its events so far."""
         return [decode(line) for folder in self.state.runs() for line in _lines(folder / "events.jsonl")]
 
     def notes(self) -> list[str]:
         return [item["text"] for item in self.journal_events() if item["event"] == "note"]
 
     def finished(self, task: str) -> Event | None:
-        """Return the end of a task, if it has ended."""
         events = (item for item in self.journal_events() if item["event"] == "task_finished")
         return next((item for item in events if item["name"] == task), None)
 
@@ -189,7 +186,6 @@ class Group:
         return self.members[rank].start(self.plan(rank, *steps, **fields))
 
     def end(self) -> None:
-        """End all of its processes."""
         for member in self.members:
             owner, alive = lock.inspect(member.state) if member.home.exists() else (None, False)
             if alive and owner is not None:

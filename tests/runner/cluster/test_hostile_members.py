@@ -28,7 +28,6 @@ class HostileMember:
         self.sock.sendall(b"".join(map(self.session.seal, messages)))
 
     def read_event(self, kind: str) -> dict[str, Any]:
-        """Return the next event of a kind."""
         while (event := self.session.unseal(self._line(wire.MAX_LINE_BYTES)))["kind"] != kind:
             continue
         return event

@@ -20,7 +20,6 @@ ANOTHER_TOKEN = "dropped a connection from 127.0.0.1: it has another token"
 
 
 def start_head(pair: Group) -> Member:
-    """Return the head, which waits for its worker."""
     head = pair.begin(0, *STEPS)
     head.wait_for_note("waiting for spark2 (rank 1)")
     return head
@@ -150,6 +149,5 @@ def test_idle_connections_do_not_block_members(pair: Group) -> None:
 
 
 def _peak_memory_kib(head: Member) -> int:
-    """Return the peak memory of the detached runner."""
     status = Path(f"/proc/{head.pid()}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
