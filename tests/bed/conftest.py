@@ -170,6 +170,10 @@ class BedProject:
         return playbooks
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.bed)
+
+
 AnyProject = TypeVar("AnyProject", bound=BedProject)
 
 

@@ -1,11 +1,9 @@
 """A server that a user started with `docker run` on a real Docker Engine is imported as a recipe and verified without a restart."""
 
-import pytest
 import yaml
 
 from tests.bed.conftest import BUSY_CODES, INSTANT_SANDBOX, BedProject
 
-pytestmark = pytest.mark.bed
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
 
 

@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
 from tests.bed.conftest import BedProject
-
-pytestmark = pytest.mark.bed
 
 COMMAND = ("bench.ab", "--host", "spark1", "--flag", "chunked-prefill", "--loads", "serve", "--requests", "2")
 SMALL = ("--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6", "--json")

@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
 from tests.bed.cluster import HOSTS, ClusterProject
-
-pytestmark = pytest.mark.bed
 
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 

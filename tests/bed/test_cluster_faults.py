@@ -10,8 +10,6 @@ import pytest
 
 from tests.bed.cluster import HOSTS, ClusterProject
 
-pytestmark = pytest.mark.bed
-
 STOP, START, PROVE = "Check free memory", "Wait until the rank has joined", "Wait until the cluster is verified"
 #: step before the fault, fault, host, and what serves when the runs have ended
 QUICK = [

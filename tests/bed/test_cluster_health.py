@@ -8,8 +8,6 @@ from tests.bed.cluster import HOSTS, ClusterProject
 from tests.bed.conftest import USER_SYSTEMCTL
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.bed
-
 
 @pytest.fixture
 def watched(pair: ClusterProject) -> Iterator[ClusterProject]:

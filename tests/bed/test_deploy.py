@@ -3,14 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
 from sparkwright.engines.compile_caches import CACHE_MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.protocol.container import OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL
 from tests.bed.conftest import BedProject
 
-pytestmark = pytest.mark.bed
 #: the labels of a container that sparkwright created itself
 IDENTITY = (OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL)
 

@@ -7,8 +7,6 @@ import pytest
 
 from tests.bed.conftest import BedProject
 
-pytestmark = pytest.mark.bed
-
 RESTORE_COMMAND = (
     "sudo usermod -aG docker ops; sudo loginctl disable-linger ops; sudo rm -f /etc/default/locale; "
     "sudo rm -f /etc/systemd/logind.conf.d/99-test.conf; sudo chmod 660 /var/run/docker.sock"

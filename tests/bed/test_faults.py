@@ -11,8 +11,6 @@ import pytest
 
 from tests.bed.conftest import PROBE_DOCKER, BedProject
 
-pytestmark = pytest.mark.bed
-
 GATE = "touch /tmp/gate-reached; until [ -e /tmp/gate-open ]; do sleep 0.1; done"
 QUERY_COMMAND = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/chat/completions \
   -d '{"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}'"""

@@ -7,8 +7,6 @@ import pytest
 from tests.bed.conftest import USER_SYSTEMCTL, BedProject
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.bed
-
 #: lists the files of an install and of checks, and the units that systemd has loaded
 TRACES = r"""
 find ~ /etc/systemd /var/lib/systemd/linger /srv/textfile \( -iname '*health*' -o -iname 'sparkwright-guard*' -o -iname 'in-use' -o -name 'sparkwright.prom' \

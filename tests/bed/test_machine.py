@@ -5,8 +5,6 @@ import yaml
 
 from tests.bed.conftest import BedProject, CommandResult
 
-pytestmark = pytest.mark.bed
-
 UNIT = "[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n"
 
 #: makes a repository with a package the only source of apt

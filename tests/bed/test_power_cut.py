@@ -11,8 +11,6 @@ from tests.bed.conftest import BUSY_CODES, PROBE_DOCKER, BedProject
 from tests.bed.test_faults import FaultyHost
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.bed
-
 FREE_PORT_TASK = "Free a port that Docker occupies without a container"
 HOST = "sparkwright-bed-spark1"
 #: seconds after the start of the forwarder; the engine records the port in between

@@ -8,8 +8,6 @@ import pytest
 
 from tests.bed.conftest import TOP, BedProject, CommandResult
 
-pytestmark = pytest.mark.bed
-
 HOSTS = ("spark1", "spark2", "spark3")
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.bed.conftest import USER_SYSTEMCTL, BedProject
 
-pytestmark = pytest.mark.bed
 INSTALL = ("health.install", "--host", "spark1", "--every", "5m", "--smoke-every", "0")
 
 

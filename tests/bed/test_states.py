@@ -10,8 +10,6 @@ from tests.bed.conftest import BedProject, CommandResult
 from tests.bed.test_faults import QUERY_COMMAND
 from tests.cells import join_whitespace, matches_cell
 
-pytestmark = pytest.mark.bed
-
 TABLE: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("states.yml").read_text())
 READ_COLUMNS = ("status", "health", "verify", "diagnose", "plan")
 #: commands that exit with 0 only if clients are served

@@ -11,10 +11,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import docker
 import psutil
@@ -23,7 +24,6 @@ from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import TOP, SandboxProject
-from tests.faults.watching import Watcher
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
@@ -197,6 +197,31 @@ class Bench:
 
     def run_events(self) -> list[dict[str, Any]]:
         return read_events(next(self.state.runs()))
+
+
+class Watcher:
+    """A thread that calls `look` at intervals of `every_s` for as long as the `with` block."""
+
+    every_s = 0.1
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while not self._done.wait(self.every_s):
+            self.look()
 
 
 class ServerWatcher(Watcher):

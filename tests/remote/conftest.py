@@ -20,6 +20,11 @@ from tests.remote.sshd import SSHD, Sshd
 PYTHON, MACHINE = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if {"lab", "bench"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.ssh)
+
+
 class SshLab:
     """Hosts on loopback, and a folder with the user's keys, known_hosts and ssh configuration. sshd: the first host."""
 

@@ -11,8 +11,6 @@ from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import SshLab
 
-pytestmark = pytest.mark.ssh
-
 RUNNER = "lib/sparkwright/runner"
 LATER_IMPORT = "lib/sparkwright/modules/system/command.py"
 

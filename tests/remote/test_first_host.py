@@ -16,7 +16,6 @@ from tests import commands, published
 from tests.on_a_terminal import open_screen
 from tests.remote.conftest import SshLab
 
-pytestmark = pytest.mark.ssh
 #: small enough for any machine
 MODEL, RECIPE = "Qwen/Qwen3-Embedding-0.6B", "qwen3-embedding-0.6b"
 

@@ -26,8 +26,6 @@ from sparkwright.transport.connection import MinimumRate
 from tests.remote.conftest import SshLab, run_request
 from tests.remote.hostile import HostileHost, recap, task_finished
 
-pytestmark = pytest.mark.ssh
-
 RUNTIME_MISSING = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "x86_64"}
 INCIDENT = "20260101T000000-abc"
 

@@ -16,7 +16,6 @@ from sparkwright.remote import runtime
 from tests.remote.conftest import SshLab
 
 pytestmark = [
-    pytest.mark.ssh,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("sudo"), reason="needs root and sudo"),
     pytest.mark.usefixtures("small_runtime"),
 ]

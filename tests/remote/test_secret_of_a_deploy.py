@@ -22,8 +22,6 @@ from tests.remote.conftest import SshLab
 from tests.remote.sshd import free_port
 from tests.watching import ProcessWatcher, find_files_with_secret
 
-pytestmark = pytest.mark.ssh
-
 TOP = Path(__file__).parent.parent.parent
 COMMAND = "from sparkwright.cli import main; main()"
 

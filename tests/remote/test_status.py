@@ -19,8 +19,6 @@ from tests.remote import inspected
 from tests.remote.conftest import SshLab
 from tests.remote.sshd import Sshd, free_port
 
-pytestmark = pytest.mark.ssh
-
 RECORD = Record(
     *(0.0, "ok", "ok", 0.0),
     every_s=600.0,

@@ -22,7 +22,7 @@ from sparkwright.secret import Secret
 from tests.remote.conftest import SshLab, command_task, mount_tmpfs, run_request
 from tests.remote.sshd import Sshd
 
-pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
+pytestmark = pytest.mark.usefixtures("small_runtime")
 
 
 class Account:

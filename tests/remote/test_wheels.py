@@ -90,7 +90,6 @@ def test_fetch_without_internet_names_the_remedy(index: Path, monkeypatch: pytes
     assert result.stderr == f"{message} {REMEDY}\n"
 
 
-@pytest.mark.ssh
 def test_first_connection_without_internet_names_the_remedy(
     lab: SshLab, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

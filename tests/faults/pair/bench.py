@@ -13,8 +13,7 @@ from typing import Any
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from tests.e2e.pair.project import HOSTS, NAME, PairProject
-from tests.faults.bench import read_events, restart_engine, start_deploy, wait_for_gate
-from tests.faults.watching import Watcher
+from tests.faults.bench import Watcher, read_events, restart_engine, start_deploy, wait_for_gate
 from tests.waiting import wait_until
 
 #: waits for the file `open` if the host's HOME has `hold`; fails if it has `fail`

@@ -16,7 +16,6 @@ from tests.remote.conftest import SshLab
 from tests.remote.ssh_cases import CASES, Case
 from tests.remote.sshd import Sshd
 
-pytestmark = pytest.mark.ssh
 AGENT = "an agent"
 
 

@@ -94,21 +94,18 @@ def test_check_host_ip_refuses_an_address_with_another_key(tmp_path: Path, stric
         host_keys.check(careful, mine, first, peer)
 
 
-@pytest.mark.ssh
 def test_loop_of_jump_hosts_is_reported(lab: SshLab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
         open_connection(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
 
 
-@pytest.mark.ssh
 def test_connection_with_a_refused_key_is_closed(lab: SshLab) -> None:
     lab.known_hosts.write_text("")
     assert "is not known yet" in connection_error(lab)
     wait_until(lambda: not lab.sshd.sessions(), "sshd turns others away for each that stays without a login")
 
 
-@pytest.mark.ssh
 def test_connection_to_a_jump_host_is_closed_if_the_target_is_refused(lab: SshLab) -> None:
     jump = lab.start_sshd("jump")
     lab.known_hosts.write_text(jump.known_hosts_line())

@@ -24,7 +24,6 @@ from tests.remote.conftest import SshLab, command_task, pack_runtime, run_reques
 from tests.remote.sshd import Sshd
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.ssh
 #: tests that start with a host without a runtime
 UPLOAD_TESTS = (
     "test_host_without_python_is_refused", "test_runtime_is_uploaded_once", "test_error_of_an_uploaded_runtime_is_quoted",
