@@ -81,11 +81,7 @@ def host(lab: BedProject) -> Iterator[FaultyHost]:
     lab.recipe("max-num-seqs: 5", "max-num-seqs: 8")
 
 
-@pytest.mark.parametrize(
-    ("step", "fault", "expected"),
-    CELLS,
-    ids=[f"{fault}: {step}" for step, fault, _ in CELLS],
-)
+@pytest.mark.parametrize(("step", "fault", "expected"), CELLS, ids=[f"{fault}: {step}" for step, fault, _ in CELLS])
 def test_one_verified_server_serves_after_a_fault(host: FaultyHost, step: str, fault: str, expected: str) -> None:
     old_server = host.serves()
     host.gate(step)

@@ -101,9 +101,7 @@ def test_hanging_server_is_restarted_by_the_timer(clean: BedProject) -> None:
     assert_uninstalls_without_a_trace(clean)
 
 
-def test_memory_guard_kills_the_server_and_the_check_reports_it(
-    clean: BedProject,
-) -> None:
+def test_memory_guard_kills_the_server_and_the_check_reports_it(clean: BedProject) -> None:
     clean.deployed()
     result = clean.run("health.install", "--host", "spark1", "--smoke-every", "0", "--json")
     assert result.code == 0, result.output

@@ -13,11 +13,9 @@ from tests import commands
 from tests.modules.system.test_health_timer import CRONTAB, OWN_LINES
 from tests.remote.conftest import SshLab
 
-pytestmark = [
-    pytest.mark.skipif(
-        Path("/run/systemd/system").is_dir(), reason="the timer would be a unit of this machine's systemd"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    Path("/run/systemd/system").is_dir(), reason="the timer would be a unit of this machine's systemd"
+)
 
 
 @pytest.fixture

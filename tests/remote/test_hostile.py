@@ -195,10 +195,7 @@ def test_incident_writes_only_its_own_files(hostile: HostileHost, incident: str,
 
 def test_incident_is_private_and_overwrites_nothing(hostile: HostileHost, capsys: pytest.CaptureFixture[str]) -> None:
     metadata = json.dumps({"time": 1e300, "why": "\x1b]52;c;aGk=\x07"})
-    hostile.start(
-        *incident_files(INCIDENT, "about.json", text=metadata),
-        *incident_files(INCIDENT, "meminfo"),
-    )
+    hostile.start(*incident_files(INCIDENT, "about.json", text=metadata), *incident_files(INCIDENT, "meminfo"))
     before = os.umask(0)
     try:
         assert exit_code_of(runs.incident, host="spark1") == 0

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,30 +28,32 @@ exit 3
 
 
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalLink]:
-    """A link for which the parameter's text is the program in place of the interpreter."""
+def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The program in place of the interpreter, which the test writes."""
     program = tmp_path / "python"
-    program.write_text(request.param)
-    program.chmod(0o755)
+    program.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    value = LocalLink(Host("here", "here", connection="local"))
-    yield value
-    value.close()
+    return program
 
 
-@pytest.mark.parametrize("link", [VERBOSE_RUNNER], indirect=True, ids=["verbose"])
-def test_runner_with_much_standard_error_is_read_to_the_end(link: LocalLink) -> None:
+def query_host(**header: Any) -> list[Event]:
+    with closing(LocalLink(Host("here", "here", connection="local"))) as link:
+        return list(link.request({"verb": "x", **header}, {}))
+
+
+def test_runner_with_much_standard_error_is_read_to_the_end(runner: Path) -> None:
+    runner.write_text(VERBOSE_RUNNER)
     events: list[Event] = []
-    thread = threading.Thread(target=lambda: events.extend(link.request({"verb": "x"}, {})), daemon=True)
+    thread = threading.Thread(target=lambda: events.extend(query_host()), daemon=True)
     thread.start()
     thread.join(20)
     assert [item["event"] for item in events] == ["alive"]
 
 
-@pytest.mark.parametrize("link", [EXITING_RUNNER], indirect=True, ids=["exiting"])
-def test_early_exit_of_a_runner_is_reported_with_its_error(link: LocalLink) -> None:
+def test_early_exit_of_a_runner_is_reported_with_its_error(runner: Path) -> None:
+    runner.write_text(EXITING_RUNNER)
     with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
-        list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
+        query_host(plan="y" * 10_000_000)
 
 
 def test_runner_imports_nothing_from_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +63,7 @@ def test_runner_imports_nothing_from_the_project(tmp_path: Path, monkeypatch: py
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    link = LocalLink(Host("here", "here", connection="local"))
-    assert [item["event"] for item in link.request({"verb": "lock"}, {})] == ["lock"]
+    assert [item["event"] for item in query_host(verb="lock")] == ["lock"]
 
 
 def test_docker_sdk_is_imported_without_paramiko(tmp_path: Path) -> None:

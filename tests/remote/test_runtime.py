@@ -121,9 +121,7 @@ def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def test_installed_runtime_is_kept_unless_for_another_python(
-    home: Path,
-) -> None:
+def test_installed_runtime_is_kept_unless_for_another_python(home: Path) -> None:
     installed = runtime_folder(home) / "abc"
     archive = runtime.ensure_archive(PYTHON, MACHINE).read_bytes()
     assert upload_archive(data=archive)["event"] == "shipped"

@@ -20,10 +20,7 @@ from tests.remote.conftest import SshLab
 from tests.remote.sshd import Sshd, free_port
 
 RECORD = Record(
-    *(0.0, "ok", "ok", 0.0),
-    every_s=600.0,
-    container=Container("qwen35", "c" * 64, "running"),
-    speed=Speed(51.0, 52.0),
+    *(0.0, "ok", "ok", 0.0), every_s=600.0, container=Container("qwen35", "c" * 64, "running"), speed=Speed(51.0, 52.0)
 )
 
 

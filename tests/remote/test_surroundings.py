@@ -198,9 +198,7 @@ def test_full_or_read_only_home_answers_queries_but_starts_no_run(account: Accou
         assert account.query({"verb": "status", "container": ""})[-1]["event"] == "status"
 
 
-def test_interrupted_upload_leaves_nothing_and_the_next_succeeds(
-    account: Account,
-) -> None:
+def test_interrupted_upload_leaves_nothing_and_the_next_succeeds(account: Account) -> None:
     with contextlib.closing(account.link()) as link, pytest.raises(Unreachable):
         for event in link.request({"verb": "runs"}, {}):
             if event["event"] == "progress" and event["done"] < event["total"]:

@@ -230,9 +230,7 @@ def test_slow_cluster_head_is_disconnected_after_the_handshake(monkeypatch: pyte
         assert server.left.wait(10), "the member stayed until the head ended"
 
 
-def test_gateway_with_too_many_servers_times_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gateway_with_too_many_servers_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is in time, but there are too many of them."""
     monkeypatch.setattr(drain_record, "ACTION_TIMEOUT_S", LIMIT_S)
     drained: list[str] = []

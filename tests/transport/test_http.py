@@ -300,9 +300,7 @@ def test_slow_answer_over_tls_times_out(certificate: tuple[ssl.SSLContext, str, 
         get(server.url, timeout_s=0.5, route=Route(tls=Tls(verify=False)))
 
 
-def test_truncated_answer_over_tls_is_an_error(
-    certificate: tuple[ssl.SSLContext, str, Path],
-) -> None:
+def test_truncated_answer_over_tls_is_an_error(certificate: tuple[ssl.SSLContext, str, Path]) -> None:
     def script(connection: socket.socket) -> None:
         read_head(connection)
         connection.sendall(OK + b"\r\nhalf")
