@@ -4,21 +4,17 @@ Engines, a real network, power cuts. The run of a member waits at a gate while i
 Afterwards the new ranks serve, or the old ones, or none, and both serve after the next deploy. Two servers never run on one host.
 """
 
-import os
-
 import pytest
 
 from tests.bed.cluster import HOSTS, ClusterProject
 
 STOP, START, PROVE = "Check free memory", "Wait until the rank has joined", "Wait until the cluster is verified"
 #: step before the fault, fault, host, and what serves when the runs have ended
-QUICK = [
+CELLS = [
     (START, "cut", "spark2", "new"),
     (START, "docker", "spark2", "old"),
     (STOP, "power", "spark2", "none"),
     (START, "docker", "spark1", "old"),
-]
-REMAINING = [
     (STOP, "power", "spark1", "none"),
     (START, "killed", "spark1", "half"),
     (STOP, "killed", "spark2", "none"),
@@ -26,14 +22,13 @@ REMAINING = [
     (PROVE, "cut", "spark1", "new"),
     (STOP, "fails", "spark2", "old"),
 ]
-CELLS = [*QUICK, *REMAINING]
-EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
+QUICK = 4
 
 
 @pytest.mark.parametrize(
     ("step", "fault", "host", "expected"),
-    CELLS if EVERY_FAULT else QUICK,
-    ids=[f"{fault} {host}: {step}" for step, fault, host, _ in (CELLS if EVERY_FAULT else QUICK)],
+    [pytest.param(*cell, marks=() if n < QUICK else pytest.mark.whole) for n, cell in enumerate(CELLS)],
+    ids=[f"{fault} {host}: {step}" for step, fault, host, _ in CELLS],
 )
 def test_cluster_after_a_fault_of_a_member(
     pair: ClusterProject, step: str, fault: str, host: str, expected: str

@@ -67,9 +67,6 @@ def test_deploy_without_a_source_fails_and_leaves_nothing(first: BedProject) -> 
     assert first.on("spark2", "docker ps -aq; ls models") == ""
 
 
-# -- images alone ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def image_only(lab: BedProject) -> Iterator[BedProject]:
     """spark1 has the image; spark2 has nothing and can't reach the registry."""

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,9 +74,15 @@ def create_members(*outcomes: int | str, queried: list[str] | None = None) -> li
     return [Member(host, link=SimulatedLink(host, end, names)) for host, end in zip(hosts, outcomes, strict=True)]
 
 
-def run_play(members: list[Member], policy: RolloutPolicy, name: str = "Test", plays: int = 1) -> Recorder:
+def run_play(
+    members: list[Member],
+    policy: RolloutPolicy,
+    name: str = "Test",
+    plays: int = 1,
+    subscribers: Sequence[Recorder] = (),
+) -> Recorder:
     recorder = Recorder()
-    fleet = Fleet(members, [recorder])
+    fleet = Fleet(members, [*subscribers, recorder])
     for _ in range(plays):
         fleet.roll(fleet.begin(name, [member.host for member in members]), build_plan, PlayRollout(policy))
     fleet.close()
@@ -146,18 +152,10 @@ class Broken(Recorder):
         raise self._error
 
 
-def emit_to(*subscribers: Recorder) -> Fleet:
-    fleet = Fleet(create_members(0, 0), subscribers)
-    fleet.roll(fleet.begin("Test", [member.host for member in fleet.members]), build_plan, PlayRollout(RolloutPolicy()))
-    fleet.close()
-    return fleet
-
-
 def test_error_of_a_subscriber_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    recorder = Recorder()
-    fleet = emit_to(Broken(KeyError("surprise\x1b[2J")), recorder)
-    assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
-    assert len(recorder.recaps) == 2
+    broken = Broken(KeyError("surprise\x1b[2J"))
+    recaps = run_play(create_members(0, 0), RolloutPolicy(), subscribers=[broken]).recaps
+    assert [recap["exit"] for recap in recaps.values()] == [0, 0]
     result = capsys.readouterr().err
     assert result.count("Broken: internal error: KeyError") == 1
     assert "\x1b" not in result
@@ -165,7 +163,7 @@ def test_error_of_a_subscriber_is_reported_once(capsys: pytest.CaptureFixture[st
 
 def test_closed_output_ends_the_command_quietly() -> None:
     with pytest.raises(BrokenPipeError):
-        emit_to(Broken(BrokenPipeError()))
+        run_play(create_members(0, 0), RolloutPolicy(), subscribers=[Broken(BrokenPipeError())])
 
 
 def test_ctrl_c_stops_only_the_run_of_this_command() -> None:

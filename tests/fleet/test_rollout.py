@@ -59,9 +59,6 @@ def test_host_is_done_after_its_last_play() -> None:
     assert record.unfinished == ["s2"]
 
 
-# -- the record of a rolling run on the laptop ------------------------------------------------------------------------
-
-
 FINGERPRINT = {"recipes/a.yml": "1", "spark.lock": "x"}
 
 

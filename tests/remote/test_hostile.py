@@ -56,9 +56,6 @@ def exit_code_of(command: Any, **options: Any) -> int:
     return 0
 
 
-# -- the first answer ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
@@ -93,9 +90,6 @@ def test_runtime_missing_after_the_start_does_not_repeat_the_request(hostile: Ho
     with pytest.raises(Unreachable, match="the runner was killed"):
         hostile.query()
     assert len(hostile.sent) == 1
-
-
-# -- events --------------------------------------------------------------------------------------------------------------
 
 
 def test_control_sequences_are_escaped(hostile: HostileHost, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,9 +162,6 @@ def test_endless_line_is_cut(hostile: HostileHost) -> None:
     assert last["event"] == "recap"
 
 
-# -- files ---------------------------------------------------------------------------------------------------------------
-
-
 def incident_files(incident: str, *names: str, text: str = "print('pwned')\n") -> list[dict[str, Any]]:
     return [{"event": "file", "incident": incident, "name": name, "text": text} for name in names]
 
@@ -223,9 +214,6 @@ def test_incident_of_another_run_is_refused(hostile: HostileHost) -> None:
     hostile.start(*incident_files(INCIDENT, "meminfo"))
     assert exit_code_of(runs.incident, host="spark1", run="20250101T000000-xyz") == 1
     assert not (hostile.project / "incidents").exists()
-
-
-# -- answers -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -286,9 +274,6 @@ def test_too_long_answer_fails(hostile: HostileHost, monkeypatch: pytest.MonkeyP
     hostile.start(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
     with pytest.raises(Failed, match="the host's answer is longer than 1 MB"):
         hostile.query()
-
-
-# -- time ----------------------------------------------------------------------------------------------------------------
 
 
 def start_endless_answer(hostile: HostileHost, commands: str) -> None:

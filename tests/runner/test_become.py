@@ -213,9 +213,6 @@ def test_programs_of_root_tasks_do_not_share_the_protocols_pipes(trusted: Accoun
     assert task_output(result) == "loud"
 
 
-# -- owners of files in the user's folder ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def victim(account: Account) -> Iterator[Path]:
     """A file of root on the same file system, like /etc/shadow."""
@@ -278,9 +275,6 @@ def test_folder_exchanged_for_a_link_is_not_followed(account: Account, victim: P
     assert (victim.stat().st_uid, victim.parent.stat().st_uid) == (0, 0)
     become_server.restore_owner(state, uid, -1)
     assert {(folder / "shadow").stat().st_uid, folder.stat().st_uid} == {uid}
-
-
-# -- the runtime of root -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to create files of root")

@@ -221,9 +221,6 @@ def test_header_injection_is_refused_without_quoting_it() -> None:
     assert "secret" not in str(raised.value)
 
 
-# -- redirects -------------------------------------------------------------------------------------------------------
-
-
 def redirect_script(location: str, heads: list[bytes] | None = None, status: int = 302) -> Script:
     answer = f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
     return send_script(answer.encode(), heads)
@@ -259,9 +256,6 @@ def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
 def test_post_is_never_redirected() -> None:
     with serving(redirect_script("/", status=307)) as server:
         assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
-
-
-# -- TLS and proxies -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -346,9 +340,6 @@ def test_proxy_is_used_only_if_requested(
     assert heads[0].startswith(f"GET {server.url} HTTP/1.1".encode()) and b"Basic bWU6d29yZA==" in heads[0]
     assert heads[1].startswith(b"CONNECT hub.test:443 ") and b"Basic bWU6d29yZA==" in heads[1]
     assert heads[2].startswith(b"GET /x ") and b"Proxy-Authorization" not in heads[2]
-
-
-# -- streams and unix sockets ----------------------------------------------------------------------------------------
 
 
 def test_stream_above_the_minimum_rate_has_no_deadline() -> None:

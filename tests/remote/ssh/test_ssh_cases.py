@@ -172,6 +172,6 @@ def test_sparkwright_connects_exactly_where_ssh_does(bench: SshBench, case: Case
     refusal, known_hosts = sparkwright_refusal(bench), bench.known_hosts()
     assert (expected == "") is case.connects, f"ssh: {expected or 'connects'}"
     assert (refusal == "") is (case.connects and not case.stricter), f"{refusal or 'connects'}; ssh: {expected}"
-    assert bench.fill_names(case.says, bench.servers[case.server]) in refusal
+    assert bench.fill_names(case.msg, bench.servers[case.server]) in refusal
     if not case.stricter:
         assert known_hosts == expected_known_hosts
