@@ -95,8 +95,8 @@ def test_hanging_server_is_restarted_by_the_timer(clean: BedProject) -> None:
     assert restarted > started and policy == "unless-stopped"
     assert "healed" in clean.run("history", "--host", "spark1").out
     run = second["healed"].split("(run ")[1].split(")")[0]
-    message = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
-    finished = [item for item in map(json.loads, message.splitlines()) if item["event"] == "task_finished"]
+    journal = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
+    finished = [item for item in map(json.loads, journal.splitlines()) if item["event"] == "task_finished"]
     assert {"drain", "verify_logs", "smoke_test"} <= {item["module"] for item in finished if item["status"] == "ok"}
     assert_uninstalls_without_a_trace(clean)
 

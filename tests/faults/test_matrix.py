@@ -95,7 +95,7 @@ def test_one_verified_server_serves_after_a_fault(
             bench.ended()
             laptop.wait(timeout=60)
             bench.repair()
-        message = bench.run_events()
+        events = bench.run_events()
         if fault == "killed":
             second_run = bench.project.deploy()
             assert second_run.code in PROVED_CODES, second_run.out[-3000:]
@@ -104,11 +104,11 @@ def test_one_verified_server_serves_after_a_fault(
         now = bench.settled()
     outcome = "none" if not now else "old" if now == old_server else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
-    assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in message if item.get("status") == "failed"]
+    assert outcome == expected, [f"{item['name']}: {item['msg']}" for item in events if item.get("status") == "failed"]
     assert (watch.most_running, watch.most_eligible) == (1, 1)
     if fault != "killed":
-        assert message[-1]["event"] == "recap"
-        assert (message[-1]["exit"] in PROVED_CODES) == (expected == "new"), message[-1]
+        assert events[-1]["event"] == "recap"
+        assert (events[-1]["exit"] in PROVED_CODES) == (expected == "new"), events[-1]
     leftovers = [row["Names"][0] for row in bench.client().api.containers(all=True)]
     assert leftovers == ["/qwen35"], "failed and previous containers are removed"
 

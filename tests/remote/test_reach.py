@@ -7,6 +7,7 @@ import pytest
 from sparkwright.app import connect
 from sparkwright.errors import Refused
 from sparkwright.project.inventory import patterns
+from sparkwright.remote import open_link
 from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import SshLab
 
@@ -49,7 +50,6 @@ def test_early_connection_is_closed_if_the_file_is_invalid(
 ) -> None:
     (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
     links: list[SshLink] = []
-    open_link = connect.open_link
 
     def record_link(*args: object) -> object:
         links.append(open_link(*args))  # type: ignore[arg-type]

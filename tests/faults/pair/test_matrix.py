@@ -81,13 +81,13 @@ def test_cluster_after_a_fault_of_a_member(
             finally:
                 bench.open(host)
                 try:
-                    message = bench.ended()
+                    events_by_host = bench.ended()
                     laptop.wait(timeout=60)
                 finally:
                     bench.reconnect()
         outcome = bench.outcome(old_server)
         record_property("outcome", outcome)  # `--junitxml FILE` shows it
-        result = {key: events[-1].get("msg", "") for key, events in message.items()}
+        result = {name: events[-1].get("msg", "") for name, events in events_by_host.items()}
         second_run = bench.project.deploy()
     assert outcome == expected if expected != "?" else not outcome.startswith("broken"), (outcome, result)
     assert second_run.proved, second_run.out[-3000:]
