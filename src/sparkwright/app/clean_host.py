@@ -108,7 +108,7 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
     if json:
         print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed})
     elif freed is not None:
-        print_text(f"{name}: {_format_total(removable)} removed.")
+        print_text(f"{name}: {format_total(removable)} removed.")
     return Exit.OK if removed else Exit.CHANGES
 
 
@@ -142,7 +142,7 @@ def _print_items(host: str, items: list[dict[str, Any]]) -> None:
         for row, size in zip(items, sizes, strict=True)
     ]
     grid.print_table(COLUMNS, rows)
-    print_text(f"{host}: {_format_total([row for row in items if not row['kept']])} to remove.")
+    print_text(f"{host}: {format_total([row for row in items if not row['kept']])} to remove.")
 
 
 def _total_bytes(items: list[dict[str, Any]]) -> int:
@@ -150,7 +150,7 @@ def _total_bytes(items: list[dict[str, Any]]) -> int:
     return sum(row["size_bytes"] or 0 for row in items)
 
 
-def _format_total(items: list[dict[str, Any]]) -> str:
+def format_total(items: list[dict[str, Any]]) -> str:
     """Return the total size as text. It is a minimum if the size of an item is unknown."""
     is_minimum = any(row["size_bytes"] is None for row in items)
     return f"{'at least ' if is_minimum else ''}{units.format_size(_total_bytes(items))}"
