@@ -1,11 +1,11 @@
-# make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
+# make demo: a whole deploy on a simulated Spark, nothing needed but Python 3.11+
 # make test: what tells most in a few minutes; needs neither ssh nor Docker
 # make test-ci: that and a few tests of each real part (ssh, Docker, registry, browser, simulated Sparks ...), as CI runs it
 # make test-all: everything that this machine can, most of an hour; a release runs it
 # make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
 # make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
 #            and ENGINE=llama_cpp VERSION=2026.10.11549 (of xllamacpp) take in the options of those engines
-# make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
+# make bed:  two simulated Sparks over real ssh (root, Docker); `make bed-down` removes them
 
 PYTHON ?= python3
 BIN = .venv/bin
@@ -68,7 +68,7 @@ test-faults: .venv/.installed-test
 	.molecule/bin/python -m pip install --quiet --group molecule
 	touch $@
 
-# pretend Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
+# simulated Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
 molecule: .venv/.installed .molecule/.installed
 	PATH="$(CURDIR)/.molecule/bin:$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
 

@@ -22,9 +22,9 @@ FILES: dict[str, str] = {
     "/proc/sys/kernel/hostname": "spark-sandbox\n",
     "/proc/sys/kernel/osrelease": "6.14.0-1013-nvidia\n",
     "/proc/driver/nvidia/version": (
-        f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {DRIVER_VERSION}  Release Build  (pretend)\n"
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {DRIVER_VERSION}  Release Build  (simulated)\n"
     ),
-    f"/lib/firmware/nvidia/{DRIVER_VERSION}/gsp_ga10x.bin": "pretend\n",
+    f"/lib/firmware/nvidia/{DRIVER_VERSION}/gsp_ga10x.bin": "simulated\n",
     "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER_VERSION}\n",
     **{f"/sys/class/infiniband/{name}/ports/1/state": "1: DOWN\n" for name in ("rocep1s0f0", "rocep1s0f1")},
     "/usr/bin/nvidia-container-runtime-hook": "",
@@ -35,9 +35,9 @@ FILES: dict[str, str] = {
 }
 
 PROGRAMS: dict[str, str] = {
-    "nvidia-ctk": 'echo "NVIDIA Container Toolkit CLI version 1.17.8 (pretend)"',
+    "nvidia-ctk": 'echo "NVIDIA Container Toolkit CLI version 1.17.8 (simulated)"',
     "systemctl": 'case "$1" in is-enabled) echo enabled ;; *) exit 1 ;; esac',
-    "nvidia-spark-ota-check": 'echo "No updates are available (pretend)."',
+    "nvidia-spark-ota-check": 'echo "No updates are available (simulated)."',
     "locale": "printf 'C\\nC.utf8\\nPOSIX\\nen_US.utf8\\n'",
     "getent": 'case "$1 $2" in "hosts spark-sandbox") echo "127.0.1.1 $2" ;; *) exit 2 ;; esac',
 }
