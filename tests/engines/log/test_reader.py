@@ -120,7 +120,7 @@ def test_the_line_filter_drops_no_relevant_line(monkeypatch: pytest.MonkeyPatch)
         def matches_line(self, line: bytes) -> bool:
             return True
 
-    monkeypatch.setitem(vars(LOG), "needles", UnfilteredLines(["x"], LOG.noise))
+    monkeypatch.setitem(vars(LOG), "line_filter", UnfilteredLines(["x"], LOG.noise))
     for case, raw in LOGS.items():
         reader = LogReader(LOG)
         for line in log_text.iter_lines(raw):
