@@ -119,7 +119,7 @@ def test_negated_switches_of_vllm(version: str, flags: dict[str, Any], severity:
 
 def test_an_unknown_version_is_not_named() -> None:
     (finding,) = find_unknown_flags("sglang", STRATEGY, None)
-    assert finding.sentence.endswith("it was removed in 0.5.20; SGLang may refuse to start.")
+    assert finding.sentence == "mamba-scheduler-strategy: it was removed in 0.5.20; SGLang may refuse to start."
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_missing_shard_is_refused(number: int) -> None:
 
 def test_a_repository_without_a_model_is_refused() -> None:
     message = read_refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
-    assert "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files" in message
+    assert "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read" in message
     assert "no model among its .gguf files: mmproj-F16.gguf." in read_refusal({"mmproj-F16.gguf": GIB})
     assert "it has 1 other file." in read_refusal({"README.md": 1})
 

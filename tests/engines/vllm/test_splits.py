@@ -159,7 +159,8 @@ def check_single_host(flags: dict[str, Any], **request: Any) -> dict[str, str]:
 
 
 def test_two_gpus_on_one_host_need_a_cluster() -> None:
-    assert "tensor-parallel-size: 2 needs 2 GPUs" in check_single_host({"tp": 2})["parallel"]
+    sentence = "tensor-parallel-size: 2 needs 2 GPUs, and a GB10 has one: use a cluster."
+    assert check_single_host({"tp": 2})["parallel"] == sentence
     assert "need 4 GPUs" in check_single_host({"tp": 2, "pp": 2})["parallel"]
     assert "parallel" not in check_single_host({"tp": 1, "pp": 1})
 

@@ -148,9 +148,11 @@ MISTAKES = [
     (HEAD + "server_key: {env: K}\nvllm:\n  config: x.yaml\n",
      "11: `vllm.config` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."),
     (LLAMA + "llama_cpp: {}\n",
-     "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. Name it, or a pattern that matches all its parts."),
+     "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. "
+     "Name it, or a pattern that matches all its parts. `file: '*.gguf'` lists the files of the repository."),
     (FILE.replace(".gguf", "") + "llama_cpp: {}\n", "4: `model.file` must end in .gguf, got '*Q4_K_M*'."),
-    (FILE.replace("8080", "8000").replace("engine: llama_cpp\n", "vllm: {}\n"), "4: `model.file` cannot be used with vLLM"),
+    (FILE.replace("8080", "8000").replace("engine: llama_cpp\n", "vllm: {}\n"),
+     "4: `model.file` cannot be used with vLLM, which serves the whole folder."),
     (FILE + "llama_cpp:\n  max-model-len: 8192\n", "12: max-model-len is vLLM's; llama.cpp has ctx-size for the longest context."),
     (FILE + "llama_cpp:\n  gpu-memory-utilization: 0.8\n",
      "12: gpu-memory-utilization is vLLM's; llama.cpp has no flag for the share of memory. Remove it."),
