@@ -45,8 +45,8 @@ def test_hosts_and_gateways_of_the_inventory_are_scraped(project: Path) -> None:
 
 def test_a_mistake_is_reported_in_one_sentence(project: Path) -> None:
     missing = commands.run("monitoring.install", cwd=project)
-    assert missing.returncode == 5 and missing.stderr.startswith("no folder was named: pass --to DIR")
-    assert missing.stderr.count("\n") == 1
+    remedy = "pass --to DIR for the files, --textfile DIR for the hosts' metrics, or both."
+    assert (missing.returncode, missing.stderr) == (5, f"no folder was named: {remedy}\n")
     unclear = commands.run("monitoring.install", "--to", "out", "--textfile", "/srv/metrics", cwd=project)
     assert unclear.returncode == 5 and "no host was named" in unclear.stderr
     assert not (project / "out").exists()

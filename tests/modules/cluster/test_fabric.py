@@ -118,8 +118,9 @@ def test_half_of_the_port_without_the_address_may_be_down(
 
 def test_each_half_of_the_port_needs_a_gid(check_fabric: CheckFabric) -> None:
     result = check_fabric(files=NO_TWIN_GID)
-    assert result.exit == Exit.REFUSED
-    assert result.msg.startswith("roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1: ")
+    problem = "roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1"
+    message = f"{problem}: the ranks of a cluster cannot reach this address by RDMA."
+    assert (result.exit, result.msg) == (Exit.REFUSED, message)
 
 
 def test_kernel_that_leaks_rdma_memory_is_refused(check_fabric: CheckFabric) -> None:
