@@ -95,8 +95,7 @@ def test_a_server_on_the_cpu_fails_with_both_pieces_of_evidence(tmp_path: Path, 
 def test_use_of_the_gpu_by_evidence(
     tmp_path: Path, start_printing: StartPrinting, line: str, arguments: Any, failed: bool, verdict: str, message: str
 ) -> None:
-    rows = () if arguments else ("1, other, 200",)
-    result = check_gpu_use(tmp_path, start_printing(line), *rows, **arguments)
+    result = check_gpu_use(tmp_path, start_printing(line), **arguments)
     assert (result.failed, result.data["verdict"]) == (failed, verdict)
     assert message in result.msg
     assert (result.exit is Exit.INCONCLUSIVE) == (verdict == "unknown")

@@ -507,9 +507,9 @@ def test_the_token_is_not_in_the_command_line_or_environment_of_the_transfer(
     def read_processes() -> None:
         assert hub.stalls.wait(30)
         for child in psutil.Process().children(recursive=True):
-            for name in ("cmdline", "environ"):
-                with contextlib.suppress(OSError):  # another process may have ended
-                    process_data.append(Path(f"/proc/{child.pid}/{name}").read_bytes())
+            with contextlib.suppress(OSError):  # another process may have ended
+                files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "environ"))
+                process_data.append(b"".join(path.read_bytes() for path in files))
         release(hub)
 
     reader = threading.Thread(target=read_processes)
