@@ -54,7 +54,7 @@ CASES = [
     Case("rubbish between the lines", known="# no\n\nrubbish\n<me> ssh-ed25519 ??\n<me> <ed>\n"),
     Case("an unknown type of key", known="<me> sk-<ed>\n<me> <ed>\n"),
     Case("a hashed name", known="<hashed> <ed>\n"),
-    refused_case("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", msg="is revoked in known_hosts"),
+    refused_case("a revoked key", known="<me> <ed>\n@revoked * <ed>\n", msg="is revoked in known_hosts: SHA256:"),
     Case("another key is revoked", known="<me> <ed>\n@revoked * <other>\n"),
     refused_case("a certificate authority, no certificate", known="@cert-authority * <ed>\n", msg="Host certificates"),
     Case(

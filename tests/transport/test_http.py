@@ -411,8 +411,10 @@ def test_unix_socket_that_never_accepts_times_out(full_socket: socket.socket) ->
 
 
 def test_exchange_over_a_unix_socket_is_bounded(tmp_path: Path) -> None:
-    with serving(send_script(b"Name: HAProxy\n"), path=tmp_path / "a"):
+    commands: list[bytes] = []
+    with serving(send_script(b"Name: HAProxy\n", commands), path=tmp_path / "a"):
         assert exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=100) == b"Name: HAProxy\n"
+        assert commands == [b"show info\n"]
         with pytest.raises(TooLarge):
             exchange(str(tmp_path / "a"), b"show info\n", timeout_s=20, max_bytes=5)
     with serving(drip_script(b""), path=tmp_path / "b"), pytest.raises(TimedOut):
