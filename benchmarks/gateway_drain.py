@@ -6,13 +6,15 @@
 Two simulated Sparks serve one model behind the real HAProxy, with a hundred clients' keys that have limits. In each scenario
 the clients make at least 2,000 requests in each of four dialects (chat, completions, responses, messages): some before, some
 during the scenario, the rest after it. In another one a host that alone serves a model replaces it with an interim server
-(`swap`). Counted are failed requests, streams that were cut, and requests without a complete answer within two minutes; for
+(`interim`). Counted are failed requests, streams that were cut, and requests without a complete answer within two minutes; for
 each phase p50 and p99 of the first byte of an answer. The goal: none of these, except when the gateway itself is killed; then
 the time with errors is printed. Finally a server is added to a gateway of eight, while 64 streams run through it.
 """
 
 import argparse
+import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -21,9 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 from tests.e2e.alone import MODEL as ALONE
@@ -74,23 +77,28 @@ def deploy(two: TwoHostProject) -> None:
 
 def reload_limits(two: TwoHostProject) -> None:
     """Set other limits, for which HAProxy reloads."""
-    limits = two.groups["box"]["gateway"]["limits"]
-    limits["queue_s"] = limits.get("queue_s", 60) + 1
-    _deploy_gateway(two)
+    with _edit_gateway(two) as gateway:
+        limits = gateway["limits"]
+        limits["queue_s"] = limits.get("queue_s", 60) + 1
 
 
 def change_keys(two: TwoHostProject) -> None:
     """Remove half of the clients' keys, change other limits, and restore them."""
-    gateway = two.groups["box"]["gateway"]
-    before = gateway["clients"]
-    fewer = dict(itertools.islice(before.items(), KEYS // 2))
-    for clients in ({name: {**about, "requests_per_minute": 90_000} for name, about in fewer.items()}, before):
-        gateway["clients"] = clients
-        _deploy_gateway(two)
+    with _edit_gateway(two) as gateway:
+        before = gateway["clients"]
+        fewer = itertools.islice(before.items(), KEYS // 2)
+        gateway["clients"] = {name: {**about, "requests_per_minute": 90_000} for name, about in fewer}
+    with _edit_gateway(two) as gateway:
+        gateway["clients"] = before
 
 
-def _deploy_gateway(two: TwoHostProject) -> None:
-    two.write()
+@contextlib.contextmanager
+def _edit_gateway(two: TwoHostProject) -> Iterator[dict[str, Any]]:
+    """Yield the gateway's settings to change, then deploy them."""
+    path = two.root / "hosts/groups.yml"
+    groups = json.loads(path.read_text())
+    yield groups["box"]["gateway"]
+    path.write_text(json.dumps(groups))
     result = two.run("gateway.deploy", "--host", "box", "--json")
     assert result.code == 0, result.out[-3000:]
 
@@ -100,17 +108,16 @@ def add_keys(two: TwoHostProject) -> str:
     for n in range(KEYS):
         os.environ[f"CLIENT_{n}"] = f"key-of-client-{n:04}"
     os.environ["GATEWAY_KEY"] = "key-of-the-gateway"
-    gateway = two.groups["box"]["gateway"]
-    gateway["key"] = {"env": "GATEWAY_KEY"}
     limits = {"requests_per_minute": 100_000, "concurrent": 1000, "models": [MODEL]}
-    gateway["clients"] = {f"client-{n}": {"key": {"env": f"CLIENT_{n}"}, **limits} for n in range(KEYS)}
-    _deploy_gateway(two)
+    with _edit_gateway(two) as gateway:
+        gateway["key"] = {"env": "GATEWAY_KEY"}
+        gateway["clients"] = {f"client-{n}": {"key": {"env": f"CLIENT_{n}"}, **limits} for n in range(KEYS)}
     return os.environ["CLIENT_0"]
 
 
 def kill(two: TwoHostProject) -> None:
     """Kill the gateway with -9; its restart policy starts it again."""
-    config = two.home(HOSTS[0]) / "gateway/files"
+    config = two.sandbox / "hosts" / HOSTS[0] / "home/.local/state/sparkwright/gateway/files"
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "haproxy" and Path(process.cwd()) == config:
             os.kill(process.pid, signal.SIGKILL)
@@ -142,7 +149,7 @@ def replace_single_server(requests: int) -> bool:
         with steady.running():
             steady.wait_for_answers(min(BEFORE, requests))
             started_s = time.monotonic()
-            host.changed()
+            host.change_recipe()
             result = host.deploy()
             assert result.code in SUCCESS, result.out[-3000:]
             ended_s = time.monotonic()
@@ -204,16 +211,16 @@ def add_server() -> bool:
             render.CONFIG_FILE
         ]
         config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
-        container.save_states(Path(folder), Path(folder), config)
-        (Path(folder) / render.CONFIG_FILE).write_text(config)
-        haproxy_sockets.send_command(Path(folder), "reload", listeners.MASTER_SOCKET)
-        while haproxy_sockets.running_digest(Path(folder)) != "nine":
+        container.save_states(lab.sockets, lab.folder, config)
+        (lab.folder / render.CONFIG_FILE).write_text(config)
+        haproxy_sockets.send_command(lab.sockets, "reload", listeners.MASTER_SOCKET)
+        while haproxy_sockets.running_digest(lab.sockets) != "nine":
             time.sleep(0.02)
         for server in servers:
             server.go_on.set()
         for thread in threads:
             thread.join()
-        rows = haproxy_sockets.read_statistics(Path(folder))
+        rows = haproxy_sockets.read_statistics(lab.sockets)
     complete = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
     count = sum(row["svname"].startswith("s") for row in rows)
     print(
