@@ -134,7 +134,7 @@ class SandboxProject:
         """Start a command and leave it running."""
         arguments = [sys.executable, "-c", PROGRAM, *words]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(arguments, cwd=self.root, env=self.environment(), text=True, **pipes, **options)
+        return subprocess.Popen(arguments, cwd=self.root, env=self.environment(), text=True, **{**pipes, **options})
 
     def run(self, *words: str, timeout_s: float = 120) -> CommandResult:
         completed = commands.run(*words, cwd=self.root, env=self.environment(), timeout_s=timeout_s)
