@@ -131,5 +131,5 @@ def test_a_pager_shows_the_command_before_its_output(project: SandboxProject) ->
     with watch_status(project) as watch:
         watch.until(r"1 down")
         watch.press("h")
-        watch.until(r"\$ \S+ history --host sandbox[\s\S]*nothing was done[\s\S]*\x1b\[\?1049h")
+        watch.until(r"\$ \S+ history --host sandbox[\s\S]*no history yet[\s\S]*\x1b\[\?1049h")
         watch.quit()
