@@ -101,7 +101,7 @@ def test_invalid_value_is_refused_with_a_sentence(folder: Path, line: str, sente
     assert not result.stdout and not (folder / ".sandbox").exists()
 
 
-@pytest.mark.parametrize("line", ["play --help", "model.inspect --help", "explain -h", "deploy --help"])
+@pytest.mark.parametrize("line", ["play --help", "model.inspect --help", "explain -h", "deploy --help", "restart -h"])
 def test_help_option_is_accepted_instead_of_an_argument(folder: Path, line: str) -> None:
     result = run_line(folder, line)
     assert result.returncode == 0

@@ -68,7 +68,7 @@ def test_a_second_sandbox_on_the_same_port_is_refused_with_the_folder_of_the_fir
         message = " ".join(result.out.split())
         assert result.code == 5, result.out
         assert f"port {project.port} is in use by the sandbox in {project.sandbox.resolve()} (pid " in message
-        assert "Run `sparkwright sandbox.down` in its project" in message
+        assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in message
         assert other.containers() == []
     assert project.containers() == ["qwen35 running"]
 

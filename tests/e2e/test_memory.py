@@ -83,12 +83,17 @@ def test_the_promised_load_is_proved_once_per_server(served: SandboxProject, fir
 
 
 def test_a_share_too_large_is_refused_with_the_largest_that_fits(served: SandboxProject) -> None:
+    before = served.serving()
     with served.restored_files():
         served.edit(RECIPE, "utilization: 0.85", "utilization: 0.95")
         result = served.deploy()
     assert result.code == 5
-    fix = result.task(FIT_CHECK)["fix"].lower()
-    assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in fix
+    failed = result.task(FIT_CHECK)
+    assert "set gpu-memory-utilization to 0.86 in the recipe, which fits" in failed["fix"].lower()
+    assert "GiB needed" in failed["msg"]
+    table = failed["data"]["evidence"]
+    assert any("GPU's side" in row and "gpu-memory-utilization 0.95 of 119.7 GiB" in row for row in table), table
+    assert before and served.serving() == before
     assert served.run("status", "--host", "sandbox", "--json").events()[0]["state"] == "up"
 
 
