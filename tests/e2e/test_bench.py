@@ -164,6 +164,7 @@ def test_the_same_command_finishes_an_interrupted_sweep(served: tuple[SandboxPro
 )
 def test_invalid_options_are_refused(served: tuple[SandboxProject, str], command: str, message: str) -> None:
     project, server = served
+    before = set((project.root / "results").glob("*"))
     result = project.run(*command.split())
     assert (result.code, message in result.err) == (5, True), result.err
-    assert project.serving() == server
+    assert (project.serving(), set((project.root / "results").glob("*"))) == (server, before)
