@@ -42,7 +42,7 @@ def render_page(results: Results) -> str:
         "experiment_page.html.j2",
         results=results,
         subtitle=_format_subtitle(results),
-        notes=[*summary.extra_lines(results), *summary.verdict_lines(results)],
+        notes=[*summary.extra_lines(results), *summary.problem_lines(results)],
         table=_table_rows(results),
         differences=compare.compare_arms(results),
         sides=results.sides,
@@ -92,7 +92,7 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
         positions = _arm_positions(results, axes)
         lines = _build_lines((row.description, positions.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
-            bars = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
+            categories = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
             yield Chart(
                 f"sweep-{name}",
                 f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
@@ -100,10 +100,10 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
                 swept,
                 f"{title}, {unit}",
                 lines,
-                kind="bars" if bars else "lines",
-                log_x=not bars and min(positions.values(), default=0) > 0,
-                bars=bars,
-                table=_build_table(swept, lines, unit, bars),
+                kind="bars" if categories else "lines",
+                log_x=not categories and min(positions.values(), default=0) > 0,
+                categories=categories,
+                table=_build_table(swept, lines, unit, categories),
             )
 
 
@@ -150,7 +150,7 @@ def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: st
                 axes[0],
                 lines,
                 kind="heat",
-                bars=tuple(second),
+                categories=tuple(second),
                 table=((f"{axes[0]}, {unit}", *(f"{axes[1]} {value}" for value in second)), *body),
             )
 
@@ -232,7 +232,7 @@ def _bar_charts(
         )
         body = zip(arms, *(map(format_number, arm_values, repeat(0)) for arm_values in values.values()), strict=True)
         table = (("arm", *(f"{name}, ms" for name in values)), *body)
-        yield Chart(kind, title, caption, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
+        yield Chart(kind, title, caption, "", unit, tuple(lines), kind="bars", categories=arms, table=table)
 
 
 def _throughput_charts(results: Results) -> Iterator[Chart]:

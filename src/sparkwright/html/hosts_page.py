@@ -63,18 +63,18 @@ def _render_plots(host: HostChecks) -> list[Markup]:
     axis = plot.time_axis(host.since_s, host.until_s)
     table = f"The table of {host.name} below contains the same values."
     baseline = host.baseline_tok_per_s
-    figures = {
-        "tok_per_s": plot.Figure(
+    time_plots = {
+        "tok_per_s": plot.TimePlot(
             "tok/s of one stream", reference=("baseline", baseline) if baseline else None, joined=True
         ),
-        "memory_gib": plot.Figure("memory free, GiB"),
-        "temperature_c": plot.Figure("temperature, °C", top=MAX_TEMPERATURE_C),
+        "memory_gib": plot.TimePlot("memory free, GiB"),
+        "temperature_c": plot.TimePlot("temperature, °C", top=MAX_TEMPERATURE_C),
     }
     states = plot.render_states(host.periods, axis, f"States of {host.name} over time. {table}")
     lines = [
         plot.render_time_series(
-            figure, host.points(name), axis, host.span_s, f"{figure.name} of {host.name} over time. {table}"
+            time_plot, host.points(name), axis, host.span_s, f"{time_plot.name} of {host.name} over time. {table}"
         )
-        for name, figure in figures.items()
+        for name, time_plot in time_plots.items()
     ]
     return [Markup(line) for line in (states, *lines)]  # plot escapes all texts

@@ -1,6 +1,6 @@
-"""Plots as SVG: the charts of an experiment, and a host's figures and states over time.
+"""Plots as SVG: the charts of an experiment, and a host's measurements and states over time.
 
-Colours are defined in the page's CSS, and are always combined with a text, a mark or a pattern of strokes.
+Colours are defined in the page's CSS, and are never the only distinction: text, a marker or a stroke pattern is added.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
 #: in pixels: the height of a row of the legend, the height below a chart's axis, and the width of a label's character
 LEGEND_ROW_HEIGHT, AXIS_HEIGHT, CHARACTER_WIDTH = 17, 36, 6.2
 MAX_LEGEND_CHARS = 100
-#: number of spans without a check after which a line is interrupted
+#: a line is interrupted where checks are missing for longer than this many spans (checks.py sums up checks by spans of time)
 MAX_GAP_SPANS = 2.5
 HOUR_S, DAY_S = 3600, 86400
 #: intervals between time labels, in seconds
 LABEL_STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S, 30 * DAY_S)
 MAX_TIME_LABELS = 8
-#: number of colours in the style sheet, and the strokes, marks (around a point) and shades of lines, in order
+#: number of line colours in the style sheet
 COLOUR_COUNT = 7
+#: stroke patterns, markers (SVG paths relative to the point) and opacities, which lines use in turn
 STROKES = ("", "6 3", "6 3 1 3", "1 3")
-MARKS = (
+MARKERS = (
     "m-2.5,0a2.5,2.5 0 1,0 5,0a2.5,2.5 0 1,0 -5,0",
     "m-2.5,-2.5h5v5h-5z",
     "m0,-3.5l3.5,6h-7z",
@@ -40,7 +41,8 @@ MARKS = (
     "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
 )
 SHADES = (1, 0.6, 0.3)
-MIN_LOG_VALUE = 1.0  # lower end of a logarithmic scale, because chunks that arrived together have a gap of 0
+#: lower end of a logarithmic scale, because a value can be 0, such as the gap between chunks that arrive together
+MIN_LOG_VALUE = 1.0
 
 Points = Sequence[tuple[float, float]]
 
@@ -53,8 +55,8 @@ class Line:
     name: str
     #: points as (x, y)
     points: tuple[tuple[float, float], ...]
-    #: x values of events
-    marks: tuple[float, ...] = ()
+    #: x values of events, drawn as vertical rules
+    event_xs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,25 +68,27 @@ class Chart:
     title: str
     #: sentence on how to read the chart
     caption: str
-    x: str
-    y: str
+    #: titles of the axes
+    x_title: str
+    y_title: str
     lines: tuple[Line, ...]
     #: `dots` is for points that are joined only by a thin line
     kind: Literal["lines", "dots", "bars", "heat"] = "lines"
-    #: True for a logarithmic x axis, for sizes that double
+    #: True for a logarithmic x axis, e.g. if each value is twice the previous one
     log_x: bool = False
     log_y: bool = False
-    #: names of the groups of bars or, in a heat map, of the columns (its rows are the lines); a point's x is the name's index
-    bars: tuple[str, ...] = ()
-    #: the chart's figures, header first
+    #: names of the groups of a bar chart or of the columns of a heat map, whose rows are `lines`. The x of a point is an index
+    #: into these names
+    categories: tuple[str, ...] = ()
+    #: the chart's values as a table, header first
     table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class TimePlot:
     """The title, scale and style of a plot over time."""
 
-    #: name with the unit
+    #: title with the unit
     name: str
     #: top of the scale; None to derive it from the values
     top: float | None = None
@@ -123,10 +127,10 @@ class Scale:
 
 
 def render_chart(chart: Chart) -> str:
-    """Return a chart's picture, for inlining into a page where `KEY-name` is the id of its heading."""
+    """Return a chart as SVG, for inlining into a page in which `KEY-name` is the id of the chart's heading."""
     legend, rows = _draw_legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
     top, floor = TOP + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
-    parts = [_draw_text(0, 11, chart.y, "name"), *legend]
+    parts = [_draw_text(0, 11, chart.y_title, "name"), *legend]
     if chart.kind == "heat":
         parts += _draw_heat_map(chart, top, floor)
     else:
@@ -136,7 +140,7 @@ def render_chart(chart: Chart) -> str:
         y = Scale(low, max(high, 2 * low) if chart.log_y else _round_up(high * 1.05), floor, top, chart.log_y)
         parts += _draw_grid(y, y.ticks())
         parts += _draw_bars(chart, y) if chart.kind == "bars" else _draw_lines(chart, y)
-    parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x, "label middle"))
+    parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x_title, "label middle"))
     return _wrap_svg(parts, CHART_HEIGHT, f'aria-labelledby="{escape(chart.key)}-name"')
 
 
@@ -145,31 +149,29 @@ def time_axis(since_s: float, until_s: float) -> Scale:
     return Scale(since_s, max(until_s, since_s + 1), LEFT, WIDTH - RIGHT)
 
 
-def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, label: str) -> str:
+def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, label: str) -> str:
     """Return a line plot.
 
     Args:
         points: points as (seconds since the epoch, value).
-        span_s: length of a span; the line is interrupted after MAX_GAP_SPANS of them without a point.
-        label: text alternative of the picture.
+        span_s: length of a span; the line is interrupted where points are missing for more than MAX_GAP_SPANS spans.
+        label: alternative text for screen readers.
     """
-    values = [value for _, value in points] + ([figure.reference[1]] if figure.reference else [])
-    y = Scale(0.0, figure.top or _round_up(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
+    values = [value for _, value in points] + ([plot.reference[1]] if plot.reference else [])
+    y = Scale(0.0, plot.top or _round_up(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
     parts = [
-        _draw_text(0, 11, figure.name, "name"),
+        _draw_text(0, 11, plot.name, "name"),
         *_draw_grid(y, [y.high * share for share in (0, 0.5, 1)]),
         *_draw_time_labels(x, y.start),
     ]
-    if figure.reference:
+    if plot.reference:
         parts.append(
-            _draw_rule(
-                "reference", LEFT, y.position(figure.reference[1]), WIDTH - RIGHT, y.position(figure.reference[1])
-            )
+            _draw_rule("reference", LEFT, y.position(plot.reference[1]), WIDTH - RIGHT, y.position(plot.reference[1]))
         )
-        parts.append(_draw_text(WIDTH - RIGHT, y.position(figure.reference[1]) - 3, figure.reference[0], "label end"))
-    for piece in _split_at_gaps(points, math.inf if figure.joined else MAX_GAP_SPANS * span_s):
+        parts.append(_draw_text(WIDTH - RIGHT, y.position(plot.reference[1]) - 3, plot.reference[0], "label end"))
+    for piece in _split_at_gaps(points, math.inf if plot.joined else MAX_GAP_SPANS * span_s):
         parts.append(_draw_polyline("line", piece, x, y))
-        if figure.joined or len(piece) == 1:
+        if plot.joined or len(piece) == 1:
             parts += [
                 f'<circle class="dot" cx="{x.position(at):.1f}" cy="{y.position(value):.1f}" r="2"/>'
                 for at, value in piece
@@ -202,21 +204,21 @@ def _draw_lines(chart: Chart, y: Scale) -> list[str]:
     )
     for n, line in enumerate(chart.lines):
         colour, stroke = _colour_class(n), STROKES[n % len(STROKES)]
-        parts += [_draw_rule(f"event {colour}", x.position(at), y.start, x.position(at), y.end) for at in line.marks]
+        parts += [_draw_rule(f"event {colour}", x.position(at), y.start, x.position(at), y.end) for at in line.event_xs]
         is_thin = chart.kind == "dots"
         parts.append(
             _draw_polyline(f"series {colour}{' thin' if is_thin else ''}", line.points, x, y, "" if is_thin else stroke)
         )
-        parts.append(_draw_marks(n, [(x.position(at), y.position(value)) for at, value in line.points]))
+        parts.append(_draw_markers(n, [(x.position(at), y.position(value)) for at, value in line.points]))
     return parts
 
 
 def _draw_bars(chart: Chart, y: Scale) -> list[str]:
     """Draw groups of bars, with the values above them."""
-    group_width = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars))
+    group_width = (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories))
     bar_width = 0.8 * group_width / max(1, len(chart.lines))
     parts = _draw_axis_labels(
-        [(LEFT + (n + 0.5) * group_width, name) for n, name in enumerate(chart.bars)], y.start, group_width
+        [(LEFT + (n + 0.5) * group_width, name) for n, name in enumerate(chart.categories)], y.start, group_width
     )
     for n, line in enumerate(chart.lines):
         shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
@@ -229,12 +231,15 @@ def _draw_bars(chart: Chart, y: Scale) -> list[str]:
 
 
 def _draw_heat_map(chart: Chart, top: float, floor: float) -> list[str]:
-    """Draw a heat map whose cells show their figures. Cells without a figure are empty."""
-    cell_width, cell_height = (WIDTH - RIGHT - LEFT) / max(1, len(chart.bars)), (floor - top) / max(1, len(chart.lines))
+    """Draw a heat map whose cells show their values. Cells without a value are empty."""
+    cell_width, cell_height = (
+        (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories)),
+        (floor - top) / max(1, len(chart.lines)),
+    )
     values = [value for line in chart.lines for _, value in line.points]
     shade = Scale(min(values), max(values), 0.1, 0.6)
     parts = _draw_axis_labels(
-        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.bars)], floor, cell_width
+        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.categories)], floor, cell_width
     )
     for n, line in enumerate(chart.lines):
         middle = top + (n + 0.5) * cell_height
@@ -250,7 +255,7 @@ def _draw_heat_map(chart: Chart, top: float, floor: float) -> list[str]:
 
 
 def _draw_legend(chart: Chart) -> tuple[list[str], int]:
-    """Return the legend with the lines' names and marks, and its number of rows."""
+    """Return the legend with the lines' names and markers, and its number of rows."""
     parts, left, row = [], float(LEFT), 0
     for n, line in enumerate(chart.lines):
         name = one_line(line.name, max_chars=MAX_LEGEND_CHARS)
@@ -262,7 +267,7 @@ def _draw_legend(chart: Chart) -> tuple[list[str], int]:
             shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
             parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{y}" width="12" height="9" {shade}/>')
         else:
-            parts.append(_draw_marks(n, [(left + 6, y + 5)]))
+            parts.append(_draw_markers(n, [(left + 6, y + 5)]))
         parts.append(_draw_text(left + 16, y + 8, name, "label"))
         left += width
     return parts, row + 1
@@ -272,8 +277,8 @@ def _colour_class(n: int) -> str:
     return f"series{n % COLOUR_COUNT + 1}"
 
 
-def _draw_marks(n: int, positions: Points) -> str:
-    path = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in positions)
+def _draw_markers(n: int, positions: Points) -> str:
+    path = "".join(f"M{x:.1f},{y:.1f}{MARKERS[n % len(MARKERS)]}" for x, y in positions)
     return f'<path class="mark {_colour_class(n)}" d="{path}"/>'
 
 
