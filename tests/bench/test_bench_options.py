@@ -22,7 +22,7 @@ HERE = Path()
         (BenchOptions("ab", a="one"), "-a and -b must be given together"),
         (BenchOptions("ab", a="one", b="two", flag="x"), "choose one"),
         (BenchOptions("sweep"), "nothing to sweep: pass"),
-        (BenchOptions("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
+        (BenchOptions("sweep", max_num_batched_tokens=(1,), axes=(Axis("x", (1,)),)), "choose one"),
         (BenchOptions("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag with two values"),
         (BenchOptions("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
         (BenchOptions("serve", rates=(1.0,), concurrency=(1,)), "--rate and --concurrency can't be combined"),

@@ -40,7 +40,7 @@ def test_arms_are_compared_by_the_figures_of_each_load() -> None:
     rows = {(item.load.split(":")[0], item.figure): item for item in comparisons}
     gap = rows["H1", "largest gap ms"]
     assert (gap.first, gap.second, gap.verdict) == (502, 3002, "worse")
-    shorts = rows["H2", "shorts behind it, mean TTFT ms"]
+    shorts = rows["H2", "short prompts behind the long one, mean TTFT ms"]
     assert shorts.ratio == pytest.approx(1 / 6, rel=0.01)
     assert shorts.verdict == "better"
     assert compare.compare_arms(made.make_sweep_results()) != []

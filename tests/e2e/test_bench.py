@@ -113,7 +113,7 @@ def test_a_sweep_over_two_flags_starts_each_pair_once(served: tuple[SandboxProje
     experiment = read_results(project, "grid")
     assert [cell["arm"] for cell in experiment["cells"]] == ["2-0", "2-unset", "4-0", "4-unset"]
     assert [arm["flags"].get("compilation-config") for arm in experiment["arms"]] == [{"mode": 0}, None] * 2
-    assert "most output with" in result.out
+    assert "highest throughput with" in result.out
     assert "over max-num-seqs and compilation-config.mode" in (project.root / "results/grid/report.html").read_text()
     assert project.serving() == server
 

@@ -62,7 +62,7 @@ def test_a_sweep_has_charts_of_latency_by_chunk_size() -> None:
 def test_two_swept_flags_are_shown_as_a_heat_map(tmp_path: Path) -> None:
     results = made.make_swept_results((1, 4), (1, 8), (3, 4), (3, 8))
     throughput = charts_by_key(results)["grid-0-output_tok_per_s"]
-    assert (throughput.kind, throughput.bars) == ("heat", ("4", "8"))
+    assert (throughput.kind, throughput.categories) == ("heat", ("4", "8"))
     assert [line.name for line in throughput.lines] == ["1", "3"]
     assert throughput.table[1:] == (("1", "100.0", "110.0"), ("3", "120.0", "-"))
     picture = plot.render_chart(throughput)
@@ -81,9 +81,11 @@ def test_a_swept_flag_is_a_line_for_numbers_and_bars_for_other_values() -> None:
     assert (depth.kind, depth.x) == ("lines", "speculative-config.num_speculative_tokens")
     assert depth.lines[0].points == ((1, 100.0), (2, 110.0), (4, 120.0))
     words = charts_by_key(made.make_swept_results("unset", 2, 3))["sweep-output_tok_per_s"]
-    assert (words.kind, words.bars) == ("bars", ("unset", "2", "3"))
+    assert (words.kind, words.categories) == ("bars", ("unset", "2", "3"))
     assert words.table[1:] == (("unset", "100.0"), ("2", "110.0"), ("3", "-"))
-    assert "most output with arm 2, 120.0 tok/s" in experiment_page.render_page(made.make_swept_results(1, 2, 4, 8))
+    assert "highest throughput with arm 2, 120.0 tok/s" in experiment_page.render_page(
+        made.make_swept_results(1, 2, 4, 8)
+    )
 
 
 def test_texts_of_a_recipe_are_escaped() -> None:

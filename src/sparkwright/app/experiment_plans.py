@@ -163,7 +163,7 @@ class BenchRun:
         elif options.axes:
             arms = lab_arms.grid_arms(self.base_recipe, options.axes, base_pins)
         else:
-            arms = lab_arms.sweep_arms(self.base_recipe, options.sizes, base_pins)
+            arms = lab_arms.sweep_arms(self.base_recipe, options.max_num_batched_tokens, base_pins)
         return [lab_arms.with_container_name(arm, self.served_recipe.file.container.name) for arm in arms]
 
     def _build_experiment(self, arms: Sequence[Arm], pins_by_arm: Mapping[str, Mapping[str, Any]]) -> Experiment:

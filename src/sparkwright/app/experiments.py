@@ -29,9 +29,9 @@ from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line, parse_list
 
-#: name of the only arm of an experiment that uses a running server
+#: name of the only arm of an experiment if it measures a running server
 SERVER_ARM = "server"
-#: environment variable that holds the key of the server at a URL, for any engine
+#: environment variable with the API key of the server at --url; the same for all engines
 KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
 
 
@@ -73,12 +73,12 @@ def _print_results(results: Results, code: int, folder: Path, arguments: dict[st
 
 
 def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions:
-    """Return the options of a bench command from its arguments. Raises Refused for invalid numbers."""
+    """Build the options of a bench command from its arguments. Raises Refused for invalid numbers."""
 
-    def parse_numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    def parse_numbers(name: str, convert: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(arguments.get(name) or "")
         try:
-            return tuple(number for word in parse_list(text) for number in _parse_range(word, kind))
+            return tuple(number for word in parse_list(text) for number in _parse_range(word, convert))
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, got '{text}'.") from None
 
@@ -103,7 +103,7 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         command,
         **copied,
         axes=axis.parse_axes(names, texts) if texts or command == "sweep" else (),
-        sizes=parse_numbers("max_num_batched_tokens", int),
+        max_num_batched_tokens=parse_numbers("max_num_batched_tokens", int),
         concurrency=parse_numbers("concurrency", int),
         rates=parse_numbers("rate", float),
         temperatures=parse_numbers("temperature", float),
@@ -117,12 +117,12 @@ def _option_values(value: Any) -> list[str]:
     return [str(text) for text in texts if text]
 
 
-def _parse_range(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+def _parse_range(word: str, convert: Callable[[str], Any]) -> tuple[Any, ...]:
     """Parse a number, or a range whose numbers double: 1..16 is 1, 2, 4, 8, 16."""
     first, range_dots, last = word.partition("..")
     if not range_dots:
-        return (kind(word),)
-    numbers, end = [kind(first)], kind(last)
+        return (convert(word),)
+    numbers, end = [convert(first)], convert(last)
     if numbers[0] <= 0:
         raise ValueError(word)
     while numbers[-1] * 2 <= end:
@@ -142,17 +142,17 @@ def compare(first: str, second: str, *, json: bool) -> None:
         return
     summary.print_differences(rows, results.name, other.name)
     for line in unmatched:
-        print_text(f"only in one of them: {line}")
+        print_text(f"only in one of the two results: {line}")
 
 
 def import_results(file: str, name: str, *, json: bool) -> None:
     """Import the output of `vllm bench serve`.
 
     Args:
-        name: name of the results; empty for the file's name.
+        name: name for the results; if empty, the file's name is used.
 
     Raises:
-        Refused: the name is invalid as a folder's name, or an experiment already uses it.
+        Refused: the name is not a valid folder name, or an experiment already has it.
     """
     results = vllm_results.read_results(Path(file))
     if name:
@@ -164,7 +164,7 @@ def import_results(file: str, name: str, *, json: bool) -> None:
     if (folder / "experiment.json").exists():
         raise Refused(f"{folder} already contains an experiment.", fix="Pass another --name.")
     _write_results(folder, results)
-    note = f"{folder / results_file.JSON_FILE}: compare it with `invoke bench.compare {results.name} OTHER`."
+    note = f"{folder / results_file.JSON_FILE}: `invoke bench.compare {results.name} OTHER` compares it with other results."
     _print_report(results, note, json=json)
 
 
@@ -212,7 +212,7 @@ def _find_results(name: str) -> Path:
 
 
 def _load_results(name: str) -> Results:
-    """Read results of sparkwright or of `vllm bench serve`."""
+    """Read results from sparkwright or from `vllm bench serve`."""
     path = _find_results(name)
     try:
         return results_file.read_results(path)
@@ -231,22 +231,22 @@ def run_at_url(
     """Run an experiment against a base URL. Return the results, the exit code and the folder.
 
     Args:
-        model: the served name; empty for the first model that the server lists.
+        model: name of the model on the server; if empty, the first model that the server lists is used.
     """
     if options.has_arms:
         raise Refused("arms are started on a host: pass --host NAME instead of --url.")
     url, key = _check_base_url(url), _read_key()
-    http, served, context_length = _query_served_model(url, model, key)
+    http, model_name, context_length = _query_served_model(url, model, key)
     loads = plan_loads(options, LoadLimits(length=context_length), Path.cwd())
-    planned_turns = build_turns([SERVER_ARM] * options.repeat, loads.loads, {SERVER_ARM: [url, served]})
+    planned_turns = build_turns([SERVER_ARM] * options.repeat, loads.loads, {SERVER_ARM: [url, model_name]})
     folder = ExperimentFolder.open(
         root, options.name or f"{options.command}-{urlsplit(url).netloc.replace(':', '-')}", again=options.again
     )
     experiment = Experiment(options.command, folder.path.name, (), planned_turns, loads.notes)
-    arm = {"name": SERVER_ARM, "title": f"{served} at {url}"}
+    arm = {"name": SERVER_ARM, "title": f"{model_name} at {url}"}
     collector = ResultsCollector(folder, experiment, urlsplit(url).netloc, "laptop", {SERVER_ARM: arm})
     collector.cells = _load_finished_cells(folder, experiment)
-    target = lab.Target(http, url, served, key, counters=lambda: server_counters.read_counters(http, url, key)[0])
+    target = lab.Target(http, url, model_name, key, counters=lambda: server_counters.read_counters(http, url, key)[0])
     for cell in [cell for turn in planned_turns for cell in turn.cells if cell.key not in collector.cells]:
         _print_progress(f"measuring: {describe_load(cell)}", quiet)
         cell_fields = {
@@ -303,9 +303,9 @@ def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int 
     names = [name for name in ids if isinstance(name, str)]
     if not names or (model and model not in names):
         raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="Pass --model NAME.")
-    served = model or names[0]
+    model_name = model or names[0]
     http = engine.detect_from_models(rows).http
-    return http, served, openai_api.parse_models(http, rows).get(served)
+    return http, model_name, openai_api.parse_models(http, rows).get(model_name)
 
 
 def _load_finished_cells(folder: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:

@@ -73,8 +73,8 @@ DEFAULT_LOADS: Mapping[str, Load] = {
 class BenchOptions:
     """The options of a bench command, where 0, empty strings and empty tuples mean that an option was not given.
 
-    The arms are `a` and `b`, or one recipe with different values of `flag`, `sizes` or `axes`. Without any of these the running
-    server is measured.
+    The arms are `a` and `b`, or one recipe with different values of `flag`, `max_num_batched_tokens` or `axes`. Without any of
+    these the running server is measured.
     """
 
     #: name of the command, a key of LOADS_BY_COMMAND
@@ -87,7 +87,7 @@ class BenchOptions:
     flag: str = ""
     recipe: str = ""
     #: values of max-num-batched-tokens
-    sizes: tuple[int, ...] = ()
+    max_num_batched_tokens: tuple[int, ...] = ()
     #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class BenchOptions:
     @property
     def has_arms(self) -> bool:
         """True if the experiment starts containers."""
-        return bool(self.a or self.flag or self.sizes or self.axes)
+        return bool(self.a or self.flag or self.max_num_batched_tokens or self.axes)
 
     def validate(self) -> BenchOptions:
         """Return the options unchanged. Raises Refused if they contradict each other."""
@@ -129,12 +129,12 @@ class BenchOptions:
             raise Refused("nothing to compare: pass -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command != "sweep" and self.axes and [len(axis.values) for axis in self.axes] != [2]:
             raise Refused("a comparison takes one flag with two values.", fix="`invoke bench.sweep` measures more.")
-        if self.command == "sweep" and not (self.sizes or self.axes):
+        if self.command == "sweep" and not (self.max_num_batched_tokens or self.axes):
             raise Refused(
                 "nothing to sweep: pass --max-num-batched-tokens, or --flag and --values.",
                 fix="--max-num-batched-tokens 512,1024,2048, or --flag max-num-seqs --values 4,8,16",
             )
-        if self.sizes and self.axes:
+        if self.max_num_batched_tokens and self.axes:
             raise Refused("--max-num-batched-tokens is short for --flag and --values: choose one.")
         if self.rates and self.concurrency:
             raise Refused("--rate and --concurrency can't be combined: choose one.")
@@ -143,7 +143,11 @@ class BenchOptions:
         for kind in self.loads:
             if kind not in KINDS:
                 raise Refused(f"unknown load {kind!r}.", fix=f"Loads: {', '.join(KINDS)}.")
-        lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
+        lists = {
+            "concurrency": self.concurrency,
+            "rate": self.rates,
+            "max-num-batched-tokens": self.max_num_batched_tokens,
+        }
         counts = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
         counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
         counts |= {"depth": self.depth, "streams": self.streams}

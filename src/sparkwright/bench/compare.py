@@ -11,7 +11,7 @@ from sparkwright.bench.results_file import Figures, Results, Row, build_rows, lo
 #: compared figures: title, name in `Figures` or `derived`, digits, whether more is better
 COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
     ("output tok/s", "output_tok_per_s", 1, True),
-    ("tok/s of a stream", "stream_tok_per_s", 1, True),
+    ("tok/s per stream", "stream_tok_per_s", 1, True),
     ("prefill tok/s", "prefill_tok_per_s", 0, True),
     ("TTFT p50 ms", "ttft_p50_ms", 0, False),
     ("TTFT p99 ms", "ttft_p99_ms", 0, False),
@@ -21,7 +21,7 @@ COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
     ("largest gap ms", "largest_gap_ms", 0, False),
     ("stalled ms", "stall_ms", 0, False),
     ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
-    ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
+    ("short prompts behind the long one, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
 #: difference below which two runs are equal within the noise on a Spark (docs/measuring.md)
 NOISE_SHARE = 0.02

@@ -1,4 +1,4 @@
-"""Results as tables on a terminal, with a row for each load and arm over all repetitions, followed by the conclusion."""
+"""Results as a table on a terminal, followed by the conclusions. A row combines all repetitions of a load on an arm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.errors import Refused
 #: columns as (title, name in `Figures`, digits)
 FIGURE_COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("tok/s", "output_tok_per_s", 1),
-    ("tok/s a stream", "stream_tok_per_s", 1),
+    ("tok/s per stream", "stream_tok_per_s", 1),
     ("TTFT p50 ms", "ttft_p50_ms", 0),
     ("TTFT p99 ms", "ttft_p99_ms", 0),
     ("ITL p50 ms", "itl_p50_ms", 1),
@@ -37,9 +37,9 @@ DERIVED_TITLES: dict[str, str] = {
     "long_ttft_ms": "long prompt's TTFT ms",
     "chunks_meanwhile": "chunks of a stream during the long prefill",
     "long_e2el_ms": "long prompt's total time ms",
-    "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
-    "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
-    "short_ttft_ratio": "shorts behind it / alone",
+    "short_alone_ttft_mean_ms": "short prompts alone, mean TTFT ms",
+    "short_ttft_mean_ms": "short prompts behind the long one, mean TTFT ms",
+    "short_ttft_ratio": "short prompts behind the long one / alone",
     "accepted_per_draft": "tokens accepted per draft",
     "accepted_first": "share accepted at the first position",
 }
@@ -58,7 +58,7 @@ def print_results(results: Results, out: TextIO | None = None, *, width: int | N
     _print_arms(console, results)
     if results.cells:
         console.print(_figure_table(results))
-    for line in [*extra_lines(results), *verdict_lines(results)]:
+    for line in [*extra_lines(results), *problem_lines(results)]:
         console.print(line)
     differences = compare.compare_arms(results)
     if differences:
@@ -80,18 +80,18 @@ def _print_arms(console: Console, results: Results) -> None:
             console.print(f"arm {arm.name}: {arm.title} ({log})")
 
 
-def format_switches(effective: dict[str, Any]) -> tuple[str, ...]:
-    """Return the state of an arm's chunked prefill and prefix caching, according to its log."""
+def format_switches(logged_settings: dict[str, Any]) -> tuple[str, ...]:
+    """Return whether an arm's chunked prefill and prefix caching are on, according to its log."""
     words = {True: "on", False: "off", None: "unknown"}
-    return tuple(words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
+    return tuple(words[logged_settings.get(name)] for name in ("chunked_prefill", "prefix_caching"))
 
 
 def figure_rows(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """Return the titles of the figures that any row has, and the rows with their values."""
     rows = build_rows(results)
     columns = [figure for figure in FIGURE_COLUMNS if any(row.values(figure[1]) for row in rows)]
-    cells = [[format_number(row.figure(name), digits) for _, name, digits in columns] for row in rows]
-    return [title for title, _, _ in columns], list(zip(rows, cells, strict=True))
+    value_texts = [[format_number(row.figure(name), digits) for _, name, digits in columns] for row in rows]
+    return [title for title, _, _ in columns], list(zip(rows, value_texts, strict=True))
 
 
 def _figure_table(results: Results) -> Table:
@@ -104,8 +104,8 @@ def _figure_table(results: Results) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in (*leading_columns, *titles):
         table.add_column(title, justify="left" if title in leading_columns else "right", overflow="fold")
-    for row, cells in rows:
-        table.add_row(*(format_cell(row) for format_cell in leading_columns.values()), *cells)
+    for row, value_texts in rows:
+        table.add_row(*(format_cell(row) for format_cell in leading_columns.values()), *value_texts)
     return table
 
 
@@ -146,11 +146,11 @@ def _best_lines(results: Results) -> Iterable[str]:
                 name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE_SHARE)
             ]
             noise = f"; within {compare.NOISE_SHARE:.0%} of it: {', '.join(within_noise)}" if within_noise else ""
-            yield f"{description}: most output with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
+            yield f"{description}: highest throughput with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
 
 
 def _group_lines(row: Row) -> Iterable[str]:
-    """Yield the time to first token of long and short prompts separately, because a joint figure hides which of them waits."""
+    """Yield the time to first token of long and short prompts: a combined figure would hide which of them waits."""
     for group in ("short", "long"):
         group_figures = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if group_figures:
@@ -160,8 +160,8 @@ def _group_lines(row: Row) -> Iterable[str]:
             yield f"{group}: TTFT p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
 
 
-def verdict_lines(results: Results) -> Iterable[str]:
-    """Yield the inconclusive cells with the reasons."""
+def problem_lines(results: Results) -> Iterable[str]:
+    """Yield the cells that are inconclusive or failed, with the reasons."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
             why = "; ".join([*cell.doubts, *cell.notes]) or "no stream succeeded"
@@ -205,9 +205,9 @@ def _build_console(out: TextIO | None, width: int | None) -> Console:
 
 
 def render_markdown(results: Results) -> str:
-    """Return a Markdown table with a pp and a tg row for each measurement of a single stream. Raises Refused without any.
+    """Return a Markdown table with a pp and a tg row for each measurement of a single stream. Raises Refused if there is none.
 
-    The time to the first token is also reported as ttfr. No latency is subtracted.
+    The time to the first token is also reported as ttfr. Unlike in llama-benchy, the network latency is not subtracted from it.
     """
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
     if not cells:

@@ -1,4 +1,4 @@
-"""Measuring a cell of the lab: sends a load to a server, and returns the result as plain JSON with units in the names."""
+"""Measures a cell of an experiment: sends a load to a server, and returns the result as plain JSON with units in the names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.measure.workload import Load
 
 #: maximum share of prompt tokens from the prefix cache; prompts are random, so a higher share makes the cell inconclusive
 MAX_CACHED_SHARE = 0.05
-#: share of the largest gap above which the client's largest lag may have caused it
+#: the client may have caused the largest gap if its own largest lag is above this share of that gap
 MIN_LAG_SHARE_OF_GAP = 0.5
 IDLE_TIMEOUT_S = 10.0
 #: numbers of words in the prompts from which the number of tokens per word is derived
@@ -41,12 +41,12 @@ class Target:
     http: Http
     #: URL such as http://127.0.0.1:8000
     base_url: str
-    #: served name
+    #: name under which the server serves the model
     model: str
     api_key: str = field(default="", repr=False)
     #: returns the engine's current metrics by role; empty if there are none
     counters: CounterReader = dict
-    #: returns a sample of the GPU; empty if there is none
+    #: returns the current readings of the GPU; empty if there are none
     gpu_sample: Callable[[], Mapping[str, float | None]] = dict
 
 
@@ -58,18 +58,18 @@ def measure_load(
     idle_s: float = IDLE_TIMEOUT_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load and return its cell as described in docs/lab.md, without key and arm.
+    """Send a load, and return the result as a cell without its key and arm (docs/lab.md describes the fields).
 
     Args:
         target: the server to measure.
         spec: the load.
-        timeout_s: longest silence of a stream.
+        timeout_s: maximum duration of a stream.
         idle_s: how long to wait for other requests to finish.
         progress: called with the number of finished requests and the total.
 
     Raises:
         Inconclusive: the server is busy with other requests.
-        Failed: the server does not generate.
+        Failed: the server generates no token.
     """
     server_counters.wait_until_idle(target.counters, idle_s)
     sender = _warm_up(target, spec, timeout_s)
@@ -102,7 +102,10 @@ def measure_load(
 
 
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
-    """Return a client with an estimate of tokens per word, after a request of each class of lengths, which compiles kernels."""
+    """Send a request of each length class, so that kernels are compiled before the measurement, and return the client.
+
+    The client has derived its estimate of tokens per word from these requests.
+    """
     sender = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
@@ -120,7 +123,7 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
 
 def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of speculation: accepted tokens per draft, and the share accepted at the first position."""
+    """Return the statistics of speculative decoding: accepted tokens per draft, and the share accepted at the first position."""
     acceptance = speculation.acceptance(before, after)
     if acceptance is None:
         return {}
@@ -160,7 +163,9 @@ def _build_report(
     mismatch = _describe_mismatch(before, after, outcomes)
     doubts = [mismatch] if mismatch else []
     if cached_share is not None and cached_share > MAX_CACHED_SHARE:
-        doubts.append(f"the prefix cache hit {cached_share:.0%} of prompts that should be new")
+        doubts.append(
+            f"{cached_share:.0%} of the prompt tokens were in the prefix cache, although all prompts should be new"
+        )
     if state.is_degraded(None):
         doubts.append(f"host degraded: {state.sentence}")
     streams_by_group: dict[str, list[stream.Stream]] = {
@@ -192,7 +197,7 @@ def _notes(
     errors = [outcome.error for outcome in outcomes if outcome.error]
     streams = sum(outcome.stream is not None for outcome in outcomes)
     if percentiles_unreliable:
-        yield f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps not reported"
+        yield f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99), so the p99 of gaps is not reported"
     if totals.largest_gap_s and lag.max_s > MIN_LAG_SHARE_OF_GAP * totals.largest_gap_s:
         lag_ms, gap_ms = lag.max_s * 1000, totals.largest_gap_s * 1000
         yield f"this client once woke up {lag_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
@@ -249,11 +254,11 @@ def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
         derived["chunks_meanwhile"] = _aggregate(chunk_counts, statistics.median)
     if spec.kind == "hol2":
         alone_s = _aggregate(stream.ttft_s for stream in select_streams("short alone"))
-        behind_s = _aggregate(stream.ttft_s for stream in select_streams("short"))
-        derived["short_alone_ttft_mean_ms"], derived["short_ttft_mean_ms"] = _to_ms(alone_s), _to_ms(behind_s)
+        behind_long_s = _aggregate(stream.ttft_s for stream in select_streams("short"))
+        derived["short_alone_ttft_mean_ms"], derived["short_ttft_mean_ms"] = _to_ms(alone_s), _to_ms(behind_long_s)
         derived["short_e2el_mean_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in select_streams("short")))
         derived["long_e2el_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in long_streams))
-        derived["short_ttft_ratio"] = round(behind_s / alone_s, 3) if alone_s and behind_s else None
+        derived["short_ttft_ratio"] = round(behind_long_s / alone_s, 3) if alone_s and behind_long_s else None
     return {name: value for name, value in derived.items() if value is not None}
 
 

@@ -60,7 +60,7 @@ def send_all(
         api_key: key of the server.
         concurrency: number of workers, each of which sends one request after the other; 0 to send each request at its time.
         cap_s: seconds after which a stream is closed.
-        timeout_s: longest silence of a stream.
+        timeout_s: maximum time that a stream may send no data.
         on_done: called after each request with the number of finished requests.
     """
     workers = min(concurrency or len(requests), len(requests))

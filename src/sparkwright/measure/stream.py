@@ -22,10 +22,10 @@ from sparkwright.measure.connection import connect, set_read_deadline
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
-#: limit on a chunk, which usually has 300 bytes, or a few kB with many tokens
+#: maximum size of a chunk, which usually has 300 bytes, or a few kB with many tokens
 MAX_EVENT_BYTES = 1 << 20
 MAX_BYTES = 256 << 20
-#: limit on the pieces of a stream, enough for a minute with ten thousand tokens per second, each in its own piece
+#: maximum number of pieces of a stream, enough for a minute with ten thousand tokens per second, each in its own piece
 MAX_PIECES = 600_000
 MAX_ERROR_BYTES = 1 << 16
 #: paths in a chunk to the number of tokens so far, as (object, key); engines may have others than USAGE_KEYS
@@ -35,7 +35,7 @@ USAGE_KEYS: CounterKeys = (("usage", "completion_tokens"),)
 MAX_CHUNK_TOKENS = 16
 #: maximum shares of a stream's tokens in delayed chunks, and at one moment; above these the times do not show decoding
 MAX_BURST_SHARE, MAX_MOMENT_SHARE = 0.5, 0.8
-#: limit on a reported number of tokens
+#: largest number of tokens that a server may report
 MAX_TOKENS = 10**9
 
 
@@ -178,7 +178,7 @@ def record(
         body: body of the request.
         api_key: key of the server.
         cap_s: seconds after which the connection is closed, which is not an error.
-        timeout_s: longest silence.
+        timeout_s: maximum time without data from the server.
         on_chunk: called with the number of pieces so far.
         connection: an open connection to use.
         path: path of the API.

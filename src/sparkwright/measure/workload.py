@@ -199,7 +199,7 @@ def _draw_length(rng: random.Random, lengths: tuple[float, float]) -> int:
 
 
 def warm_up_lengths(load: Load) -> Sequence[int]:
-    """Return the prompt tokens for each class of lengths that needs a warm-up."""
+    """Return the length, in tokens, of one prompt of each length class that needs a warm-up."""
     if load.kind == "depth":
         return ()  # the warm-up would take as long as the measurement
     typical = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
