@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.sandbox import system
 from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.containers import Containers
@@ -18,15 +18,17 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: the halves of the port: adapter, interface, and third byte of the IPv4 address
-FABRIC_HALVES = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
-INTERFACES = tuple(interface for _, interface, _ in FABRIC_HALVES)
+#: a Spark's fabric port appears as two links: adapter, interface and third byte of the IPv4 address of each
+FABRIC_LINKS = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
+INTERFACES = tuple(interface for _, interface, _ in FABRIC_LINKS)
 MAPPED_GID = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
-#: link rate with the fault link-degraded
+#: link rate during the fault `link-degraded`
 DEGRADED_RATE = "100 Gb/sec (2X HDR)"
-#: tag of the image for the fault other-digest, and name of the container for leftover-member
-OTHER_TAG, LEFTOVER_NAME = "latest", "left-behind"
+#: tag of the image that the fault `other-digest` starts
+OTHER_TAG = "latest"
+#: name that the fault `leftover-member` gives to containers
+LEFTOVER_NAME = "left-behind"
 #: paths below the folder of a simulated Spark
 LOCK_PATH = "home/.local/state/sparkwright/lock"
 GUARDS_PATH = "home/.local/state/sparkwright/guard"
@@ -34,7 +36,7 @@ GUARDS_PATH = "home/.local/state/sparkwright/guard"
 
 def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
     """Write the files and programs of the fabric link below a root folder."""
-    for n, (adapter, interface, address_byte) in enumerate(FABRIC_HALVES):
+    for n, (adapter, interface, address_byte) in enumerate(FABRIC_LINKS):
         is_up = not (degraded and n)
         adapter_path, interface_path = root / f"sys/class/infiniband/{adapter}", root / f"sys/class/net/{interface}"
         texts = {
@@ -61,7 +63,7 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
 def _fabric_programs(host_number: int) -> dict[str, str]:
     interfaces = [
         {"ifname": interface, "addr_info": [{"local": f"127.0.{address_byte}.{host_number}", "prefixlen": 24}]}
-        for _, interface, address_byte in FABRIC_HALVES
+        for _, interface, address_byte in FABRIC_LINKS
     ]
     route = json.dumps([{"dst": "sandbox", "dev": INTERFACES[0]}])
     return {
@@ -89,7 +91,7 @@ def _kill_rank(containers: Containers, folder: Path) -> None:
 
 
 def _replace_image(containers: Containers, folder: Path) -> None:
-    """Replace the running containers with containers of another image that have the same names and arguments."""
+    """Replace the running containers with containers that have the same names and arguments, but another image."""
     del folder
     digest = digest_of(OTHER_TAG)
     containers.add_image(digest, OTHER_TAG)
@@ -99,7 +101,7 @@ def _replace_image(containers: Containers, folder: Path) -> None:
     containers.save()
 
 
-def _leave_container(containers: Containers, folder: Path) -> None:
+def _rename_to_leftover(containers: Containers, folder: Path) -> None:
     """Replace the running containers with unverified containers that have another name."""
     del folder
     for container in _running_containers(containers):
@@ -108,33 +110,36 @@ def _leave_container(containers: Containers, folder: Path) -> None:
 
 
 def _renew_id(containers: Containers, container: Container) -> None:
-    """Give a container a new id, as if it were a new container, which was never verified."""
+    """Give a container a new id, so that it looks like a new container that was never verified."""
     del containers.all[container.id]
     container.id = secrets.token_hex(32)
     containers.all[container.id] = container
 
 
 def _reboot(containers: Containers, folder: Path) -> None:
-    """Kill all processes of the host, then restart the containers with a restart policy."""
+    """Kill all processes of the host, then restart the containers that have a restart policy."""
     for container in power_off(containers, folder):
         containers.restart_by_policy(container)
     system.set_new_boot_id(folder / "root")
 
 
 def power_off(containers: Containers, folder: Path) -> list[Container]:
-    """Kill all processes of the host: a deploy, the guards and the containers. Return the containers that were running."""
+    """Kill the host's processes: any deploy, the memory guards and the containers. Return the containers that were running."""
     lock = folder / LOCK_PATH
     if private.is_locked(lock):
         with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGKILL)
     for ring in (folder / GUARDS_PATH).glob("*.ring"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            header, _ = rings.read(str(ring))
+            header, _ = memory_samples.read(str(ring))
             if header["state"] == "guarding":
                 os.kill(int(header["pid"]), signal.SIGKILL)
     stopped = _running_containers(containers)
     for container in stopped:
-        stop_was_requested, container.stop_requested = container.stop_requested, True  # no restart before the boot
+        stop_was_requested, container.stop_requested = (
+            container.stop_requested,
+            True,
+        )  # prevents a restart before the next boot
         container.power_off()
         container.stop_requested = stop_was_requested
     return stopped
@@ -143,6 +148,6 @@ def power_off(containers: Containers, folder: Path) -> list[Container]:
 EVENTS: dict[str, Callable[[Containers, Path], None]] = {
     "rank-killed": _kill_rank,
     "other-digest": _replace_image,
-    "leftover-member": _leave_container,
+    "leftover-member": _rename_to_leftover,
     "reboot": _reboot,
 }

@@ -361,7 +361,7 @@ def test_draft_statistics_have_the_format_of_the_real_engine() -> None:
     drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, is_good=True)
     assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
     for _ in range(100):
-        drafts.step()
+        drafts.begin_step()
     log = (DRAFTED / "server.log").read_text()
     real = re.findall(r"SpecDecoding metrics: .*", log)
     assert real and all(re.fullmatch(REAL_STATISTICS, line) for line in [*real, drafts.log_line(time.monotonic() + 60)])

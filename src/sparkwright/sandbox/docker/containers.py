@@ -33,7 +33,7 @@ class Containers:
         self.all: dict[str, Container] = {}
 
     def restore(self) -> None:
-        """Load the saved containers and images, and restart the containers with a restart policy, as after a reboot."""
+        """Load the saved containers and images, and restart the containers that have a restart policy, as after a reboot."""
         if not self._file.exists():
             return
         saved = json.loads(self._file.read_text())

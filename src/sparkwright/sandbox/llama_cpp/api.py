@@ -60,7 +60,7 @@ class LlamaApi(ModelApi):
             case "GET", ["props"]:
                 self.reply(200, self._props())
             case "GET", ["metrics"] if self.engine.config.metrics:
-                self.reply(200, self.engine.counters.text(), PROMETHEUS)
+                self.reply(200, self.engine.counters.build_metrics_page(), PROMETHEUS)
             case "GET", ["metrics"]:
                 self._error(501, NO_METRICS, "not_supported_error")
             case "POST", ["v1", "chat", "completions"]:

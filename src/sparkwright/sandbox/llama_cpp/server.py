@@ -127,7 +127,7 @@ class LlamaCounters(Counters):
 
     counts_at_end = True
 
-    def text(self) -> bytes:
+    def build_metrics_page(self) -> bytes:
         with self.mutex:
             rows = (
                 ("prompt_tokens_total", "counter", self.computed_tokens),

@@ -50,7 +50,7 @@ class Request:
     has_disconnected: Callable[[], bool]
     #: the client requested log probabilities: tokens are sent one by one, and without delay in an instant sandbox
     with_logprobs: bool = False
-    #: words of the answer and its thinking; empty for the default words
+    #: words of the answer and its thinking; if empty, the default words
     words: tuple[str, ...] = ()
 
     @property
@@ -93,14 +93,14 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
         with _reserve_slot(engine, request):
-            cached = engine.cache.lookup(request.prompt)
+            cached = engine.cache.cache_prompt(request.prompt)
             engine.counters.add_prompt(len(request.prompt), cached)
             last_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached)
             pending, step_tokens = "", 0
             for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
                 if not step_tokens:
                     due_s = _wait_for_step(engine, request, due_s, first=n == 1)
-                    step_tokens = engine.counters.step() if n > 1 else 1
+                    step_tokens = engine.counters.begin_step() if n > 1 else 1
                 last_s, streams = _count_token(engine, n, arrived_s, last_s)
                 generated, step_tokens, pending = n, step_tokens - 1, pending + word
                 if step_tokens and not request.with_logprobs and n not in (request.tokens, request.thinking_tokens):
@@ -119,7 +119,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
 def _step_rate(engine: Process, prompt_tokens: int) -> float:
     """Return the steps per second of one stream after a prompt of this length."""
     is_slowed = engine.fault() == "slow-at-depth" and prompt_tokens >= DEEP_PROMPT_TOKENS
-    return engine.tok_per_s * engine.counters.gain * (DEEP_RATE if is_slowed else 1)
+    return engine.tok_per_s * engine.counters.step_rate_factor * (DEEP_RATE if is_slowed else 1)
 
 
 def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
@@ -215,8 +215,8 @@ class PromptCache:
         self._prompts: deque[Sequence[int]] = deque(maxlen=max_prompts)
         self._mutex = threading.Lock()
 
-    def lookup(self, prompt: Sequence[int]) -> int:
-        """Return the number of cached leading tokens, then cache the prompt. At least one token is always computed."""
+    def cache_prompt(self, prompt: Sequence[int]) -> int:
+        """Cache a prompt. Return the number of leading tokens that were already cached; at least one token is always computed."""
         with self._mutex:
             cached = max((_shared_prefix_length(prompt, other) for other in self._prompts), default=0)
             self._prompts.append(prompt)

@@ -77,11 +77,11 @@ class Counters:
             self.steps += 1
 
     @property
-    def gain(self) -> float:
-        """Factor on the rate of steps."""
+    def step_rate_factor(self) -> float:
+        """Factor by which the steps per second differ from those without speculative decoding."""
         return 1.0
 
-    def step(self) -> int:
+    def begin_step(self) -> int:
         """Begin a decode step of one request. Return the number of tokens that it generates."""
         return 1
 
@@ -163,8 +163,8 @@ class Limits(Protocol):
 class Cache(Protocol):
     """A prefix cache."""
 
-    def lookup(self, prompt: Sequence[int]) -> int:
-        """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
+    def cache_prompt(self, prompt: Sequence[int]) -> int:
+        """Cache a prompt. Return the number of its leading tokens that were already cached."""
 
 
 class Process(ABC):

@@ -50,7 +50,7 @@ def example_value(schema: Mapping[str, Any]) -> Any:
 
 
 def split_pieces(text: str) -> tuple[str, ...]:
-    """Split a text into the pieces that are sent as its tokens."""
+    """Split text into the pieces that are sent as its tokens."""
     return tuple(text[start : start + 6] for start in range(0, len(text), 6))
 
 
@@ -137,7 +137,7 @@ def answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 class AnswerSpec:
     """The answer that a request calls for."""
 
-    #: pieces of the content; empty for the default sentence
+    #: pieces of the content; if empty, the default sentence
     words: tuple[str, ...] = ()
     #: tool calls, returned in their own field
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -145,7 +145,7 @@ class AnswerSpec:
     has_null_content: bool = False
     #: sent without the delay of a real engine
     is_immediate: bool = False
-    #: name of the LoRA adapter that changes the default sentence; empty for the base model
+    #: name of the LoRA adapter that changes the default sentence; if empty, the base model
     adapter: str = ""
 
 

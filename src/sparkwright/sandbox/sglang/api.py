@@ -57,7 +57,7 @@ class SglangApi(ModelApi):
             case "GET", "/ready":
                 self.send(200 if self.engine.status == "up" else 503)
             case "GET", "/metrics" if self.engine.config.metrics:
-                self.send(200, self.engine.counters.text(), PROMETHEUS)
+                self.send(200, self.engine.counters.build_metrics_page(), PROMETHEUS)
             case "GET", "/v1/models":
                 self.send(200, self._models())
             case "GET", "/server_info" | "/get_server_info":

@@ -37,7 +37,7 @@ class SglangCounters(Counters):
         """Used share of the KV cache, 0 to 1."""
         return round(min(1.0, self.held_tokens / self._cache_tokens), 4)
 
-    def text(self) -> bytes:
+    def build_metrics_page(self) -> bytes:
         streaming = 'is_streaming="true"'
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (

@@ -21,7 +21,7 @@ TOO_LITTLE = "RuntimeError: Not enough memory. Please try to increase --mem-frac
 NO_KERNEL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 
 #: seconds before a line, and the line
-Lines = Iterator[tuple[float, str]]
+TimedLines = Iterator[tuple[float, str]]
 
 
 def stamp_line(line: str) -> str:
@@ -29,16 +29,16 @@ def stamp_line(line: str) -> str:
     return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {line}"
 
 
-def argument_lines(config: Config) -> Lines:
-    """Yield the log lines of the default attention backend, if it is used, and of the server's arguments."""
+def argument_lines(config: Config) -> TimedLines:
+    """Yield the log lines about the default attention backend, if it is used, and about the server's arguments."""
     if not config.is_backend_explicit:
         backend = config.arguments["attention_backend"]
         yield 0.3, stamp_line(f"Attention backend not specified. Use {backend} backend by default.")
     yield 0, stamp_line(f"server_args={dict(config.arguments)}")
 
 
-def loading_lines(config: Config, free_bytes: int) -> Lines:
-    """Yield the log lines of loading the weights.
+def loading_lines(config: Config, free_bytes: int) -> TimedLines:
+    """Yield the log lines that are written while the weights are loaded.
 
     Args:
         config: the config.
@@ -51,8 +51,8 @@ def loading_lines(config: Config, free_bytes: int) -> Lines:
     yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weight_bytes)} GB.")
 
 
-def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
-    """Yield the log lines of the KV cache, the graphs and the scheduler.
+def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
+    """Yield the log lines about the KV cache, the graphs and the scheduler.
 
     Args:
         config: the config.
@@ -87,7 +87,7 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
     yield 0, stamp_line(", ".join(f"{name}={value}" for name, value in rows.items()))
 
 
-def serving_lines(config: Config) -> Lines:
+def serving_lines(config: Config) -> TimedLines:
     """Yield the log lines between opening the port and readiness."""
     yield 0, stamp_line("INFO:     Started server process [1]")
     yield 0, stamp_line("INFO:     Waiting for application startup.")

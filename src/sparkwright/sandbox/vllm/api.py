@@ -76,7 +76,7 @@ class VllmApi(ModelApi):
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
             "/load": {"GET": lambda: self.send(200, {"server_load": self.engine.metrics.running})},
-            "/metrics": {"GET": lambda: self.send(200, self.engine.metrics.text(), PROMETHEUS)},
+            "/metrics": {"GET": lambda: self.send(200, self.engine.metrics.build_metrics_page(), PROMETHEUS)},
             "/version": {"GET": lambda: self.send(200, {"version": self.engine.version})},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},

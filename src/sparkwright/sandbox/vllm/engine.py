@@ -72,7 +72,7 @@ class Group:
         return any(link.recv(1, socket.MSG_PEEK) == b"" for link in wait_for_readable(self.links))
 
     def join_lines(self, version: str) -> Iterator[str]:
-        """Yield the log lines of a rank before it joins the group."""
+        """Yield the lines that a rank logs before it joins the group."""
         if self.rank:
             yield (
                 f"[serve.py:224] Launching vLLM (v{version}) headless multiproc executor, with head node address "
@@ -242,7 +242,7 @@ class Engine(Process):
         self.adjust_memory(-peak_bytes)
 
     @property
-    def experts(self) -> str:
+    def moe_backend(self) -> str:
         """Kernel backend of a mixture of experts."""
         return "MARLIN" if self.fault() == "weight-only" else "FLASHINFER_CUTLASS"
 
@@ -263,7 +263,7 @@ class Engine(Process):
 
     def _join_group(self, group: Group) -> None:
         """Join the group, with the log lines before and after."""
-        self.write_log(startup.member_lines(group.join_lines(self.version)))
+        self.write_log(startup.worker_lines(group.join_lines(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
             self.stopped.wait()
         group.wait_for_members(self.stopped)
@@ -271,12 +271,12 @@ class Engine(Process):
             return
         lines = nccl_lines(group.rank, group.world_size, self.env, uses_sockets=self.fault() == "sockets")
         self.write_log((0, line) for line in lines)
-        self.write_log(startup.member_lines([group.assignment_line()]))
+        self.write_log(startup.worker_lines([group.assignment_line()]))
 
     def _load_and_serve(self, server: Server | None) -> int:
         """Load the model, open the port and serve until stopped."""
         self.write_log(
-            () if self.headless else startup.loading_lines(self.config, self.version, self.device, self.experts)
+            () if self.headless else startup.loading_lines(self.config, self.version, self.device, self.moe_backend)
         )
         check_after_weights(self.config, self.version)
         self.set_gpu_memory(int(self.config.utilization * TOTAL_BYTES))

@@ -1,4 +1,4 @@
-"""The prefix cache, and the /metrics page with the names and labels of 0.32.0."""
+"""The prefix cache of a simulated vLLM, and its /metrics page with the metric names and labels of vLLM 0.32.0."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
 from sparkwright.sandbox.vllm.model import Drafts
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-#: versions whose metrics contain the initial block_size of a hybrid model instead of the actual one: first, and first later one
-STALE_BLOCK_RELEASES: tuple[Release, Release] = (0, 18, 0), (0, 23, 0)
+#: from the first of these versions until before the second, the metrics contain the initial block_size of a hybrid model instead
+#: of the actual one
+STALE_BLOCK_SIZE_SINCE: Release = (0, 18, 0)
+ACTUAL_BLOCK_SIZE_SINCE: Release = (0, 23, 0)
 FIRST_TOKEN_BOUNDS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
@@ -30,12 +32,12 @@ REQUEST_BOUNDS_S = (
 
 
 class PrefixCache:
-    """The prefix cache of an engine. `queries` and `hits` are tokens, as in the engine's metrics."""
+    """The prefix cache of an engine. `queries` and `hits` are numbers of tokens, as in the engine's metrics."""
 
     def __init__(self, config: Config) -> None:
-        self._block = config.block_tokens
-        aligned = max(1, config.budget // self._block) * self._block
-        self._step = aligned if config.mamba_cache_mode == "align" else self._block
+        self._block_tokens = config.block_tokens
+        aligned = max(1, config.budget // self._block_tokens) * self._block_tokens
+        self._cache_interval = aligned if config.mamba_cache_mode == "align" else self._block_tokens
         self._max_blocks = config.cache_blocks
         self._is_enabled = config.prefix_caching
         self._cached_keys: OrderedDict[int, None] = OrderedDict()
@@ -43,8 +45,8 @@ class PrefixCache:
         self.queries = 0
         self.hits = 0
 
-    def lookup(self, prompt: Sequence[int]) -> int:
-        """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
+    def cache_prompt(self, prompt: Sequence[int]) -> int:
+        """Cache a prompt. Return the number of its leading tokens that were already cached."""
         if not self._is_enabled:
             return 0
         with self._mutex:
@@ -52,9 +54,10 @@ class PrefixCache:
                 (end for end, key in self._block_ends(prompt) if key in self._cached_keys and end < len(prompt)),
                 default=0,
             )
-            for end, key in self._block_ends(prompt):  # the last one, and those at the end of a step, are cached
-                is_last = end + self._block > len(prompt)
-                if is_last or end % self._step == 0:
+            # the last block is cached, and each block that ends at a multiple of the interval
+            for end, key in self._block_ends(prompt):
+                is_last = end + self._block_tokens > len(prompt)
+                if is_last or end % self._cache_interval == 0:
                     self._cached_keys[key] = None
                     self._cached_keys.move_to_end(key)
             while len(self._cached_keys) > self._max_blocks:
@@ -66,9 +69,9 @@ class PrefixCache:
     def _block_ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the end of each full block, and a hash of all tokens before it."""
         key = 0
-        for start in range(0, len(prompt) - self._block + 1, self._block):
-            key = hash((key, tuple(prompt[start : start + self._block])))
-            yield start + self._block, key
+        for start in range(0, len(prompt) - self._block_tokens + 1, self._block_tokens):
+            key = hash((key, tuple(prompt[start : start + self._block_tokens])))
+            yield start + self._block_tokens, key
 
 
 @dataclass
@@ -88,7 +91,7 @@ class Histogram:
         self.sum += value
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Yield the histogram's lines of the /metrics page."""
+        """Yield the lines of the /metrics page for the histogram."""
         counts, cumulative = self.counts or [0] * (len(self.bounds) + 1), 0
         yield from _header_lines(self.name, "histogram", self.description)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
@@ -112,23 +115,25 @@ class Metrics(Counters):
         super().__init__()
         self._drafts, self._log = drafts, log
         self.first_token = Histogram(
-            "vllm:time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BOUNDS_S
+            "vllm:time_to_first_token_seconds", "Time from arrival to the first token.", FIRST_TOKEN_BOUNDS_S
         )
-        self.inter_token = Histogram("vllm:inter_token_latency_seconds", "From token to token.", INTER_TOKEN_BOUNDS_S)
+        self.inter_token = Histogram(
+            "vllm:inter_token_latency_seconds", "Time between two tokens.", INTER_TOKEN_BOUNDS_S
+        )
         self.end_to_end = Histogram(
-            "vllm:e2e_request_latency_seconds", "From arrival to the last token.", REQUEST_BOUNDS_S
+            "vllm:e2e_request_latency_seconds", "Time from arrival to the last token.", REQUEST_BOUNDS_S
         )
         self._config = config
         self._cache = cache
         self._info = _cache_info(config, version)
 
     @property
-    def gain(self) -> float:
-        return self._drafts.gain if self._drafts else 1.0
+    def step_rate_factor(self) -> float:
+        return self._drafts.step_rate_factor if self._drafts else 1.0
 
-    def step(self) -> int:
+    def begin_step(self) -> int:
         with self.mutex:
-            return self._drafts.step() if self._drafts else 1
+            return self._drafts.begin_step() if self._drafts else 1
 
     def count_token(self, count: int, after_s: float) -> None:
         super().count_token(count, after_s)
@@ -145,7 +150,7 @@ class Metrics(Counters):
         if line:
             self._log(line)
 
-    def text(self) -> bytes:
+    def build_metrics_page(self) -> bytes:
         with self.mutex:
             return ("\n".join(self._rows()) + "\n").encode()
 
@@ -175,7 +180,7 @@ class Metrics(Counters):
         yield f"vllm:cache_config_info{_format_labels(self._info)} 1.0"
 
     def _speculation_rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Yield the lines of the counters of speculative decoding, if it is used."""
+        """Yield the lines for the counters of speculative decoding; none if it is not used."""
         if self._drafts is None:
             return
         for name, (description, value) in self._drafts.counters().items():
@@ -188,7 +193,7 @@ class Metrics(Counters):
 
 def _cache_info(config: Config, version: str) -> dict[str, str]:
     release = parse_release(version)
-    is_stale = config.hybrid and STALE_BLOCK_RELEASES[0] <= release < STALE_BLOCK_RELEASES[1]
+    is_stale = config.hybrid and STALE_BLOCK_SIZE_SINCE <= release < ACTUAL_BLOCK_SIZE_SINCE
     info = {
         "engine": "0",
         "block_size": 16 if is_stale else config.block_tokens,

@@ -206,11 +206,11 @@ class Drafts:
         return f"SpeculativeConfig(method={self.method!r}, model={model!r}, num_spec_tokens={self.depth})"
 
     @property
-    def gain(self) -> float:
-        """Factor on the rate of steps."""
+    def step_rate_factor(self) -> float:
+        """Factor by which the steps per second differ from those without speculative decoding."""
         return 1 / STEP_COST
 
-    def step(self) -> int:
+    def begin_step(self) -> int:
         """Count a draft. Return the number of tokens in its step: the accepted tokens, and one by the model."""
         spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
         self.drafts += 1

@@ -1,4 +1,4 @@
-"""The log lines of each vLLM version, from start to exit."""
+"""The log lines that each version of vLLM writes, from its start to its exit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,19 @@ COMPILE_S, WARM_COMPILE_S = 0.8, 0.1
 API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
 
 LOGO_SINCE: Release = (0, 15, 0)
-NEW_LABEL_SINCE: Release = (0, 11, 1)  # "enable_chunked_prefill" in the config dump; before, "chunked_prefill_enabled"
-OFF_WARNED_SINCE: Release = (0, 12, 0)
-LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size, and the server's line has a new wording
-DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, "GPU KV cache size", also on a CPU
-MOE_NAMED_SINCE: Release = (0, 15, 0)
+#: the config dump has "enable_chunked_prefill"; earlier versions have "chunked_prefill_enabled"
+ENABLE_LABEL_SINCE: Release = (0, 11, 1)
+#: a warning is logged if chunked prefill is disabled
+CHUNKED_OFF_WARNING_SINCE: Release = (0, 12, 0)
+#: the worker logs the block size of a hybrid model; in earlier versions, the API server does
+WORKER_BLOCK_SIZE_SINCE: Release = (0, 18, 0)
+#: "vLLM server on" instead of "vLLM API server 0 on", and the compilation time in the line about the engine's start
+SERVER_WORDING_SINCE: Release = (0, 18, 0)
+#: "CPU KV cache size" is logged on a CPU; earlier versions log "GPU KV cache size" there as well
+CPU_CACHE_LABEL_SINCE: Release = (0, 32, 0)
+#: the kernel backend of a mixture of experts is logged
+MOE_BACKEND_LINE_SINCE: Release = (0, 15, 0)
+#: calculate_kv_scales is disabled for hybrid models
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 
 ROUTES = (
@@ -38,11 +46,11 @@ ROUTES = (
     ("/ping", "POST"), ("/v1/chat/completions", "POST"), ("/v1/completions", "POST"),
 )  # fmt: skip
 
-#: seconds before a line, and the line
-Lines = Iterator[tuple[float, str]]
+#: pairs of a delay in seconds and the line that is logged after it
+TimedLines = Iterator[tuple[float, str]]
 
 
-def banner_lines(arguments: Arguments, version: str) -> Lines:
+def banner_lines(arguments: Arguments, version: str) -> TimedLines:
     """Yield the banner with the version and the non-default arguments."""
     if parse_release(version) >= LOGO_SINCE:
         for line in LOGO:
@@ -52,16 +60,16 @@ def banner_lines(arguments: Arguments, version: str) -> Lines:
     yield 0, _info_line(API, "api_utils.py:286", f"non-default args: {arguments.non_default(version)}")
 
 
-def architecture_lines(architecture: str) -> Lines:
-    """Yield the log line of the model's class. It precedes those of `settings_lines`."""
+def architecture_lines(architecture: str) -> TimedLines:
+    """Yield the log line that names the model's class. It precedes those of `settings_lines`."""
     yield 0.3, _info_line(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
-def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
-    """Yield the log lines of settings resolved before the engine core's process starts."""
+def settings_lines(config: Config, arguments: Arguments, version: str) -> TimedLines:
+    """Yield the log lines about the settings that are resolved before the engine core's process starts."""
     release = parse_release(version)
     yield 0, _info_line(API, "model.py:2152", f"Using max model len {config.max_model_len}")
-    if not config.chunked_prefill and release >= OFF_WARNED_SINCE:
+    if not config.chunked_prefill and release >= CHUNKED_OFF_WARNING_SINCE:
         message = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
         yield 0, _warning_line(API, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
     if config.hybrid:
@@ -72,7 +80,7 @@ def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
         yield 0, _warning_line(API, "vllm.py:1703", message)
 
 
-def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> Lines:
+def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> TimedLines:
     requested = arguments.switch("enable_prefix_caching", False)
     if release <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
@@ -88,11 +96,11 @@ def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> 
             " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
         )
         yield 0, _warning_line(API, "config.py:702", message)
-    if release < LATE_BLOCK_SINCE:
+    if release < WORKER_BLOCK_SIZE_SINCE:
         yield from _block_size_lines(config, API, "config.py")
 
 
-def _mode_lines(config: Config, requested: str, release: Release) -> Lines:
+def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
     mode = config.mamba_cache_mode
     if release >= MODE_IGNORED_SINCE and requested:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
@@ -114,21 +122,21 @@ def _mode_lines(config: Config, requested: str, release: Release) -> Lines:
         yield 0, _info_line(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
 
-def member_lines(lines: Iterable[str]) -> Lines:
-    """Yield the log lines of a worker for lines such as "[pynccl.py:12] message"."""
+def worker_lines(lines: Iterable[str]) -> TimedLines:
+    """Turn messages such as "[pynccl.py:12] message" into log lines of a worker."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
         yield 0, _info_line(WORKER, where, message)
 
 
-def loading_lines(config: Config, version: str, device: str, experts: str) -> Lines:
-    """Yield the config dump and the log lines of loading the weights.
+def loading_lines(config: Config, version: str, device: str, moe_backend: str) -> TimedLines:
+    """Yield the config dump, and the log lines that are written while the weights are loaded.
 
     Args:
         config: the settings.
         version: version of vLLM.
         device: cuda or cpu.
-        experts: kernel backend of a mixture of experts.
+        moe_backend: kernel backend of a mixture of experts.
     """
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_config_dump(config, version, device)}"
     yield 0.3, _info_line(CORE, "core.py:133", message)
@@ -136,32 +144,32 @@ def loading_lines(config: Config, version: str, device: str, experts: str) -> Li
     backend = str(config.echoed.get("attention_backend") or "FLASHINFER").upper()
     message = f"Using {backend} attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
     yield 0.2, _info_line(WORKER, "cuda.py:412", message)
-    if "Moe" in config.architecture and parse_release(version) >= MOE_NAMED_SINCE:
-        message = f"Using {experts} Fp8 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN']."
+    if "Moe" in config.architecture and parse_release(version) >= MOE_BACKEND_LINE_SINCE:
+        message = f"Using {moe_backend} Fp8 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN']."
         yield 0, _info_line(WORKER, "fp8.py:270", message)
     for n in range(config.shards + 1):
         share = 100 * n // max(1, config.shards)
-        policy = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
-        message = f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{policy}]"
+        remaining = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
+        message = f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{remaining}]"
         yield LOAD_S / max(1, config.shards), message
     yield 0, ""
     yield 0, _info_line(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
     if device != "cpu":
         message = f"Model loading took {config.weight_bytes / GIB:.2f} GiB memory and {LOAD_S:.6f} seconds"
         yield 0, _info_line(WORKER, "gpu_model_runner.py:5150", message)
-    if config.hybrid and parse_release(version) >= LATE_BLOCK_SINCE:
+    if config.hybrid and parse_release(version) >= WORKER_BLOCK_SIZE_SINCE:
         yield from _block_size_lines(config, WORKER, "interface.py")
 
 
-def _block_size_lines(config: Config, who: str, file: str) -> Lines:
+def _block_size_lines(config: Config, who: str, file: str) -> TimedLines:
     message = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
     yield 0, _info_line(who, f"{file}:1096", message)
     message = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
     yield 0, _info_line(who, f"{file}:1120", f"{message} exactly equal.")
 
 
-def cache_lines(config: Config, version: str, device: str, *, has_compile_cache: bool = False) -> Lines:
-    """Yield the log lines of compilation, KV cache and warm-up.
+def cache_lines(config: Config, version: str, device: str, *, has_compile_cache: bool = False) -> TimedLines:
+    """Yield the log lines about the compilation, the KV cache and the warm-up.
 
     Args:
         config: the settings.
@@ -179,11 +187,11 @@ def cache_lines(config: Config, version: str, device: str, *, has_compile_cache:
         cache = f"{max(0, config.utilization * TOTAL_BYTES - config.weight_bytes) / GIB:.2f}"
         yield 0, _info_line(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
     concurrency = config.cache_tokens / config.max_model_len
-    where = "CPU" if device == "cpu" and parse_release(version) >= DEVICE_NAMED_SINCE else "GPU"
-    message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
+    device_label = "CPU" if device == "cpu" and parse_release(version) >= CPU_CACHE_LABEL_SINCE else "GPU"
+    message = f"{device_label} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
     yield 0.2, _info_line(CORE, "kv_cache_utils.py:2327", f"{message} {concurrency:.2f}x")
     compiled = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
-    took = f"1.40 s{compiled}" if parse_release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
+    took = f"1.40 s{compiled}" if parse_release(version) >= SERVER_WORDING_SINCE else "1.40 seconds"
     message = f"init engine (profile, create kv cache, warmup model) took {took}"
     yield 0.2, _info_line(CORE, "core.py:402", message)
 
@@ -193,8 +201,8 @@ def speculation_line(line: str) -> str:
     return _info_line(API, "metrics.py:120", line)
 
 
-def adapter_lines(adapters: Sequence[Adapter]) -> Lines:
-    """Yield the log lines of loaded LoRA adapters."""
+def adapter_lines(adapters: Sequence[Adapter]) -> TimedLines:
+    """Yield the log lines about the loaded LoRA adapters."""
     for adapter in adapters:
         yield (
             0,
@@ -202,11 +210,11 @@ def adapter_lines(adapters: Sequence[Adapter]) -> Lines:
         )
 
 
-def serving_lines(config: Config, version: str) -> Lines:
-    """Yield the log lines of opening the port, up to readiness."""
-    where = f"http://0.0.0.0:{config.port}"
+def serving_lines(config: Config, version: str) -> TimedLines:
+    """Yield the log lines from the opening of the port until the server is ready."""
+    url = f"http://0.0.0.0:{config.port}"
     message = (
-        f"vLLM server on {where}" if parse_release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
+        f"vLLM server on {url}" if parse_release(version) >= SERVER_WORDING_SINCE else f"vLLM API server 0 on {url}"
     )
     yield 0, _info_line(API, "entry.py:136", "Supported tasks: ['generate']")
     yield 0, _info_line(API, "entry.py:140", f"Starting {message}")
@@ -219,7 +227,7 @@ def serving_lines(config: Config, version: str) -> Lines:
 
 
 def _config_dump(config: Config, version: str, device: str) -> str:
-    label = "enable_chunked_prefill" if parse_release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
+    label = "enable_chunked_prefill" if parse_release(version) >= ENABLE_LABEL_SINCE else "chunked_prefill_enabled"
     parser = "qwen3" if config.parses_thinking else ""
     rows: dict[str, Any] = {
         "model": repr(config.model), "speculative_config": config.drafts, "tokenizer": repr(config.model),
