@@ -228,7 +228,7 @@ def test_a_verified_server_without_a_memory_guard_is_a_warning(tmp_path: Path) -
         ({"platforms": ("linux/amd64",)}, "bad", "linux/amd64, not linux/arm64"),
         ({"platforms": None}, "unknown", "are not in spark.lock"),
         ({"image": ""}, "unknown", "no recipe"),
-        ({}, "ok", "has linux/arm64"),
+        ({}, "ok", "supports linux/arm64"),
     ],
 )
 def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verdict: str, evidence: str) -> None:

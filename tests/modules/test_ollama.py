@@ -92,7 +92,7 @@ def test_blocked_list_of_models_is_reported(fake_ollama: FakeOllama, context: Re
     fake_ollama.blocked.set()
     assert ollama.inspect(context, timeout_s=0.2).hanging
     result = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
-    assert "does not answer: it is loading a model or hung" in result.msg
+    assert "does not answer: it is either loading a model or hung" in result.msg
 
 
 def test_missing_ollama_changes_nothing(tmp_path: Path) -> None:

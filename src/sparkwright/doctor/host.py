@@ -147,7 +147,7 @@ class Host:
 
 
 def find_version(text: str) -> str:
-    """Return the first version with at least two numbers in a text; empty if there is none."""
+    """Return the first version with at least two numbers in a string; empty if there is none."""
     match = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return match[0] if match else ""
 

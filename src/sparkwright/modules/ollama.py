@@ -123,7 +123,7 @@ def _wait_for_memory(available_before: int, held_bytes: int, timeout_s: float, c
 
 def _unresponsive_error(state: OllamaState) -> Failed:
     return Failed(
-        f"Ollama ({state.hanging[0]}) does not answer: it is loading a model or hung.",
+        f"Ollama ({state.hanging[0]}) does not answer: it is either loading a model or hung.",
         fix="On the host: `sudo systemctl stop ollama`, or set `ollama: leave` for this host.",
     )
 
@@ -301,7 +301,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
     A host without Ollama is not a failure.
 
     Returns: models (name, size_bytes or null, url, kind, place), present (instances), hanging (instances that do not answer:
-    they are loading a model or hung).
+    they are either loading a model or hung).
     """
 
     @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
             address = {"url": instance.url, "kind": instance.kind, "place": instance.name}
             models.append({"name": model.name, "size_bytes": model.size_bytes, **address})
             messages.append(f"{model.name}, {model.size_text} ({instance})")
-        messages += [f"{instance} does not answer: it is loading a model or hung" for instance in state.hanging]
+        messages += [f"{instance} does not answer: it is either loading a model or hung" for instance in state.hanging]
         idle = f"no model loaded ({', '.join(map(str, state.running))})" if state.running else "Ollama is not running"
         data = {"models": models, "present": list(map(str, state.running)), "hanging": list(map(str, state.hanging))}
         return Result(msg="; ".join(messages) or idle, data=data)

@@ -1,4 +1,4 @@
-"""Checks of the GPU: the driver and toolkit, power and temperature, and idle engines that keep it warm."""
+"""Checks for the GPU: the driver and toolkit, power and temperature, and idle engines that keep it warm."""
 
 from __future__ import annotations
 

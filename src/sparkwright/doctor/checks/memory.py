@@ -1,4 +1,4 @@
-"""Checks of memory and disks: the budget of the recipe's server, swap, shared memory, earlyoom, and free space."""
+"""Checks for memory and disks: the budget of the recipe's server, swap, shared memory, earlyoom, and free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the network: the fast links, name resolution, and the port that the recipe publishes."""
+"""Checks for the network: the fast links, name resolution, and the port that the recipe publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the operating system: release, kernel, updates, clock, and logins."""
+"""Checks for the operating system: release, kernel, updates, clock, and logins."""
 
 from __future__ import annotations
 

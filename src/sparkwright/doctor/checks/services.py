@@ -1,4 +1,4 @@
-"""Checks of Docker and other programs: Ollama, other scripts that start the server, and the runtime for `become`."""
+"""Checks for Docker, Ollama, files that start the server without sparkwright, and the runtime for `become`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def check_docker(host: Host) -> Iterator[Finding]:
     result = host.run_program("systemctl", "is-enabled", "docker.service", "docker.socket")
     states = result.out.split() if result is not None else []
     if "disabled" in states and "enabled" not in states:
-        repair = "docker at boot"
+        fix_name = "docker at boot"
         evidence = "docker.service is disabled: no server starts after a reboot"
-        fix = FIXES[repair].manual_command(host.user)
-        yield Finding("docker at boot", "bad", evidence, fix, "systemctl(1)", repair)
+        fix = FIXES[fix_name].manual_command(host.user)
+        yield Finding("docker at boot", "bad", evidence, fix, "systemctl(1)", fix_name)
     elif "enabled" in states:
         yield Finding("docker at boot", "ok", "Docker starts at boot", source="systemctl(1)")
     else:
@@ -58,26 +58,26 @@ def _unusable_docker_finding(host: Host, error: SparkwrightError) -> Finding:
         fact = known_facts.LIVE_LOGIN
         evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {fact.text}"
         return Finding(DOCKER_NAME, "bad", evidence, f"ssh -O exit {host.server.name or 'HOST'}", fact.source)
-    source, repair = known_facts.DOCKER_GROUP.source, "docker group"
+    source, fix_name = known_facts.DOCKER_GROUP.source, "docker group"
     if not gid:
         return Finding(DOCKER_NAME, "bad", f"there is no group {DOCKER_GROUP}", "getent group docker", source)
     evidence = f"no permission on the Docker socket: {host.user} is not in the group {DOCKER_GROUP}"
-    return Finding(DOCKER_NAME, "bad", evidence, FIXES[repair].manual_command(host.user), source, repair)
+    return Finding(DOCKER_NAME, "bad", evidence, FIXES[fix_name].manual_command(host.user), source, fix_name)
 
 
 def _docker_group(host: Host) -> tuple[str, list[str]]:
-    """Return the docker group's id and members; a change of members applies from the next login."""
+    """Return the docker group's id and members; a change of its members takes effect at the next login."""
     rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == DOCKER_GROUP]
     return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
 
 
-# Mounts of our containers whose source is a link or could be replaced by a container.
+# Bind mounts of our containers whose source on the host is a symbolic link, or that a container could replace with a link.
 #
-# When sparkwright starts a container, it refuses such mounts or recreates the folder. This check reports them before Docker
-# itself starts the container, as after a reboot.
+# When sparkwright starts a container, it refuses such a mount or recreates the mounted folder. Docker does not, so this check
+# reports such mounts before Docker itself restarts the container, for example after a reboot.
 
 MOUNTS_NAME = "mounts"
-DOCKER_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
+MOUNTS_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
 
 
 @register_check(MOUNTS_NAME)
@@ -85,7 +85,7 @@ def check_mounts(host: Host) -> Iterator[Finding]:
     """Check the mounts of all containers that sparkwright created, even if they are not running."""
     own_containers = _own_containers(host)
     if own_containers is None:
-        yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=DOCKER_SOURCE)
+        yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=MOUNTS_SOURCE)
         return
     fix = _deploy_command(host)
     problems = 0
@@ -97,20 +97,20 @@ def check_mounts(host: Host) -> Iterator[Finding]:
                 f"{name}: mount {inner} is inside mount {outer}, which the container can write to: it could replace "
                 f"{inner} with a link"
             )
-            yield Finding(MOUNTS_NAME, "warning", evidence, fix, DOCKER_SOURCE)
+            yield Finding(MOUNTS_NAME, "warning", evidence, fix, MOUNTS_SOURCE)
         try:
             mount_sources.refuse_unsafe_container(host.context, container)
         except Refused as error:
             problems += 1
-            yield Finding(MOUNTS_NAME, "bad", f"{name}: {error.message}", error.fix or fix, DOCKER_SOURCE)
+            yield Finding(MOUNTS_NAME, "bad", f"{name}: {error.message}", error.fix or fix, MOUNTS_SOURCE)
     if not problems:
         sources = sum(len(mount_sources.container_sources(container)) for container in own_containers)
         mounts = f"{format_count(sources, 'mount')} of {format_count(len(own_containers), 'container')}"
-        yield Finding(MOUNTS_NAME, "ok", f"{mounts}, no nested mounts, no links", source=DOCKER_SOURCE)
+        yield Finding(MOUNTS_NAME, "ok", f"{mounts}, no nested mounts, no links", source=MOUNTS_SOURCE)
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
-    """Return the inspection of the containers that sparkwright created, or None if Docker does not answer."""
+    """Return the inspect data of the containers that sparkwright created, or None if Docker does not answer."""
     try:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
@@ -141,9 +141,8 @@ def check_containers(host: Host) -> Iterator[Finding]:
         evidence = f"{ownership.describe_holder(host.context, container)}; it uses no memory"
         yield Finding(CONTAINERS_NAME, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
     if not never_started:
-        evidence = (
-            f"{format_count(len(own_containers), 'container')} of sparkwright, none left over from an interrupted run"
-        )
+        containers_text = format_count(len(own_containers), "container")
+        evidence = f"{containers_text} created by sparkwright, none left over from an interrupted run"
         yield Finding(CONTAINERS_NAME, "ok", evidence, source=CONTAINERS_SOURCE)
 
 
@@ -159,9 +158,9 @@ def check_platform(host: Host) -> Iterator[Finding]:
         evidence = f"the platforms of {server.image} are not in spark.lock"
         yield Finding(PLATFORM_NAME, "unknown", evidence, f"invoke lock --host {server.name or 'HOST'}", source)
     elif platform in server.platforms:
-        yield Finding(PLATFORM_NAME, "ok", f"{server.image} has {platform}", source=source)
+        yield Finding(PLATFORM_NAME, "ok", f"{server.image} supports {platform}", source=source)
     else:
-        evidence = f"{server.image} has {', '.join(server.platforms)}, not {platform}: {known_facts.PLATFORM.text}"
+        evidence = f"{server.image} supports {', '.join(server.platforms)}, not {platform}: {known_facts.PLATFORM.text}"
         yield Finding(PLATFORM_NAME, "bad", evidence, "docker buildx imagetools inspect " + server.image, source)
 
 
@@ -173,7 +172,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
     source, name = known_facts.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
     if status.hanging:
-        evidence = f"{', '.join(map(str, status.hanging))} does not answer: it is loading a model or hung"
+        evidence = f"no answer from {', '.join(map(str, status.hanging))}: Ollama is either loading a model or hung"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
     elif not status.running:
         yield Finding(OLLAMA_NAME, "ok", "Ollama is not running", source=source)
@@ -189,7 +188,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
 
 
 def _check_ollama_address(host: Host) -> Iterator[Finding]:
-    """Check that the service does not listen on all addresses, where anyone could load models into the engine's memory."""
+    """Check that the service does not listen on all addresses: anyone on the network could load models and fill the memory."""
     environment = (host.read_output("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     address = next((word.strip('"').partition("=")[2] for word in environment if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in address or "[::]" in address:
@@ -199,11 +198,11 @@ def _check_ollama_address(host: Host) -> Iterator[Finding]:
         )
 
 
-# Other files that start the recipe's server on this host: scripts, units, compose files, crontabs.
+# Files that start the recipe's server on this host without sparkwright: scripts, units, compose files, crontabs.
 #
-# After a recipe was fixed, such a file may still start the server with the old settings, at a reboot or by a colleague.
+# After the recipe has been fixed, such a file may still start the server with the old settings, at a reboot or when it is run.
 
-STARTS_NAME = "other starts"
+OTHER_STARTERS_NAME = "other starts"
 #: patterns of files below the home folder, and below the root
 HOME_GLOBS = (
     "*.sh",
@@ -229,7 +228,7 @@ SYSTEM_GLOBS = (
     "srv/*/*compose*.y*ml",
 )
 MAX_FILES, MAX_FILE_BYTES, MAX_FINDINGS = 400, 1 << 16, 3
-#: command that starts a container or server, or an image in a compose or unit file
+#: matches a command that starts a container or a server, and the image setting of a compose file or a unit
 START_COMMAND = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
@@ -237,22 +236,22 @@ START_COMMAND = re.compile(
 )
 
 
-@register_check(STARTS_NAME)
-def check_starts(host: Host) -> Iterator[Finding]:
-    """Check for other files that start the recipe's server. Files that this login can't read are skipped."""
+@register_check(OTHER_STARTERS_NAME)
+def check_other_starters(host: Host) -> Iterator[Finding]:
+    """Check for files that start the recipe's server without sparkwright. Files that this login can't read are skipped."""
     server = host.server
     if not server.recipe:
-        yield Finding(STARTS_NAME, "unknown", "the host has no recipe, so no server to look for")
+        yield Finding(OTHER_STARTERS_NAME, "unknown", "the host has no recipe, so no server to look for")
         return
     fact = known_facts.OTHER_START
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
-    for path, line, similarity in starts[:MAX_FINDINGS]:
+    for path, line, shared_setting in starts[:MAX_FINDINGS]:
         total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
-        evidence = f"{one_line(path)}:{line} starts a server {similarity}: {fact.text}{total}"
-        yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
+        evidence = f"{one_line(path)}:{line} starts a server {shared_setting}: {fact.text}{total}"
+        yield Finding(OTHER_STARTERS_NAME, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
     if not starts:
-        evidence = "no script, unit, compose file or cron table starts it"
-        yield Finding(STARTS_NAME, "ok", evidence, source=fact.source)
+        evidence = "no script, unit, compose file or cron table starts the recipe's server"
+        yield Finding(OTHER_STARTERS_NAME, "ok", evidence, source=fact.source)
 
 
 def _read_files(host: Host) -> Iterator[tuple[str, str]]:
@@ -279,19 +278,19 @@ def _glob_files(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
-    """Return the line number and similarity ("on port 8000") of a command that starts the recipe's server; None if absent."""
+    """Return line number and shared setting ("on port 8000") of a command that starts the recipe's server; None if absent."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not START_COMMAND.search("\n".join(lines)):
         return None
-    for similarity, pattern in _server_patterns(server):
+    for shared_setting, pattern in _server_patterns(server):
         for number, line in enumerate(lines, 1):
             if pattern.search(line):
-                return number, similarity
+                return number, shared_setting
     return None
 
 
 def _server_patterns(server: IntendedServer) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield the similarity to the recipe's server, and the pattern for it: the model, the container's name, the port."""
+    """Yield the setting that a command may share with the recipe's server (model, container name, port), and its pattern."""
     if server.model_dir:
         yield "with this model", re.compile(rf"{re.escape(server.model_dir)}(?![\w.-])")
         yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(server.model_dir).name)}(?![\w.-])")

@@ -188,7 +188,7 @@ def _check_path(args: FabricReady.Args, path: fabric.NetworkPath) -> Iterator[tu
 
 
 class Fabric(Module["Fabric.Args"]):
-    """Report this host's fast links, and whether peers are reachable over them. Changes nothing. Needs no root.
+    """Report this host's fast links, and whether peers are reachable over them. Makes no changes and does not need root.
 
     Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. For each peer, the route
     is read, and two pings are sent with a frame of the interface's full MTU.
@@ -240,7 +240,7 @@ class Rate:
 class LinkRate(Module["LinkRate.Args"]):
     """Measure the rate of RDMA writes to another host, over both halves of a port at the same time.
 
-    Runs perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and saturates the
+    Runs perftest's `ib_write_bw`: one host listens, the other sends. It does not need root, pins some MiB, and saturates the
     link while it runs.
 
     Returns: rates (adapter, gbps, error) of each half; a listener returns the rates of its sender.

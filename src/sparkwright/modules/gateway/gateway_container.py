@@ -138,7 +138,7 @@ def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: 
 
 
 def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """Return the changes of the files, with the contents of secret files masked."""
+    """Return the changes to the files, with the contents of secret files masked."""
     return [
         Change(f"file {name}", *_mask_contents(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())

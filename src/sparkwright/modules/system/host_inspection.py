@@ -1,4 +1,4 @@
-"""Modules that check a host, apply the fixes, and list its hardware, servers and models."""
+"""Modules that check a host, fix its setup, and list its hardware, servers and models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkwright.shell import join
 from sparkwright.units import GIB
 from sparkwright.visible import format_count
 
-COMMAND_S = 120.0
+FIX_TIMEOUT_S = 120.0
 
 SURVEY_FACTS = (
     *("user", "hostname", "architecture", "os", "memory_bytes", "memory_available_bytes", "disk_free_bytes", "gpu"),
@@ -30,15 +30,17 @@ SURVEY_FACTS = (
 
 
 class Doctor(Module["Doctor.Args"]):
-    """Check that the host is ready to serve. Changes nothing, and needs no root.
+    """Check that the host is ready to serve. Makes no changes and does not need root.
 
-    Checks: DGX OS and its updates, memory, driver and firmware, kernel, Docker for this login and at boot, container toolkit
-    and CDI specification, effects of a logout, locale, name resolution, the recipe's memory budget, earlyoom against the
-    recipe, swap, disk, clock, the server's port, other mechanisms that start the server, Ollama, the image's platform. A
-    value that cannot be read is `unknown`, never `ok`.
+    Checks: DGX OS and its updates, memory, driver and firmware, kernel, whether this login may use Docker and whether Docker
+    starts at boot, container toolkit and CDI specification, what a logout stops or removes, locale, name
+    resolution, the recipe's memory budget, whether earlyoom would kill the recipe's server, swap, disk, clock, the server's
+    port, other mechanisms that start the server, Ollama, and the image's platform. A value that cannot be read is `unknown`,
+    never `ok`.
 
-    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the
-    host's clock, seconds since the epoch), budget (memory budget of the recipe's server; null without a recipe). Never fails.
+    Returns: findings (check; verdict: ok, warning, bad or unknown; evidence; fix: a command; source; repair: the name of the
+    fix for the module `fix`), user, now_s (the host's clock, seconds since the epoch), budget (memory budget of the recipe's
+    server; null without a recipe). Never fails.
     """
 
     @dataclass(frozen=True)
@@ -48,10 +50,11 @@ class Doctor(Module["Doctor.Args"]):
         container: str = arg("the server's container", default="")
         port: int = arg("the server's port; 0: none", default=0)
         image: str = arg("the recipe's image", default="")
-        platforms: list[str] | None = arg("platforms of the image in the lock; null: unknown", default=None)
+        platforms: list[str] | None = arg("the image's platforms according to spark.lock; null: unknown", default=None)
         utilization: float | None = arg("the share of memory that the engine allocates, 0 to 1", default=None)
         reserve_gib: float = arg(
-            "memory that must stay free in addition to the engine's, GiB", default=defaults.RESERVE_GIB
+            "memory that must stay free besides the memory that the engine allocates, in GiB",
+            default=defaults.RESERVE_GIB,
         )
         ipc: str = arg("the container's --ipc", default="")
         model_dir: str = arg("the model's folder", default="")
@@ -87,12 +90,12 @@ class Fix(Module["Fix.Args"]):
 
     Fixes are idempotent, install and upgrade no packages, and never restart the Docker Engine.
 
-    Returns: command (that was run). Fails with the command's error message; refused for an unknown name.
+    Returns: command (the command that was run). Fails with the command's error message. Refuses an unknown name.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("name of the fix in a finding of `doctor`")
+        name: str = arg("name of the fix, from the field `repair` of a finding of `doctor`")
         user: str = arg("the ssh user on this host")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -100,14 +103,14 @@ class Fix(Module["Fix.Args"]):
         if fix is None:
             raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(FIXES)}.")
         if context.machine.sandbox:
-            raise Refused("a sandbox has no fixes: they would change this machine.")
+            raise Refused("fixes are not available for a sandbox: they would change the machine that it runs on.")
         argv = fix.command(args.user)
         data = {"command": join(argv)}
         if context.check:
             return Result(changed=True, msg=fix.description, data=data)
-        answer = context.machine.run(argv, timeout_s=COMMAND_S)
-        if not answer.ok:
-            last_line = (answer.err.strip() or answer.out.strip() or f"exit code {answer.code}").splitlines()[-1]
+        result = context.machine.run(argv, timeout_s=FIX_TIMEOUT_S)
+        if not result.ok:
+            last_line = (result.err.strip() or result.out.strip() or f"exit code {result.code}").splitlines()[-1]
             manual = f"On the host: `{fix.manual_command(args.user)}`."
             raise Failed(f"{args.name}: `{join(argv)}` failed: {last_line[-300:]}", fix=manual)
         return Result(changed=True, msg=fix.description, data=data)
@@ -116,18 +119,20 @@ class Fix(Module["Fix.Args"]):
 class Survey(Module["Survey.Args"]):
     """List the hardware, Docker, Ollama, existing servers and models of a host, before the first deploy.
 
-    Changes nothing, and needs no root. A container counts as a server if it answers OpenAI's list of models. A folder counts
-    as a model by its name or location alone; a deploy verifies its contents.
+    Makes no changes and does not need root. A container counts as a server if it answers a request for its list of models
+    (OpenAI's API). A folder counts as a model by its name or location alone; a deploy verifies its contents.
 
     Returns: user, hostname, architecture, os, memory_bytes, memory_available_bytes, disk_free_bytes, gpu, docker, ollama,
     sandbox (as in `facts`), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server),
-    models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
+    models (id; dir; place: "own" if dir is the one in `dirs`, otherwise "folder" or "hub cache"; size_bytes).
     """
 
     @dataclass(frozen=True)
     class Args:
-        ids: list[str] = arg("names on the hub of the models to find", default_factory=list)
-        dirs: list[str] = arg("folder of each model in its recipe; ~ is the user's home", default_factory=list)
+        ids: list[str] = arg("models to find, by their names on the hub", default_factory=list)
+        dirs: list[str] = arg(
+            "folder of each model, as given in its recipe; ~ is the user's home", default_factory=list
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         if len(args.ids) != len(args.dirs):
