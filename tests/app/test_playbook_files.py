@@ -110,7 +110,7 @@ def test_unchanged_copies_of_an_earlier_version_are_removed_after_confirmation(p
     mine = project / "playbooks/verify.yml"
     mine.write_text(mine.read_text() + "# ours\n")
     lint = commands.run("lint", cwd=project)
-    assert "an earlier `init` left unchanged copies" in lint.stdout and lint.returncode == 0
+    assert "An earlier `init` left unchanged copies" in lint.stdout and lint.returncode == 0
     before = sorted(project.rglob("*"))
     for words in (["--check"], []):  # without a terminal there is no confirmation
         result = commands.run("playbook.clean", *words, cwd=project)

@@ -275,7 +275,9 @@ def test_no_cluster_member_starts_unless_all_have_a_plan(without: tuple[str, ...
         return build_plan(member)
 
     hosts = [member.host for member in fleet.members]
-    fleet.roll(fleet.begin("Test", hosts), plan_of, PlayRollout(RolloutPolicy(max_fail_percentage=100), together=True))
+    fleet.roll(
+        fleet.begin("Test", hosts), plan_of, PlayRollout(RolloutPolicy(max_fail_percentage=100), all_or_none=True)
+    )
     fleet.close()
     assert queried == []
     assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)

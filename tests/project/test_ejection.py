@@ -155,7 +155,7 @@ def test_existing_file_is_not_replaced(project: Path) -> None:
 
 
 def test_shipped_files_themselves_are_not_ejected(newer: Path) -> None:
-    for function in (lambda: ejection.eject(newer, PART), lambda: ejection.refuse_own_checkout(newer)):
+    for function in (lambda: ejection.eject(newer, PART), lambda: ejection.refuse_source_checkout(newer)):
         with pytest.raises(Refused, match="the shipped ones themselves"):
             function()
 

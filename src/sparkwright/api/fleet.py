@@ -111,7 +111,7 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """Return the last lines of each server's log, and the engine's state according to its last start."""
+        """Return the last lines of each server's log, and the settings that the engine reported when it last started."""
         from sparkwright.app.queries import log_source
 
         return tuple(
@@ -140,7 +140,7 @@ class Fleet:
     def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
         """Return the diagnostics of a failure on each host. No file is written.
 
-        run: id of the failed run; empty for the newest incident.
+        run: id of the failed run; if empty, the newest incident.
         """
         from sparkwright.app.queries import host_records
 
@@ -243,7 +243,7 @@ class Fleet:
     def attach(self, hosts: str, *, run: str = "") -> Run:
         """Follow a run again, from its first event.
 
-        run: id of the run; empty for the newest.
+        run: id of the run; if empty, the newest.
         """
         return self._send_request(hosts, {"verb": "attach", "run": run})
 

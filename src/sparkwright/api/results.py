@@ -145,7 +145,7 @@ class Log:
 
     host: str
     text: str
-    #: the engine's state according to its last start, as in `logs --state`
+    #: settings that the engine reported when it last started, as in `logs --state`
     state: Mapping[str, Any]
     #: True if the log contains an engine's start
     known: bool

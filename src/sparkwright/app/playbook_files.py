@@ -55,16 +55,16 @@ def eject(file: str, *, json: bool) -> Exit:
 
 
 def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
-    """Merge the later changes of the shipped file into an ejected copy.
+    """Merge sparkwright's later changes to a shipped file into the project's copy.
 
     Args:
-        mine: keep the project's text as it is, and take the current shipped file as its original.
+        mine: keep the text of the copy, and record that it is based on the current shipped file.
 
     Raises:
-        Refused: both changed the same lines, and `mine` is not set.
+        Refused: the project and sparkwright changed the same lines, and `mine` is not set.
     """
     root = Project.here().root
-    ejection.refuse_own_checkout(root)
+    ejection.refuse_source_checkout(root)
     name = ejection.resolve_name(root, file)
     comparison = ejection.compare(root, name)
     shipped_changed = comparison.original != comparison.shipped
@@ -75,7 +75,7 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     if shipped_changed and not check:
         if comparison.conflicts and not mine:
             raise Refused(
-                f"{name} and the shipped file changed the same lines.",
+                f"the changes in {name} and in the shipped file affect the same lines.",
                 where=_conflict_location(comparison),
                 fix=_conflict_hint(name),
             )
@@ -91,7 +91,7 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
 def clean(*, check: bool, yes: bool, json: bool) -> Exit:
     """Show the unchanged copies that an earlier version's `init` made, ask for confirmation, and remove them."""
     root = Project.here().root
-    ejection.refuse_own_checkout(root)
+    ejection.refuse_source_checkout(root)
     copies = list(ejection.find_unchanged_copies(root))
     removable = [name for name, keep_reason in copies if not keep_reason]
     if not json:
@@ -140,7 +140,7 @@ def _remove_files(root: Path, names: Sequence[str]) -> None:
 
 
 def list_findings(root: Path) -> list[dict[str, Any]]:
-    """Return the ejected files whose shipped files have changed, for `lint --json`.
+    """Return the ejected files whose originals have changed in sparkwright, for `lint --json`.
 
     Each row has two diffs against the original: of the shipped file, and of the project's file.
     """
@@ -160,7 +160,7 @@ def _differences(comparison: Comparison | None) -> dict[str, Any]:
 
 
 def lint(root: Path) -> None:
-    """Print ejected files whose shipped files have changed, and the number of unchanged copies that hide shipped files."""
+    """Print the ejected files whose originals have changed in sparkwright, and how many unchanged copies hide shipped files."""
     if root.resolve() == shipped_files.shipped_folder().resolve():
         return
     rows = ejection.list_states(root)
@@ -176,8 +176,8 @@ def lint(root: Path) -> None:
     if unchanged_copies:
         hint = f"`{program.name()} playbook.clean --check` lists them"
         print_prose(
-            "This version's playbooks and templates are not used where an earlier `init` left unchanged copies "
-            f"({len(unchanged_copies)}): {hint}."
+            f"An earlier `init` left unchanged copies in this project ({format_count(len(unchanged_copies), 'file')}), "
+            f"which are used instead of this version's playbooks and templates: {hint}."
         )
 
 
@@ -214,7 +214,7 @@ def _merge_hint(name: str) -> str:
 
 def _conflict_hint(name: str) -> str:
     command = f"{program.name()} playbook.update {shipped_files.short_name(name)}"
-    return f"Both changed the same lines: edit your file, then run `{command} --mine`."
+    return f"Your changes and those in sparkwright affect the same lines: edit your file, then run `{command} --mine`."
 
 
 def _file_json(row: FileState) -> dict[str, Any]:

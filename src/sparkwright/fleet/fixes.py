@@ -17,7 +17,7 @@ CLUSTER_COMMANDS = ("restart", "rollback", "deploy", "plan", "history", "cluster
 
 
 def add_host_option(text: str, host: Host) -> str:
-    """Add `--host` with the host's name to the commands in a text; for commands on a whole cluster, the cluster's name."""
+    """Add `--host` with the host's name to the commands in a string; for commands on a whole cluster, the cluster's name."""
     target = host.cluster.name if host.cluster else host.name
     return _COMMAND.sub(
         lambda command: f"{command[0]} --host {target if command[1] in CLUSTER_COMMANDS else host.name}", text

@@ -108,16 +108,16 @@ class Fleet:
                 return
             rollout.record_batch(names)
             if is_rolling or waiting:
-                canary = rollout.batch == 0 and rollout.policy.canary > 0
-                progress = {"n": rollout.batch + 1, "hosts": names, "left": len(waiting), "canary": canary}
+                canary = rollout.finished_batches == 0 and rollout.policy.canary > 0
+                progress = {"n": rollout.finished_batches + 1, "hosts": names, "left": len(waiting), "canary": canary}
                 self._notify(event("batch_started", host="", **progress))
-            if rollout.together:
+            if rollout.all_or_none:
                 self._run_together(batch, plan_for)
             else:
                 self._run(batch, plan_for)
             failed = _failure_reasons(batch)
             self.stopped = self.stopped or rollout.policy.stop_reason(
-                rollout.batch, list(failed), names, is_rolling=is_rolling
+                rollout.finished_batches, list(failed), names, is_rolling=is_rolling
             )
             rollout.finish_batch([name for name in names if name not in failed], failed)
             verified = [member.host.name for member in batch if member.is_verified and not member.failed]

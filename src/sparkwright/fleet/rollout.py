@@ -42,7 +42,7 @@ RECORD_SHAPE = Partial(
     strict=True,
 )
 
-#: digests of a host's inputs, by name such as "recipes/a.yml"
+#: digests of a host's inputs, keyed by names such as "recipes/a.yml"
 Fingerprints = Mapping[str, str]
 
 
@@ -54,7 +54,7 @@ class RolloutRecord:
     playbook: str
     #: all hosts of the run, in order
     hosts: list[str]
-    #: the command's options that can't be changed by --resume
+    #: options of the command that must be the same when the run is resumed
     options: dict[str, Any] = field(default_factory=dict)
     #: finished hosts, with the fingerprints of their inputs
     done: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def refuse_other_hosts(record: RolloutRecord, names: Sequence[str]) -> None:
     if set(names) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(names)}"
         fix = "Omit --host to resume it, or omit --resume to start another run."
-        raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
+        raise Refused(f"the unfinished run of {record.playbook} is for {hosts}.", fix=fix)
 
 
 def refuse_changed_run(
@@ -133,11 +133,11 @@ def refuse_changed_run(
     fix = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s
     if age_s > MAX_RECORD_AGE_S:
-        raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=fix)
+        raise Refused(f"the unfinished run of {record.playbook} started {age_s / 86400:.0f} days ago.", fix=fix)
     for name, value in options.items():
         if record.options.get(name) != value:
             difference = "different options" if name == "extra" else f"a different `--{name.replace('_', '-')}`"
-            raise Refused(f"the unfinished {record.playbook} was started with {difference}.", fix=fix)
+            raise Refused(f"the unfinished run of {record.playbook} was started with {difference}.", fix=fix)
     for host, before in record.done.items():
         current = fingerprints(host)
         changed_input = next(
@@ -153,12 +153,12 @@ class PlayRollout:
     """The rollout of a play to its hosts."""
 
     policy: RolloutPolicy
-    #: number of hosts in the run, including those finished before it was resumed; 0 for the number of the play's hosts
+    #: number of hosts in the run, including those finished before it was resumed; 0 if it is the number of hosts in the play
     host_count: int = 0
     #: check all hosts before the first batch
     checks_first: bool = False
-    #: True for a cluster: no member is started unless the plans of all members can be made
-    together: bool = False
+    #: True for a cluster: no member is started unless a plan can be built for every member
+    all_or_none: bool = False
     #: enforces `min_serving`; None if no group has a minimum
     guard: Guard | None = None
     #: record of the run; None for a run without a record
@@ -170,17 +170,17 @@ class PlayRollout:
     #: hosts for which this play is the last one; None for all
     final_hosts: frozenset[str] | None = None
     #: number of finished batches
-    batch: int = field(default=0, init=False)
+    finished_batches: int = field(default=0, init=False)
     _begun_count: int = field(default=0, init=False)
 
     def next_batch(self, waiting: Sequence[str], verified: Sequence[str]) -> tuple[list[str], str]:
         """Return the next batch of the waiting hosts; if it is empty, also the reason.
 
         Args:
-            verified: hosts of the last batch that were verified to serve, and must still serve.
+            verified: hosts of the last batch that passed verification, and must still be serving.
         """
         host_count = self.host_count or len(waiting) + self._begun_count
-        candidates = list(waiting[: self.policy.size(self.batch, host_count)])
+        candidates = list(waiting[: self.policy.size(self.finished_batches, host_count)])
         self._begun_count += len(candidates)
         if self.guard is None:
             return candidates, ""
@@ -199,7 +199,7 @@ class PlayRollout:
 
     def finish_batch(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
         """Record the outcomes of a batch. failed: messages by host."""
-        self.batch += 1
+        self.finished_batches += 1
         self.record_outcomes(done, failed)
 
     def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:

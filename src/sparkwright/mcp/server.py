@@ -35,20 +35,20 @@ Hosts = Annotated[
         min_length=1,
         max_length=300,
         pattern=r"^[A-Za-z0-9_.,:!*@-]+$",
-        description="hosts of the inventory: spark1, spark1,spark2, a group, all, lab:!spark3",
+        description="hosts of the inventory, e.g. `spark1` or `spark1,spark2` or `GROUP` or `all` or `lab:!spark3`",
     ),
 ]
-RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; empty for the newest")]
+RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; if empty, the newest")]
 Lines = Annotated[int, Field(ge=1, le=1000, description="number of lines from the end of the log")]
 DEFAULT_LINES = 100
-Last = Annotated[int, Field(ge=1, le=100, description="number of entries, newest first")]
+EntryCount = Annotated[int, Field(ge=1, le=100, description="number of entries, newest first")]
 Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
     str,
     Field(
         max_length=120,
         pattern=r"^[\w.-]*(#[\w-]+)?$",
-        description="a page, module or rule, e.g. doctor, or a section, e.g. alerts#sparkwrightslow; empty for the list",
+        description="a page, module or rule, e.g. doctor, or a section, e.g. alerts#sparkwrightslow; if empty, a list",
     ),
 ]
 Words = Annotated[
@@ -110,14 +110,14 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _follow_run(fleet.plan(hosts), _progress_reporter(context))
 
     def diagnose(hosts: Hosts) -> dict[str, Any]:
-        """Find out why a server is slow or down: causes with evidence and fix. Measuring an idle server takes up to a minute."""
+        """Find out why a server is slow or down: causes, evidence and fixes. Measuring an idle server takes up to a minute."""
         return output.build_answer("hosts", fleet.diagnose(hosts))
 
     def logs(hosts: Hosts, lines: Lines = DEFAULT_LINES) -> dict[str, Any]:
-        """Read the end of each server's log, and the engine's state according to its last start."""
+        """Read the end of each server's log, and the settings that the engine reported when it last started."""
         return _read_logs(fleet, hosts, lines)
 
-    def history(hosts: Hosts, last: Last = HISTORY_ENTRIES) -> dict[str, Any]:
+    def history(hosts: Hosts, last: EntryCount = HISTORY_ENTRIES) -> dict[str, Any]:
         """List the changes to each server: user, time, differences, measurements."""
         return output.build_answer("hosts", fleet.history(hosts, last=last))
 
@@ -130,7 +130,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
-        """Read a page of the documentation, a playbook module or rule, or search them. For doctor.md, pass the topic `doctor`."""
+        """Read a page of the documentation or of a playbook module or rule, or search all pages. For doctor.md, pass `doctor`."""
         if topic and search.strip():
             raise Refused("give either a topic or words to search for.")
         if search.strip():
@@ -184,7 +184,9 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
         server.add_resource(FunctionResource(uri=uri, name=name, title=title, mime_type="text/markdown", fn=read))
 
     @server.resource(
-        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A page, or the page of a module or rule."
+        "sparkwright://docs/{topic}",
+        mime_type="text/markdown",
+        description="A documentation page, or the page of a playbook module or a rule.",
     )
     @_translate_errors_to(ResourceError)
     def page(topic: str) -> str:
@@ -197,10 +199,10 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
 
 def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    """Return the functions of the resources for one host or group."""
+    """Return the functions that read the resources of a host or group. Their docstrings are shown to clients."""
 
     def health(host: str) -> dict[str, Any]:
-        """A new health check of the host's server, with a generated token."""
+        """The result of a new health check, for which the server generates a token."""
         return _follow_run(fleet.health(host), _ignore_event)
 
     def plan(host: str) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
-        """The end of the server's log, and the engine's state according to its last start."""
+        """The end of the server's log, and the settings that the engine reported when it last started."""
         return _read_logs(fleet, host, DEFAULT_LINES)
 
     def history(host: str) -> dict[str, Any]:
@@ -253,7 +255,7 @@ def _follow_run(run: Run, on_event: OnEvent) -> dict[str, Any]:
 
 
 def _result_json(result: RunResult) -> dict[str, Any]:
-    """Return a run's result on each host, and the tasks that are neither ok nor skipped; all tasks if there are none."""
+    """Return a run's result on each host, and the tasks that are neither ok nor skipped, or all tasks if there are none such."""
     notable = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {

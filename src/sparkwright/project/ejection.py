@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def conflicts(self) -> list[Change]:
-        """The project's changes that conflict with changes of the shipped file."""
+        """The project's changes that conflict with changes to the shipped file."""
         shipped_changes = _diff_changes(self.original, self.shipped)
         return [
             change
@@ -127,8 +127,8 @@ def resolve_name(project: Path, word: str) -> str:
     )
 
 
-def refuse_own_checkout(project: Path) -> None:
-    """Raise Refused in a checkout of sparkwright, whose playbooks are the shipped ones."""
+def refuse_source_checkout(project: Path) -> None:
+    """Raise Refused if the project is a checkout of sparkwright itself, whose playbooks are the shipped ones."""
     if project.resolve() == shipped_files.shipped_folder().resolve():
         raise Refused(
             "the playbooks and templates in this folder are the shipped ones themselves.", fix="Edit them here."
@@ -137,7 +137,7 @@ def refuse_own_checkout(project: Path) -> None:
 
 def eject(project: Path, name: str) -> FileState:
     """Copy a shipped file into the project, with a note of its version and hash. Raises Refused if the file exists there."""
-    refuse_own_checkout(project)
+    refuse_source_checkout(project)
     if (project / name).exists():
         raise Refused(
             f"{name} exists in this project.",

@@ -56,7 +56,7 @@ class Registry:
 
     name: str
     url: str
-    #: folder of the recipes; empty for the whole repository
+    #: folder of the recipes; if empty, the whole repository
     recipes: str
     ref: str
     #: pinned commit; empty if the registry was never fetched

@@ -36,7 +36,7 @@ from sparkwright.visible import one_line
 PASSWORD_SECRET = "BECOME_PASSWORD"
 #: PAM waits for 2 s after a wrong password, a directory server longer
 SUDO_TIMEOUT_S = 60.0
-#: limit on the error output of sudo and its modules
+#: maximum size of the error output of sudo and its modules
 MAX_OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG_PASSWORD_MESSAGES = (

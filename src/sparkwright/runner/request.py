@@ -1,6 +1,6 @@
 """The laptop's requests to a host, and their parser, which refuses invalid ones.
 
-A request is a JSON line on standard input, with a verb of REQUEST_KINDS:
+A request is a JSON line on standard input, with a verb from REQUEST_KINDS:
 {"verb": name, ..., "env": {...}, "secrets": {...}, "server": container}. `server` is the server's container on a host with
 several servers. The answer consists of events on standard output.
 """
@@ -17,9 +17,10 @@ from sparkwright.trust import bounds, shapes
 from sparkwright.trust.shapes import OptionalField, Shape
 from sparkwright.visible import one_line
 
-#: limit on a request, far above a plan with all files of a large model
+#: maximum size of a request, far above the size of a plan that lists all files of a large model
 MAX_LINE_BYTES = 64 * 2**20
-#: time limits for answers from the host's files, and from its Docker Engine, server or disks; generous for a loaded host
+#: time limits for an answer that a host reads from its files, and for one that takes its Docker Engine, its server or much disk
+#: access; long enough for a host under load
 QUICK_TIMEOUT_S, LONG_TIMEOUT_S = 120.0, 600.0
 #: time limit for a measurement on a server that is in use
 MEASUREMENT_TIMEOUT_S = 1800.0
@@ -33,12 +34,12 @@ def _check_text(value: Any) -> str:
     return str(value)
 
 
-def _check_texts(value: Any) -> dict[str, str]:
+def _check_text_mapping(value: Any) -> dict[str, str]:
     return {_check_text(name): text for name, text in shapes.validate(value, {str: _check_text}, "").items()}
 
 
 def _check_environment(value: Any) -> dict[str, str]:
-    variables = _check_texts(value)
+    variables = _check_text_mapping(value)
     if not all(map(_VARIABLE_NAME.fullmatch, variables)):
         raise ValueError("has an invalid variable name")
     return variables
@@ -49,7 +50,7 @@ _SECONDS = OptionalField((None, shapes.number_between(-(10**12), 10**12)), None)
 #: fields that all requests may have
 COMMON_FIELDS: dict[str, Shape] = {
     "env": OptionalField(_check_environment, {}),
-    "secrets": OptionalField(_check_texts, {}),
+    "secrets": OptionalField(_check_text_mapping, {}),
     "server": _TEXT,
 }
 
@@ -63,7 +64,8 @@ class RequestKind:
     #: shapes of the request's fields, by name
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: time limit for the complete answer; None if unlimited. A silent host is detected earlier, because a runner writes every two
-    #: seconds; the limit is for a host that never stops writing, which would delay the command and the rows of all other hosts
+    #: seconds. The limit is for a host that never stops writing: without it, the command and its output for the other hosts would
+    #: have to wait
     limit_s: float | None = None
     #: whether the answer ends with a recap, without which the outcome is unknown
     recap: bool = False
@@ -134,7 +136,7 @@ def parse(line: bytes) -> dict[str, Any]:
     if not isinstance(request, dict) or not isinstance(verb := request.get("verb"), str):
         raise _refusal("it has no verb")
     if verb not in REQUEST_KINDS:
-        raise _refusal(f"'{one_line(verb, max_chars=40)}' is not a verb of this runner")
+        raise _refusal(f"this runner does not know the verb '{one_line(verb, max_chars=40)}'")
     try:
         fields: dict[str, Any] = shapes.validate(request, {**COMMON_FIELDS, **REQUEST_KINDS[verb].fields}, "it")
     except ValueError as error:
@@ -145,4 +147,6 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def _refusal(reason: str) -> Refused:
-    return Refused(f"invalid request: {reason}.", fix="Laptop and host have different versions: deploy again.")
+    return Refused(
+        f"invalid request: {reason}.", fix="The laptop and the host probably have different versions: deploy again."
+    )

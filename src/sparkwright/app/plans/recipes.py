@@ -35,7 +35,7 @@ def render_docker_run_scripts(selection: Selection, recipe_name: str = "") -> li
     """Return the selected hosts' names and docker run scripts, in the order in which to run them: a cluster's head is last.
 
     Args:
-        recipe_name: the recipe to use; empty for the hosts' own recipes.
+        recipe_name: the recipe to use; if empty, the hosts' own recipes.
     """
     hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
     return [(host.name, render_docker_run_script(host, selection.project, recipe_name)) for host in hosts]

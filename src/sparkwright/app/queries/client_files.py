@@ -209,7 +209,7 @@ def write_settings(client: str, endpoint: Endpoint, file: str = "") -> list[str]
 
     Args:
         client: a name in `client_formats.FORMATS`.
-        file: path of the file; empty for the client's default path.
+        file: path of the file; if empty, the client's default path.
 
     Raises:
         Refused: the client has no file, or one of its files can't be merged. No file was written.

@@ -37,7 +37,7 @@ from sparkwright.visible import one_line
 
 #: environment variable for a gateway's key if the key's source is not a variable
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
-#: time limit for a connection, in seconds; an address in the local network accepts one within milliseconds
+#: time limit for a connection, in seconds; addresses on the local network answer within milliseconds
 CONNECT_TIMEOUT_S = 2.0
 
 
@@ -45,15 +45,15 @@ CONNECT_TIMEOUT_S = 2.0
 class ClientOptions:
     """The options of the `client` command."""
 
-    #: the client program, a name in `client_formats.FORMATS`; empty for the general format
+    #: the client program, a name in `client_formats.FORMATS`; if empty, the general format
     program_name: str = ""
     #: merge the settings into the program's file instead of printing them
     write: bool = False
-    #: the program's file; empty for its default path
+    #: the program's file; if empty, its default path
     file: str = ""
     #: send a request in the program's format
     check: bool = False
-    #: a name in the gateway's `clients`, to use this client's key; empty for the gateway's key
+    #: the client whose key is used, a name in the gateway's `clients`; if empty, the gateway's own key is used
     gateway_client: str = ""
 
     def find_format(self) -> Format | None:
@@ -75,7 +75,7 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
             "can't be combined with --json, which describes the server without its gateway.", where="--client"
         )
     if client_format is not None and json:
-        raise Refused("can't be combined with --json: it prints in the client's own format.", where="--for")
+        raise Refused("prints the client's own format, so it can't be combined with --json.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
     answers = selection.fleet.ask(lambda member: query_server(selection, member))
     errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
@@ -108,17 +108,17 @@ def _print_for_program(client_format: Format, options: ClientOptions, endpoint: 
         print_text(f"{'# ' if not options.write else ''}{client_check.check(client_format, endpoint)}")
 
 
-def _gateway_lines(selection: Selection, served: ServerSummary, client: str) -> list[str]:
-    """Return lines about each gateway in front of a host, which also serves the host's model.
+def _gateway_lines(selection: Selection, server: ServerSummary, client: str) -> list[str]:
+    """Return the settings for requests through a gateway, for each gateway in front of the host.
 
     Raises Refused if no gateway has this client, or if the client may not use the model.
     """
     lines = []
-    for gateway in _gateways_in_front(selection, served.host, client):
-        model = _requestable_model(gateway, client, served)
+    for gateway in _gateways_in_front(selection, server.host, client):
+        model = _select_model_name(gateway, client, server)
         url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, client)
         lines.append(f"\n# through the gateway {gateway.name}\nbase URL   {url}")
-        lines += [f"model      {one_line(model)}"] if model != served.served_name else []
+        lines += [f"model      {one_line(model)}"] if model != server.served_name else []
         if source is not None:
             lines.append(f"key        ${source.env or GATEWAY_KEY_VARIABLE}: {_describe_key(gateway, client, source)}")
     return lines
@@ -148,12 +148,12 @@ def _silent_address_warning(url: str) -> list[str]:
     alternative = f"[{answering[0]}]" if ":" in answering[0] else answering[0]
     return [
         f"\n# {parts.hostname} also resolves to {', '.join(silent)}, which does not answer and may delay clients\n"
-        f"instead    {parts.scheme}://{alternative}:{parts.port}/v1"
+        f"use this   {parts.scheme}://{alternative}:{parts.port}/v1"
     ]
 
 
 def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
-    """Return the addresses that accept a connection, and those that do not answer, tried in parallel.
+    """Connect to all addresses in parallel. Return those that accept the connection, and those that do not answer.
 
     Addresses that refuse the connection are in neither list, because they do not delay a client.
 
@@ -164,10 +164,10 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
     silent: list[str] = []
 
     def attempt(family: int, address: Any) -> None:
-        with socket.socket(family, socket.SOCK_STREAM) as opened, contextlib.suppress(OSError):
-            opened.settimeout(timeout_s)
+        with socket.socket(family, socket.SOCK_STREAM) as connection_socket, contextlib.suppress(OSError):
+            connection_socket.settimeout(timeout_s)
             try:
-                opened.connect(address)
+                connection_socket.connect(address)
             except TimeoutError:
                 silent.append(str(address[0]))
             else:
@@ -180,7 +180,7 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
 
 
 def _gateways_in_front(selection: Selection, host_name: str, client: str) -> list[Gateway]:
-    """Return the gateways in front of a host, or only those with the client, if set. Raises Refused if none has it."""
+    """Return the gateways in front of a host; if `client` is set, only those that have it. Raises Refused if none has it."""
     machine = next(member.host.machine for member in selection.fleet.members if member.host.name == host_name)
     in_front = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
     if not client:
@@ -188,45 +188,45 @@ def _gateways_in_front(selection: Selection, host_name: str, client: str) -> lis
     with_client = [gateway for gateway in in_front if client in gateway.file.clients]
     if not with_client:
         names = [client_name for gateway in in_front for client_name in gateway.file.clients]
-        fix = suggest_name(client, names) or "Add it to `clients` of the gateway in hosts/groups.yml."
+        fix = suggest_name(client, names) or "Add it to the gateway's `clients` in hosts/groups.yml."
         raise Refused(f"no gateway in front of {host_name} has a client called {client!r}.", where="--client", fix=fix)
     return with_client
 
 
-def _requestable_model(gateway: Gateway, client: str, served: ServerSummary) -> str:
-    """Return the first name of a host's model that a client may request. Raises Refused if it may request none."""
+def _select_model_name(gateway: Gateway, client: str, server: ServerSummary) -> str:
+    """Return the first of a server's model names that a client may request. Raises Refused if it may request none of them."""
     allowed = gateway.file.clients[client].models if client else []
-    server_models = (served.served_name, *served.adapters)
+    server_models = (server.served_name, *server.adapters)
     names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
     model = next((name for name in names if not allowed or name in allowed), "")
     if not model:
-        message = f"{client} may use {', '.join(allowed)}, but {served.host} serves {', '.join(server_models)}."
+        message = f"{client} may use {', '.join(allowed)}, but {server.host} serves {', '.join(server_models)}."
         raise Refused(message, where=gateway.where("clients"))
     return model
 
 
-def _build_endpoint(selection: Selection, host_name: str, served: ServerSummary, client: str) -> Endpoint:
+def _build_endpoint(selection: Selection, host_name: str, server: ServerSummary, client: str) -> Endpoint:
     """Return the endpoint for a host's model: the gateway in front of the host if there is one, or else the server.
 
-    Raises Failed if the server does not generate text, and Refused as `_gateways_in_front` and `_requestable_model` do.
+    Raises Failed if the server does not generate text, and Refused as `_gateways_in_front` and `_select_model_name` do.
     """
-    if served.task != GENERATE:
-        raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=host_name)
-    url, key_variable, key_source, model = served.url, served.key_variable, "", served.served_name
+    if server.task != GENERATE:
+        raise Failed(f"--for is for servers that generate text; this one's task is `{server.task}`.", where=host_name)
+    url, key_variable, key_source, model = server.url, server.key_variable, "", server.served_name
     for gateway in _gateways_in_front(selection, host_name, client)[:1]:
         url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
-        source, model = _key_source(gateway, client), _requestable_model(gateway, client, served)
+        source, model = _key_source(gateway, client), _select_model_name(gateway, client, server)
         key_variable = source.env or GATEWAY_KEY_VARIABLE if source else ""
         key_source = _describe_key(gateway, client, source) if source and not source.env else ""
     host = next(member.host for member in selection.fleet.members if member.host.name == host_name)
     return Endpoint(
         url=url,
         model=one_line(model),
-        context=served.max_model_len,
-        answer_tokens=openai_api.max_answer_tokens(served.max_model_len),
+        context=server.max_model_len,
+        answer_tokens=openai_api.max_answer_tokens(server.max_model_len),
         key_variable=key_variable,
-        pictures=served.pictures,
-        adapters=served.adapters,
+        pictures=server.pictures,
+        adapters=server.adapters,
         key_source=key_source,
         paths=api_paths.list_paths(recipes.load_host_recipe(selection.project, host).engine.http.paths),
     )
@@ -269,51 +269,51 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
     )
 
 
-def settings_json(served: ServerSummary) -> dict[str, Any]:
+def settings_json(server: ServerSummary) -> dict[str, Any]:
     """Return the settings as plain JSON. Lengths are in tokens, or None if the server does not report them."""
     return {
-        "host": served.host,
-        "base_url": f"{served.url}/v1",
-        "model": served.served_name,
-        "adapters": list(served.adapters),
-        "context_length": served.max_model_len,
-        "max_tokens": openai_api.max_answer_tokens(served.max_model_len),
-        "api_key_variable": served.key_variable,
-        "reach": served.reach,
-        "image": served.image,
-        "task": served.task,
-        "pictures": served.pictures,
-        "thinking": describe_thinking(served),
+        "host": server.host,
+        "base_url": f"{server.url}/v1",
+        "model": server.served_name,
+        "adapters": list(server.adapters),
+        "context_length": server.max_model_len,
+        "max_tokens": openai_api.max_answer_tokens(server.max_model_len),
+        "api_key_variable": server.key_variable,
+        "reach": server.reach,
+        "image": server.image,
+        "task": server.task,
+        "pictures": server.pictures,
+        "thinking": describe_thinking(server),
     }
 
 
-def describe_thinking(served: ServerSummary) -> dict[str, Any]:
+def describe_thinking(server: ServerSummary) -> dict[str, Any]:
     """Describe how the model's chat template handles thinking.
 
     Returns:
         `default` (on, off, always or none; None if unknown), `switch` (request field that changes it; empty if there is none),
         and `sentence` (for the user; empty if the template does not handle thinking).
     """
-    template = ChatTemplate.from_json(served.chat.get("template") or {})
+    template = ChatTemplate.from_json(server.chat.get("template") or {})
     if template is None:
         unknown = "unknown: spark.lock has no record of the model's chat template (`invoke lock --update` reads it)"
         return {"default": None, "switch": "", "sentence": unknown}
     return {"default": template.thinking, "switch": template.switch, "sentence": template.thinking_sentence}
 
 
-def render_text(project: Project, served: ServerSummary) -> str:
+def render_text(project: Project, server: ServerSummary) -> str:
     """Render the general format from the template client.j2, which a project can override."""
     variables = {
-        "host": served.host.replace("/", "-"),  # client names can't contain a slash
-        "url": served.url,
-        "model": served.served_name,
-        "adapters": served.adapters,
-        "max_model_len": served.max_model_len,
-        "max_tokens": openai_api.max_answer_tokens(served.max_model_len),
-        "reach": served.reach,
-        "key": served.key_variable,
-        "task": served.task,
-        "pictures": served.pictures,
-        "thinking": describe_thinking(served),
+        "host": server.host.replace("/", "-"),  # client names can't contain a slash
+        "url": server.url,
+        "model": server.served_name,
+        "adapters": server.adapters,
+        "max_model_len": server.max_model_len,
+        "max_tokens": openai_api.max_answer_tokens(server.max_model_len),
+        "reach": server.reach,
+        "key": server.key_variable,
+        "task": server.task,
+        "pictures": server.pictures,
+        "thinking": describe_thinking(server),
     }
     return render_template(project.root, "client.j2", variables)

@@ -184,6 +184,6 @@ def _format_cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _wrap(text: str, title: str, width: int) -> list[str]:
-    """Wrap a text, with its title in a column to the left of the first line. Words longer than a line are broken."""
+    """Wrap text, with its title in a column to the left of the first line. Words longer than a line are broken."""
     title, indent = f"{title:<{TITLE_WIDTH}}", " " * TITLE_WIDTH
     return textwrap.wrap(one_line(text), width, initial_indent=title, subsequent_indent=indent, break_on_hyphens=False)

@@ -57,7 +57,7 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's incident bundle to a folder and return the exit codes.
 
     Args:
-        run: id of the failed run; empty for the last incident.
+        run: id of the failed run; if empty, the last incident.
         to: the folder, with a subfolder per host if there are several; empty for incidents/HOST/RUN.
     """
     answers, codes, titles = _query_hosts(pattern, {"verb": "incident", "run": run}, json=json)

@@ -120,7 +120,7 @@ class RolloutRun:
         """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._options.check or play.file.read_only or self._together:
-            return PlayRollout(RolloutPolicy(max_fail_percentage=100), together=self._together)
+            return PlayRollout(RolloutPolicy(max_fail_percentage=100), all_or_none=self._together)
         return PlayRollout(
             self._policies[n],
             host_count=len(self.record.hosts) if self.record else 0,

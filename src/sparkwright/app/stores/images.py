@@ -121,7 +121,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others over ssh.
 
     Args:
-        image: empty for the image in the receiving host's recipe.
+        image: the image; if empty, the one in the receiving host's recipe.
     """
     selection = select_hosts(f"{source_name},{to}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
@@ -167,7 +167,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     """Copy an image between two members, and return a sentence about the outcome.
 
     Args:
-        image: empty for the image in the target's recipe.
+        image: the image; if empty, the one in the target's recipe.
 
     Raises:
         Refused: the source does not have the image, or the target can't use it. Nothing was sent.

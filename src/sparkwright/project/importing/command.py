@@ -132,7 +132,7 @@ def _find_engine(foreign: ForeignRecipe, report: ImportReport) -> str:
 
 
 def find_engine_name(texts: Iterable[str]) -> str:
-    """Return the engine that is named in a text; empty if there is none. texts: words of a command, or an image."""
+    """Return the engine that is named in a string; empty if there is none. texts: words of a command, or an image."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.get_engine(name).imports

@@ -28,7 +28,7 @@ SWITCHES = {
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "servers always run in the background",
 }  # fmt: skip
-#: options with a value, each with the reason for dropping it; empty for the default reason
+#: options with a value, each with the reason for dropping it; if empty, the default reason
 DROPPED_OPTIONS = {
     "--name": "", "--restart": "", "--entrypoint": "",
     "--runtime": "`gpus` adds the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark is always linux/arm64",

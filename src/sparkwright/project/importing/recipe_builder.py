@@ -53,7 +53,7 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
     """Return the recipe. Raises Refused if the source cannot be converted.
 
     Args:
-        name: name chosen by the user; empty for the name in the source.
+        name: name chosen by the user; if empty, the name in the source.
         origin: description of the source, for the file's first lines.
     """
     _apply_answered_image(foreign, report)
