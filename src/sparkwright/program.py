@@ -26,7 +26,7 @@ def name() -> str:
 
 
 def rewrite_commands(text: str) -> str:
-    """Return a text with the program's name in its commands replaced by the one that the user started."""
+    """Return text with the program's name in its commands replaced by the one that the user started."""
     return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE_NAMES) else text
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.host.memory import host_lost, service_guard, start_guard
 from sparkwright.host.records import verified_states
 from sparkwright.sandbox import control
@@ -48,7 +48,7 @@ def test_the_guard_stops_the_arm_of_an_experiment(project: SandboxProject) -> No
 
 def guard_header(project: SandboxProject) -> dict[str, str]:
     """Return the header of the guard of the current start."""
-    headers = [rings.read(str(path))[0] for path in start_guard.folder(project.state).glob("*.ring")]
+    headers = [memory_samples.read(str(path))[0] for path in start_guard.folder(project.state).glob("*.ring")]
     return next((header for header in headers if header.get("state") == "guarding"), {})
 
 

@@ -2,36 +2,36 @@
 
 from pathlib import Path
 
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.samples import Meter
 
 
 def test_flushed_samples_are_read_back_and_the_file_keeps_its_size(tmp_path: Path) -> None:
     path = tmp_path / "one.ring"
-    ring = rings.Ring(str(path), {"state": "guarding", "name": "a\nb"})
-    for second in range(rings.LINES + 10):
+    ring = memory_samples.Ring(str(path), {"state": "guarding", "name": "a\nb"})
+    for second in range(memory_samples.LINES + 10):
         ring.add(1000.0 + second, second << 10, 1 << 20, 0.5)
         if second % 100 == 0:
             ring.flush()
     ring.set_header_row("state", "ended")
     ring.flush()
-    header, samples = rings.read(str(path))
+    header, samples = memory_samples.read(str(path))
     assert (header["state"], header["name"]) == ("ended", "a b")
-    assert path.stat().st_size == rings.FILE_BYTES
-    assert [sample[0] for sample in samples] == [1000.0 + second for second in range(10, rings.LINES + 10)]
-    assert samples[-1] == (1000.0 + rings.LINES + 9, (rings.LINES + 9) << 10, 1 << 20, 0.5)
+    assert path.stat().st_size == memory_samples.FILE_BYTES
+    assert [sample[0] for sample in samples] == [1000.0 + second for second in range(10, memory_samples.LINES + 10)]
+    assert samples[-1] == (1000.0 + memory_samples.LINES + 9, (memory_samples.LINES + 9) << 10, 1 << 20, 0.5)
 
 
 def test_torn_ring_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "one.ring"
-    ring = rings.Ring(str(path), {"state": "guarding"})
+    ring = memory_samples.Ring(str(path), {"state": "guarding"})
     ring.add(1.0, 2048, 1024, 0)
     ring.flush()
     data = bytearray(path.read_bytes())
-    begin = rings.HEADER_BYTES + rings.LINE_BYTES
-    data[begin : begin + 2 * rings.LINE_BYTES] = b"\xff" * 2 * rings.LINE_BYTES
+    begin = memory_samples.HEADER_BYTES + memory_samples.LINE_BYTES
+    data[begin : begin + 2 * memory_samples.LINE_BYTES] = b"\xff" * 2 * memory_samples.LINE_BYTES
     path.write_bytes(data)
-    header, samples = rings.read(str(path))
+    header, samples = memory_samples.read(str(path))
     assert header == {"state": "guarding"}
     assert samples == [(1.0, 2048, 1024, 0.0)]
 

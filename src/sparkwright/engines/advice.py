@@ -113,7 +113,7 @@ class Advice(Protocol):
         """The rules, for lists and explanations."""
 
     def version(self, text: str | None) -> Version | None:
-        """Return the version in a text that uses the engine's version format; None if there is none."""
+        """Return the version in a string that uses the engine's version format; None if there is none."""
 
     def kind(self, model: Mapping[str, Any]) -> Kind:
         """Return the kind of a model."""

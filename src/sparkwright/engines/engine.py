@@ -111,7 +111,7 @@ class Engine:
     name: str
     #: display name
     title: str
-    #: description from the recipe, as the text of the container's label; empty for the defaults
+    #: description from the recipe, as the text of the container's label; if empty, the defaults
     described: str = ""
     #: task of the server
     task: Task = GENERATE

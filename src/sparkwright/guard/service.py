@@ -14,7 +14,7 @@ import os
 import time
 
 from sparkwright.guard import samples
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
 from sparkwright.guard.process import Writer, lock_in_memory
@@ -101,7 +101,9 @@ class Service:
         self.victim: Server | None = None
         self.conf = Conf(folder)
         self.meter = Meter(self.conf.rows.get("root", ""))
-        self.ring = rings.Ring(f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())})
+        self.ring = memory_samples.Ring(
+            f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())}
+        )
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.settled_lowest = self.minute_lowest = self.meter.total
         self.minute_s = time.monotonic()
@@ -233,7 +235,7 @@ def is_start_guarded(folder: str) -> bool:
             continue
         try:
             with open(f"{folder}/{name}", "rb") as file:
-                rows = file.read(rings.HEADER_BYTES).decode(errors="replace").splitlines()
+                rows = file.read(memory_samples.HEADER_BYTES).decode(errors="replace").splitlines()
             header = dict(row.partition(" ")[::2] for row in rows)
             if header.get("state") == "guarding":
                 os.kill(int(header["pid"]), 0)
@@ -329,7 +331,7 @@ def _keep_samples(folder: str) -> None:
     """Rename the samples of an earlier boot, so that a check can report them."""
     path = f"{folder}/{RING}"
     try:
-        header, _ = rings.read(path)
+        header, _ = memory_samples.read(path)
         boot_id = samples.read_boot_id(Conf(folder).rows.get("root", ""))
         if header.get("state") == "guarding" and header.get("boot") not in (None, "", boot_id):
             os.rename(path, f"{folder}/serving-{int(time.time())}.ring")  # noqa: PTH104

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
 from sparkwright.guard.process import WRITE_INTERVAL_NEAR_S, WRITE_INTERVAL_S, Writer, lock_in_memory
@@ -44,7 +44,7 @@ class Guard:
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
         header["total"] = str(self.meter.total)
         header.update({name: value for name, value in parameters.items() if name in HEADER_ROWS})
-        self.ring = rings.Ring(path, header)
+        self.ring = memory_samples.Ring(path, header)
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.ring.set_header_row("began", f"{time.time():.3f}")
         self.input = b""

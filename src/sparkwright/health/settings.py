@@ -43,7 +43,7 @@ class Settings:
     webhook_file: str = ""
     #: format of the POST, see webhook_formats.py
     webhook_format: defaults.WebhookFormat = "auto"
-    #: folder of node_exporter's textfile collector; empty for the state folder
+    #: folder of node_exporter's textfile collector; if empty, the state folder
     textfile: str = ""
     #: True if the installation enabled lingering (loginctl enable-linger)
     lingers: bool = False

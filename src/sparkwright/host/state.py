@@ -44,7 +44,7 @@ class StateFolder:
     """
 
     path: Path
-    #: name of the server's container, for access to its records; empty for the only server
+    #: name of the server's container, for access to its records; if empty, the only server
     server: str = ""
 
     @classmethod
@@ -58,7 +58,7 @@ class StateFolder:
         The records of a server that was the only one stay in place until `verified_states.resolve_records` moves them.
 
         Args:
-            name: name of the server's container; empty for the only server.
+            name: name of the server's container; if empty, the only server.
         """
         if name:
             server_folder = self.path / SERVERS_FOLDER / require_match(PATH_COMPONENT, name, "the server's name")

@@ -14,9 +14,9 @@ from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
 from sparkwright.trust.shapes import moment, validate
 from sparkwright.visible import escape_invisible
 
-#: limit on an event that is sent in parts
+#: maximum size of an event that is sent in parts
 MAX_CHARACTERS = 16 * 2**20
-#: limit on the text of a `raw` event
+#: maximum length of the text of a `raw` event
 MAX_RAW_CHARACTERS = 2000
 
 
@@ -102,7 +102,7 @@ def _with_valid_time(event: Event) -> Event:
 
 
 class LineSplitter:
-    """Splits bytes into lines. max_bytes: limit on a line; the rest is skipped."""
+    """Splits bytes into lines. max_bytes: maximum size of a line; the rest is skipped."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -33,7 +33,7 @@ SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
 #: prefix of the message of a task that is skipped in check mode because it depends on an earlier task's change
 KNOWN_AFTER = "known after: "
-#: limit on a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
+#: maximum size of a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 LINE_BYTES = 2**20
 PART_CHARACTERS = 200_000
 

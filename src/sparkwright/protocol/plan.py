@@ -54,7 +54,7 @@ class Task:
     no_log: bool = False
     #: True to always run in check mode, False to act even with --check, None to follow the run
     check_mode: bool | None = None
-    #: container whose record the task writes; empty for the plan's server; may be an unresolved expression
+    #: container whose record the task writes; if empty, the plan's server; may be an unresolved expression
     server: str = ""
     tags: tuple[str, ...] = ()
     #: stage of the run to which the task belongs, one line on a terminal: prepare, stop, start, verify

@@ -20,7 +20,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: limits far above the largest known repository (2,000 files, 2 TB)
 MAX_FILES, MAX_FILE_BYTES = 20_000, 2**60
-#: limit on a file name: Hugging Face's client appends .metadata, and Linux allows 255 bytes
+#: maximum length of a file name: Hugging Face's client appends .metadata, and Linux allows 255 bytes
 MAX_COMPONENT_BYTES = 255 - len(".metadata")
 #: folders that sparkwright and Hugging Face's client create in a model's folder
 RESERVED_FOLDERS = (".before", ".cache/huggingface", ".cache/sparkwright")

@@ -36,7 +36,7 @@ _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 
 def version(text: str | None) -> Version | None:
-    """Return the build number in a text, 11549 for "b11549-7e4c0a9"; None if there is none."""
+    """Return the build number in a string, 11549 for "b11549-7e4c0a9"; None if there is none."""
     match = _BUILD.search(text or "")
     return Version(match[1]) if match else None
 

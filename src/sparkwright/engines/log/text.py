@@ -87,7 +87,7 @@ def strip_wrapper(line: str) -> str:
 
 
 def strip_terminal_codes(text: str) -> str:
-    """Return a text without colours and cursor movements; each state of a progress bar becomes a line."""
+    """Return text without colours and cursor movements; each state of a progress bar becomes a line."""
     return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -67,7 +67,7 @@ class ChatTemplate:
 
 
 def to_printable(text: str) -> str:
-    """Return a text without unprintable characters, truncated."""
+    """Return text without unprintable characters, truncated."""
     printable = "".join(character for character in text if character.isprintable())
     return printable if len(printable) <= MAX_SHOWN_CHARS else f"{printable[: MAX_SHOWN_CHARS - 4]} ..."
 

@@ -41,7 +41,7 @@ _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![
 
 
 def version(text: str | None) -> Version | None:
-    """Return the release in a text, 0.5.23 for "v0.5.23-cu130"; None if there is none."""
+    """Return the release in a string, 0.5.23 for "v0.5.23-cu130"; None if there is none."""
     match = _VERSION.search((text or "")[:MAX_TEXT_CHARS])
     return Version(match[1]) if match else None
 

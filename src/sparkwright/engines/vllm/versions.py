@@ -24,7 +24,7 @@ def parse_image_tag(image: str) -> Version | None:
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version in a text; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
+    """Return the version in a string; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
     try:
         version = Version(text) if text else None
     except InvalidVersion:

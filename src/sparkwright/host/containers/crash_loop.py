@@ -58,7 +58,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
     """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
 
     Args:
-        who: author of the entry in the history; empty for the user of this run.
+        who: author of the entry in the history; if empty, the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}

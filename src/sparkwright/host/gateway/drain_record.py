@@ -73,7 +73,7 @@ def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> i
 
     More may be running: through a gateway that does not answer, and of clients that use the server directly.
 
-    If the server is up again at a gateway, as after a restart of the gateway, it is drained again.
+    If the server is up again at a gateway, for example after a restart of the gateway, it is drained again.
     """
     key, total = server_operations.load_key(state), 0
     for gateway in gateways:

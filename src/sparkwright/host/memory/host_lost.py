@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import FLOOR_SHARE, LOW_SHARE
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.machine import Machine
@@ -90,7 +90,7 @@ def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostLoss]:
 def _iter_unrecorded(state: StateFolder, boot: str) -> Iterator[HostLoss]:
     for path in start_guard.folder(state).glob(f"*{start_guard.SUFFIX}"):
         with contextlib.suppress(OSError, ValueError):
-            header, samples = rings.read(str(path))
+            header, samples = memory_samples.read(str(path))
             if header.get("state") == "guarding" and boot and header.get("boot") not in (None, "", boot) and samples:
                 yield _build_loss(path, header, samples)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.guard import samples as rings
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.service import CONF, EVENTS, LOCK, RING
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import start_guard
@@ -75,7 +75,7 @@ def stop(state: StateFolder) -> None:
     """Stop the guard of the service, if it is running."""
     if is_running(state):
         with contextlib.suppress(OSError, KeyError, ValueError):
-            header, _ = rings.read(str(folder(state) / RING))
+            header, _ = memory_samples.read(str(folder(state) / RING))
             os.kill(int(header["pid"]), signal.SIGTERM)
 
 
@@ -130,7 +130,7 @@ def _read_lines(path: Path) -> list[str]:
 def read_level(state: StateFolder) -> MemoryLevel:
     """Return the memory level when the server was verified, and the lowest one that the guard recorded since."""
     try:
-        header, _ = rings.read(str(folder(state) / RING))
+        header, _ = memory_samples.read(str(folder(state) / RING))
     except OSError:
         return MemoryLevel()
     total, left, lowest = (_parse_number(header.get(name, "")) for name in ("total", "left", "lowest"))
