@@ -30,7 +30,7 @@ def test_chunked_prefill_off_disables_prefix_caching_in_both_arms(base: Recipe) 
         assert arm.recipe.file.vllm["max-model-len"] == MAX_UNCHUNKED_TOKENS
         assert experiment.find_refusal(arm, LOCK) is None
     assert experiment.changed_flags(on, off) == ["enable-chunked-prefill", "max-num-batched-tokens"]
-    effective = [arm.effective(LOCK) for arm in (on, off)]
+    effective = [arm.effective_settings(LOCK) for arm in (on, off)]
     settings = [(item.chunked_prefill, item.budget) for item in effective]
     assert settings == [(True, 4096), (False, MAX_UNCHUNKED_TOKENS)]
 
@@ -57,7 +57,7 @@ def predict_refusals(arms: Sequence[Arm], lock: dict[str, Any] = LOCK) -> list[s
 
 
 def get_chunked_prefill(arms: Sequence[Arm]) -> list[bool | None]:
-    return [arm.effective(LOCK).chunked_prefill for arm in arms]
+    return [arm.effective_settings(LOCK).chunked_prefill for arm in arms]
 
 
 def test_step_smaller_than_a_block_is_predicted_as_refused(base: Recipe) -> None:

@@ -13,7 +13,7 @@ from sparkwright.engines.model import roofline
 from sparkwright.engines.model.architecture import classify, relevant_config
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import parallel, rules
-from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict_effective
+from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict_effective_settings
 from sparkwright.errors import Refused
 from sparkwright.sandbox.serving.process import StartError
 from sparkwright.sandbox.vllm import command_line, config
@@ -35,7 +35,7 @@ def check_config(model_config: Any) -> None:
     assert architecture.sentence
     assert all(len(item.seen) < 2000 for item in architecture.evidence)
     block_size(model_config, "auto", speculative_tokens=3)
-    predict_effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
+    predict_effective_settings(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(model_config, TENSORS))
     assert json.dumps(relevant_config(model_config))
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):

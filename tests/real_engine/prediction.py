@@ -26,5 +26,5 @@ def predict(case: Case, model_config: Mapping[str, Any], release: str = NEWEST) 
         return Prediction(False, why=f"{errors[0].rule}: {errors[0].sentence}")
     if any(MAY_REFUSE in finding.sentence for finding in findings):
         return Prediction(None)
-    effective = prediction.predict_effective(options, kind, version)
+    effective = prediction.predict_effective_settings(options, kind, version)
     return Prediction(True, effective.chunked_prefill, effective.prefix_caching, effective.mamba_cache_mode)

@@ -17,7 +17,7 @@ from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines import recipe_rules
 from sparkwright.engines.budget import SYSTEM_ROW
-from sparkwright.engines.model.roofline import BANDWIDTH
+from sparkwright.engines.model.roofline import BANDWIDTH_BYTES_PER_S
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member, close_links
 from sparkwright.host.records import start_memory
@@ -92,7 +92,7 @@ class CatalogueRow:
         if self.entry.served is not None:
             return "served", 0.0, str(self.entry.served)
         if self.entry.bytes_per_token:
-            rate = BANDWIDTH[GPU] / self.entry.bytes_per_token
+            rate = BANDWIDTH_BYTES_PER_S[GPU] / self.entry.bytes_per_token
             return (
                 "ceiling",
                 rate,

@@ -175,7 +175,9 @@ class BenchRun:
             raise Refused(f"the engine would refuse every arm: {finding.sentence}", fix="Pass other values.")
         runnable = [arm for arm in runnable if arm.name not in self.failed]
         loads = plan_loads(
-            self.options, LoadLimits.from_arms([arm.effective(pins_by_arm[arm.name]) for arm in runnable]), Path.cwd()
+            self.options,
+            LoadLimits.from_arms([arm.effective_settings(pins_by_arm[arm.name]) for arm in runnable]),
+            Path.cwd(),
         )
         identities = {
             arm.name: self._arm_variables(arm, pins_by_arm[arm.name], self.host)["serve"]["baseline_key"]
@@ -208,7 +210,7 @@ class BenchRun:
                 "model_id": variables["model"]["id"],
                 "commit": variables["model"]["commit"],
                 "flags": dict(variables["engine"]["flags"]),
-                "max_num_batched_tokens": arm.effective(pins_by_arm[arm.name]).budget,
+                "max_num_batched_tokens": arm.effective_settings(pins_by_arm[arm.name]).budget,
                 "refused": {"rule": finding.rule, "sentence": finding.sentence} if finding else None,
             }
             arms_data[arm.name] |= {"failed": self.failed[arm.name]} if arm.name in self.failed else {}

@@ -17,7 +17,7 @@ from sparkwright.app.queries import client_formats
 from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, Format
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.engines import api_paths, dialects, engine, recipe_rules
-from sparkwright.engines.advice import EXPECTED_RULE, Effective, ServerRequest
+from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings, ServerRequest
 from sparkwright.engines.findings import Finding, RuleExplanation, Rules, Way
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused, SparkwrightError
@@ -337,7 +337,7 @@ def _check_client(client: str, client_format: Format, checked_recipe: CheckedRec
 def _check_agent(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.settings.flags)
     request = ServerRequest(flags, checked_recipe.recipe.image)
-    effective: Effective = recipe_engine.advice.effective(
+    effective: EffectiveSettings = recipe_engine.advice.effective_settings(
         request, (checked_recipe.pins["model"] or {}).get("config") or {}, checked_recipe.settings.version
     )
     context = recipe_engine.flags.context(flags) or effective.max_model_len

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.bench.axis import Axis
-from sparkwright.engines.advice import Effective
+from sparkwright.engines.advice import EffectiveSettings
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import KINDS, MAX_LENGTH, MIN_LENGTH, Load
 from sparkwright.trust import bounds
@@ -176,7 +176,7 @@ class LoadLimits:
     length: int | None = None
 
     @classmethod
-    def from_arms(cls, arms: Sequence[Effective]) -> LoadLimits:
+    def from_arms(cls, arms: Sequence[EffectiveSettings]) -> LoadLimits:
         """Return the limits over all arms. Arms without chunked prefill do not count toward the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]

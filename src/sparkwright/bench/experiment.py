@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.bench import axis
 from sparkwright.bench.axis import Axis
-from sparkwright.engines.advice import Effective, ServerRequest
+from sparkwright.engines.advice import EffectiveSettings, ServerRequest
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused
@@ -71,12 +71,12 @@ class Arm:
         """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
         return resolve_settings(self.recipe, pinned)
 
-    def effective(self, pinned: Mapping[str, Any]) -> Effective:
+    def effective_settings(self, pinned: Mapping[str, Any]) -> EffectiveSettings:
         """Return the predicted settings."""
         settings = self.serving(pinned)
         file = self.recipe.file
         request = ServerRequest(settings.flags, file.image, file.platform, file.container.env)
-        return settings.engine.advice.effective(request, locked_config(pinned), settings.version)
+        return settings.engine.advice.effective_settings(request, locked_config(pinned), settings.version)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Effective:
+class EffectiveSettings:
     """The settings of an engine after its defaults are applied. None, or 0 for max_num_seqs, means unknown."""
 
     chunked_prefill: bool | None = None
@@ -126,21 +126,27 @@ class Advice(Protocol):
         request: ServerRequest,
         model: Mapping[str, Any],
         version: Version | None,
-        wanted: PrefillExpectation,
-        impossible: ImpossiblePolicy,
+        expected: PrefillExpectation,
+        impossible_policy: ImpossiblePolicy,
     ) -> Decision:
         """Return the flags for the wanted chunked prefill, or the reason why it is impossible."""
 
     def check(
-        self, request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+        self,
+        request: ServerRequest,
+        model: Mapping[str, Any],
+        version: Version | None,
+        listed_options: Collection[str] = (),
     ) -> list[Finding]:
-        """Return all findings, errors first. listed: the options in the help of the engine's image, with their shapes if known."""
+        """Return all findings, errors first. listed_options: the options in the help of the engine's image, with their shapes if known."""
 
-    def effective(self, request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+    def effective_settings(
+        self, request: ServerRequest, model: Mapping[str, Any], version: Version | None
+    ) -> EffectiveSettings:
         """Return the settings that follow from flags, model and version."""
 
-    def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-        """Return the memory model of a server. locked: the model's entry in spark.lock, empty if it is not pinned."""
+    def memory(self, flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
+        """Return the memory model of a server. lock_entry: the model's entry in spark.lock, empty if it is not pinned."""
 
     def chunked_prefill_arms(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
@@ -160,7 +166,7 @@ def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decisi
 
 
 def decide_without_switch(
-    request: ServerRequest, title: str, expected: PrefillExpectation, impossible: ImpossiblePolicy, why: str
+    request: ServerRequest, title: str, expected: PrefillExpectation, impossible_policy: ImpossiblePolicy, why: str
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
@@ -169,6 +175,6 @@ def decide_without_switch(
     if expected == "any":
         return Decision(request.flags, "any")
     sentence = f"{title} has no switch for chunked_prefill: {why}."
-    if impossible == "refuse":
+    if impossible_policy == "refuse":
         return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED_RULE))
     return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED_RULE))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
-from sparkwright.engines.http import OPEN_WAY_OF_HOST
+from sparkwright.engines.http import OPEN_SERVER_ON_HOST_NETWORK_FIX
 from sparkwright.trust import process_option_rules, security_option_rules
 from sparkwright.visible import one_line
 
@@ -365,7 +365,7 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     ):
         ports = f"port {request.published} and every other port" if request.published else "every port"
         sentence = f"network: host: {ports} that the engine opens is open on the host's addresses."
-        yield _build_warning(sentence, OPEN_WAY_OF_HOST, "network")
+        yield _build_warning(sentence, OPEN_SERVER_ON_HOST_NETWORK_FIX, "network")
 
 
 @rule(

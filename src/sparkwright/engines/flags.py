@@ -84,10 +84,10 @@ class Flags(Protocol):
         None if the engine reads the parameters from the model's file, so that no warning is needed.
         """
 
-    def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize(self, written_flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags by canonical name, in their order; of two spellings of a flag the last wins."""
 
-    def canonical(self, written: str) -> str:
+    def canonical(self, spelling: str) -> str:
         """Return a flag's canonical name."""
 
     def value(self, flags: Mapping[str, Any], name: str) -> Any:
@@ -209,15 +209,15 @@ def _parse_object(flag_value: Any) -> Mapping[str, Any] | None:
     return flag_value if isinstance(flag_value, Mapping) else None
 
 
-def find_spelling(flags: Flags, written: Iterable[str], name: str) -> str:
+def find_spelling(flags: Flags, spellings: Iterable[str], name: str) -> str:
     """Return the last spelling with this canonical name; "" if there is none."""
-    return next((spelling for spelling in reversed(list(written)) if flags.canonical(spelling) == name), "")
+    return next((spelling for spelling in reversed(list(spellings)) if flags.canonical(spelling) == name), "")
 
 
-def find_duplicate(flags: Flags, written: Iterable[str]) -> tuple[str, str] | None:
+def find_duplicate(flags: Flags, flag_names: Iterable[str]) -> tuple[str, str] | None:
     """Return two different spellings of the same flag; None if every flag has one spelling."""
     spellings: dict[str, str] = {}
-    for spelling in written:
+    for spelling in flag_names:
         earlier_spelling = spellings.setdefault(flags.canonical(spelling), spelling)
         if earlier_spelling != spelling:
             return earlier_spelling, spelling

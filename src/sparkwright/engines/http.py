@@ -218,9 +218,9 @@ def format_key_line(key: str) -> str:
     return f"{key}\n"
 
 
-def parse_key_lines(written: str) -> str:
+def parse_key_lines(file_text: str) -> str:
     """Return the first key in a key file with one key per line; empty if it contains no key."""
-    lines = (line.strip() for line in written.splitlines())
+    lines = (line.strip() for line in file_text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
@@ -259,6 +259,8 @@ class ServerKey:
         return PurePath(self.mount).suffix
 
 
-OPEN_SENTENCE = "anyone on the network can use this server"
-OPEN_WAY_OF_HOST = "set `server_key` in the recipe, or the engine's flag `host: 127.0.0.1`; or remove `network: host`"
-OPEN_WAY = "set `server_key` or `publish: loopback` in the recipe"
+OPEN_SERVER_PROBLEM = "anyone on the network can use this server"
+OPEN_SERVER_ON_HOST_NETWORK_FIX = (
+    "set `server_key` in the recipe, or the engine's flag `host: 127.0.0.1`; or remove `network: host`"
+)
+OPEN_SERVER_FIX = "set `server_key` or `publish: loopback` in the recipe"

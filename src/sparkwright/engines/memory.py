@@ -132,12 +132,14 @@ def build_from_share(share: float, needs_bytes: int) -> Memory:
     return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host_bytes, compiles=bool(share))
 
 
-def sum_weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
+def sum_weights(lock_entry: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
     """Return the bytes of a model's weights; 0 until it is pinned.
 
-    locked: the model's entry in spark.lock. suffixes: suffixes of weight files, by preference; only
+    lock_entry: the model's entry in spark.lock. suffixes: suffixes of weight files, by preference; only
     the files with the first suffix that occurs are counted.
     """
-    files = [(str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in locked.get("files") or ()]
+    files = [
+        (str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in lock_entry.get("files") or ()
+    ]
     sums = (sum(size for path, size in files if path.endswith(suffix)) for suffix in suffixes)
     return next((size for size in sums if size), 0)

@@ -47,9 +47,9 @@ def build_stream_request(
     }
 
 
-def build_reference_request(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
-    """Return a greedy request for texts that are compared over time, with the `top` likeliest choices for each token."""
-    return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
+def build_reference_request(http: Http, model: str, prompt: str, tokens: int, choice_count: int) -> dict[str, Any]:
+    """Return a greedy request for texts that are compared over time, with the `choice_count` likeliest choices for each token."""
+    return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": choice_count}
 
 
 def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -125,16 +125,16 @@ class OptionTable:
     def _kinds(self) -> Mapping[str, str]:
         return {name: option.kind for name, option in self.newest.items()}
 
-    def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize(self, written_flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags by canonical name, in their order; of two spellings of a flag the last wins.
 
         `no-x: true` becomes `x: false`. An unknown name is kept, with dashes instead of underscores.
         """
-        return dict(self._normalize(name, value) for name, value in written.items())
+        return dict(self._normalize(name, value) for name, value in written_flags.items())
 
-    def canonical(self, written: str) -> str:
+    def canonical(self, spelling: str) -> str:
         """Return a flag's canonical name; for a spelling that turns a switch off, the name of the switch."""
-        return self._normalize(written, True)[0]
+        return self._normalize(spelling, True)[0]
 
     def _normalize(self, written: str, value: Any) -> tuple[str, Any]:
         spelling = written.lstrip("-").replace("_", "-")
@@ -180,12 +180,12 @@ def format_value(value: Any) -> str:
 
 
 def find_value_problem(
-    option: Option, value: Any, readers: Readers, word: Callable[[Any], str], *, as_word: bool = False
+    option: Option, value: Any, readers: Readers, to_word: Callable[[Any], str], *, as_word: bool = False
 ) -> str:
     """Return the problem with a value, such as "must be a whole number, got '128q'"; "" if none is known.
 
     Args:
-        word: returns the command's word for a single value.
+        to_word: returns the command's word for a single value.
         as_word: the message shows that word instead of the value in the recipe.
     """
     if value is None:
@@ -198,11 +198,11 @@ def find_value_problem(
     if option.kind == "two":
         if not is_list or len(value) != 2:
             return f"takes two values, {format_value(value)}"
-        problems = (_find_word_problem(option, word(item), format_value(word(item)), readers) for item in value)
+        problems = (_find_word_problem(option, to_word(item), format_value(to_word(item)), readers) for item in value)
         return next(filter(None, problems), "")
     if is_list and option.kind not in ("list", "text", "json"):
         return f"takes one value, {format_value(value)}"
-    return _find_word_problem(option, word(value), format_value(word(value) if as_word else value), readers)
+    return _find_word_problem(option, to_word(value), format_value(to_word(value) if as_word else value), readers)
 
 
 def _find_word_problem(option: Option, word: str, shown_value: str, readers: Readers) -> str:

@@ -93,7 +93,7 @@ def off_verdict(engine: str) -> PrefixCacheVerdict:
 
 def evaluate_prefix_cache(
     engine: str,
-    reports: PrefixCache,
+    prefix_cache: PrefixCache,
     measurements: Sequence[PrefixMeasurement],
     prefix_tokens: int,
     block_tokens: int,
@@ -106,26 +106,30 @@ def evaluate_prefix_cache(
 
     engine: the engine's name. prefix_tokens: minimum number of tokens in the prefix.
     """
-    if reports.is_off(cache):
+    if prefix_cache.is_off(cache):
         return off_verdict(engine)
-    repeated = [measurement for measurement in measurements[1:] if measurement.hits is not None]
-    if not repeated:
+    repeat_measurements = [measurement for measurement in measurements[1:] if measurement.hits is not None]
+    if not repeat_measurements:
         return PrefixCacheVerdict("unknown", "the server has no counters of its prefix cache")
-    cached_tokens, prompt_tokens = max((measurement.hits or 0, measurement.prompt_tokens) for measurement in repeated)
+    cached_tokens, prompt_tokens = max(
+        (measurement.hits or 0, measurement.prompt_tokens) for measurement in repeat_measurements
+    )
     expected_tokens = prefix_tokens // block_tokens * block_tokens
     # prefix_tokens counts words; if the tokenizer made more tokens of them, the prompt is the upper bound
     if cached_tokens > expected_tokens:
         expected_tokens = prompt_tokens // block_tokens * block_tokens
     share = cached_tokens / expected_tokens if expected_tokens else 0.0
     cold_s, warm_s = measurements[0].ttft_s, min(measurement.ttft_s for measurement in measurements[1:])
-    times = f"first token after {cold_s * 1000:.0f} ms cold, {warm_s * 1000:.0f} ms warm"
+    time_text = f"first token after {cold_s * 1000:.0f} ms cold, {warm_s * 1000:.0f} ms warm"
     blocks = f" in blocks of {block_tokens}" if block_tokens > 1 else ""
-    counted = f"{cached_tokens:.0f} of {expected_tokens} cached tokens{blocks}"
+    count_text = f"{cached_tokens:.0f} of {expected_tokens} cached tokens{blocks}"
     if share >= MIN_HIT_SHARE:
-        return PrefixCacheVerdict("hits", f"{counted}; {times}", share=share)
-    is_recurrent = hybrid or reports.is_hybrid(cache)
-    why, fix = reports.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
-    message = f"{counted} although sent {len(measurements)} times; {times}{why}"
+        return PrefixCacheVerdict("hits", f"{count_text}; {time_text}", share=share)
+    is_recurrent = hybrid or prefix_cache.is_hybrid(cache)
+    why, fix = (
+        prefix_cache.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
+    )
+    message = f"{count_text} although sent {len(measurements)} times; {time_text}{why}"
     return PrefixCacheVerdict("few hits" if cached_tokens else "no hits", message, fix, share)
 
 

@@ -130,9 +130,9 @@ def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
         if not max_rank or rank <= max_rank:
             continue
         flag, allowed_ranks = adapter_flags.max_rank, adapter_flags.allowed_ranks
-        needed = next((allowed for allowed in allowed_ranks if allowed >= rank), 0 if allowed_ranks else rank)
+        needed_rank = next((allowed for allowed in allowed_ranks if allowed >= rank), 0 if allowed_ranks else rank)
         sentence = f"adapter {name} has rank {rank}, but {flag} is {max_rank}: the server does not start."
-        ways = (Way(f"set {flag} to {needed}", {flag: needed}),) if needed else ()
+        ways = (Way(f"set {flag} to {needed_rank}", {flag: needed_rank}),) if needed_rank else ()
         yield Finding("error", sentence, ways, adapter_flags.source, case.locate(flag))
 
 
@@ -151,10 +151,10 @@ def adapters_at_once(case: AdapterCase) -> Iterator[Finding]:
     if not flag:
         return
     slots = _parse_number(case.flags.get(flag)) or adapter_flags.default_max_in_batch
-    needed = len(case.adapters) + adapter_flags.base_takes_slot
-    if needed > slots:
+    needed_slots = len(case.adapters) + adapter_flags.base_takes_slot
+    if needed_slots > slots:
         sentence = f"{len(case.adapters)} adapters, but {flag} is {slots}: requests for different adapters wait for each other."
-        way = Way(f"set {flag} to {needed}; each adapter takes memory", {flag: needed})
+        way = Way(f"set {flag} to {needed_slots}; each adapter takes memory", {flag: needed_slots})
         yield Finding("warning", sentence, (way,), adapter_flags.source, case.locate(flag))
 
 
@@ -170,11 +170,11 @@ def adapter_kind(case: AdapterCase) -> Iterator[Finding]:
     """
     title = engines.TITLES[case.engine]
     for name, adapter in case.adapters.items():
-        unsupported = [extra for extra in adapter.get("extras") or () if extra in case.adapter_flags.unsupported_keys]
-        if unsupported:
-            sentence = (
-                f"adapter {name} sets {', '.join(unsupported)} in adapter_config.json, which {title} does not support."
-            )
+        unsupported_extensions = [
+            extra for extra in adapter.get("extras") or () if extra in case.adapter_flags.unsupported_keys
+        ]
+        if unsupported_extensions:
+            sentence = f"adapter {name} sets {', '.join(unsupported_extensions)} in adapter_config.json, which {title} does not support."
             way = Way("merge the adapter into the model, or train a plain LoRA")
             yield Finding("error", sentence, (way,), case.adapter_flags.source, ADAPTERS_KEY)
 
@@ -343,22 +343,22 @@ class AgeCase:
 AGE_RULES: Rules[AgeCase, AgeCase] = Rules()
 
 
-def age_months(written: str, today: str) -> int | None:
+def age_months(recipe_date: str, today: str) -> int | None:
     """Return the age of an old recipe in whole months; None if the recipe is not old or has no date.
 
-    written: the recipe's `date`, YYYY-MM-DD; empty if it has none. today: YYYY-MM-DD.
+    recipe_date: the recipe's `date`, YYYY-MM-DD; empty if it has none. today: YYYY-MM-DD.
     """
-    if not written:
+    if not recipe_date:
         return None
-    days = (date.fromisoformat(today) - date.fromisoformat(written)).days
+    days = (date.fromisoformat(today) - date.fromisoformat(recipe_date)).days
     return days * 12 // 365 if days > MAX_FRESH_DAYS else None
 
 
-def describe_age(written: str, today: str) -> str:
+def describe_age(recipe_date: str, today: str) -> str:
     """Return a clause such as "of 2026-03-05, older than six months"; empty if the recipe has no date."""
-    if not written:
+    if not recipe_date:
         return ""
-    return f"of {written}" + (", older than six months" if age_months(written, today) is not None else "")
+    return f"of {recipe_date}" + (", older than six months" if age_months(recipe_date, today) is not None else "")
 
 
 @AGE_RULES.rule(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Severity, Way
-from sparkwright.engines.http import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.http import OPEN_SERVER_FIX, OPEN_SERVER_PROBLEM
 from sparkwright.engines.options import (
     Existence,
     OptionHistory,
@@ -123,8 +123,8 @@ def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterat
 def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator[Finding]:
     """Yield a finding if anyone on the network can use the server. has_key: the engine supports a key."""
     if request.open_to_network:
-        way = OPEN_WAY if has_key else OPEN_WAY.replace("`server_key` or ", "")
-        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER_SOURCE, "publish")
+        way = OPEN_SERVER_FIX if has_key else OPEN_SERVER_FIX.replace("`server_key` or ", "")
+        yield Finding("warning", f"{OPEN_SERVER_PROBLEM}.", (Way(way),), DOCKER_SOURCE, "publish")
 
 
 def unreachable_host(case: OptionCase, flag: str, local_suffixes: Collection[str] = ()) -> Iterator[Finding]:

@@ -143,10 +143,10 @@ def find_start_causes(evidence: SlownessEvidence, failure: str) -> list[Cause]:
     """
     is_memory_failure = any(word in failure.lower() for word in MEMORY_WORDS)
     verdict: Verdict = "found" if is_memory_failure else "noted" if failure else "possible"
-    causes = [cause for detect in (low_memory, ollama_in_memory) for cause in detect(evidence)]
+    causes = [cause for detect in (detect_low_memory, detect_ollama_in_memory) for cause in detect(evidence)]
     memory_causes = [replace(cause, verdict=verdict) if cause.verdict == "found" else cause for cause in causes]
     errors = [finding for finding in evidence.findings if finding.severity == "error"]
-    return rank_causes([*memory_causes, *rule_findings(replace(evidence, findings=errors))])
+    return rank_causes([*memory_causes, *report_rule_findings(replace(evidence, findings=errors))])
 
 
 def list_likely_causes(evidence: SlownessEvidence) -> list[Cause]:
@@ -167,7 +167,7 @@ def _decide_cause(name: str, message: str, fix: str, weight: int, *, found: bool
 
 
 @_register
-def on_the_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_cpu_use(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "it runs on the CPU"
     fix = "use an image that is built for this GPU and architecture: some arm64 images are CPU-only"
     if evidence.on_gpu is not None:
@@ -177,7 +177,7 @@ def on_the_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def slow_clock(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_slow_clock(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
     fix = "unplug the host's AC power for 60 s: a failed USB-PD negotiation keeps the clock at 500-850 MHz, also after a restart"
     if evidence.gpu_degraded is None:
@@ -189,7 +189,7 @@ def slow_clock(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "other requests share the engine"
     if evidence.busy is None:
         yield Cause(name, "unknown", "the server has no /metrics", weight=10)
@@ -201,7 +201,7 @@ def other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def ollama_in_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_ollama_in_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "Ollama holds a model in the shared memory"
     if evidence.ollama is None:
         yield Cause(name, "unknown", "Ollama does not answer", weight=20)
@@ -215,22 +215,22 @@ def ollama_in_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def low_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_low_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
     memory = evidence.memory or {}
     if "MemAvailable" not in memory:
         return
-    swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
-    available = memory["MemAvailable"]
-    message = f"{format_gib(available)} GiB available, {format_gib(swapped)} GiB swapped out"
-    is_low = available < MIN_AVAILABLE_BYTES or swapped > GIB
-    lower = _format_flags(evidence, "the share of memory") or _format_flags(evidence, "the longest context")
-    stop = "stop other processes (`invoke plan` lists the processes that use memory)"
-    fix = f"lower {lower}, or {stop}" if lower else stop
+    swapped_bytes = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+    available_bytes = memory["MemAvailable"]
+    message = f"{format_gib(available_bytes)} GiB available, {format_gib(swapped_bytes)} GiB swapped out"
+    is_low = available_bytes < MIN_AVAILABLE_BYTES or swapped_bytes > GIB
+    flags_to_lower = _format_flags(evidence, "the share of memory") or _format_flags(evidence, "the longest context")
+    stop_fix = "stop other processes (`invoke plan` lists the processes that use memory)"
+    fix = f"lower {flags_to_lower}, or {stop_fix}" if flags_to_lower else stop_fix
     yield _decide_cause("the memory is full", message, fix, 62, found=is_low)
 
 
 @_register
-def page_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_large_page_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
     memory = evidence.memory or {}
     cache_bytes = memory.get("Cached", 0) - memory.get("Shmem", 0)
     if not memory.get("MemTotal"):
@@ -246,7 +246,7 @@ def page_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def heavy_weights(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_heavy_weights(evidence: SlownessEvidence) -> Iterator[Cause]:
     quantisation, line = evidence.find_in_log("quantization")
     named_format = next((name for name in QUANTISED_FORMATS if name in evidence.model.upper()), "")
     if quantisation == "none" and named_format:
@@ -255,7 +255,7 @@ def heavy_weights(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def low_acceptance(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_low_acceptance(evidence: SlownessEvidence) -> Iterator[Cause]:
     if evidence.acceptance is not None:
         message = f"{evidence.acceptance:.2f} tokens accepted per draft"
         fix = "use another draft model, fewer speculative tokens, or no speculation"
@@ -264,10 +264,10 @@ def low_acceptance(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def cache_full(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_full_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
     if evidence.kv_used is not None:
-        lower = [_format_flags(evidence, concept) for concept in ("requests at a time", "the longest context")]
-        fix = f"lower {' or '.join(filter(None, lower))}" if any(lower) else ""
+        flags_to_lower = [_format_flags(evidence, concept) for concept in ("requests at a time", "the longest context")]
+        fix = f"lower {' or '.join(filter(None, flags_to_lower))}" if any(flags_to_lower) else ""
         # an idle server keeps prefixes for later requests, and evicts them as soon as a request needs the space
         is_idle = evidence.busy == 0 and not evidence.preempted
         is_full = evidence.kv_used > MAX_KV_CACHE_SHARE
@@ -277,21 +277,25 @@ def cache_full(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 @_register
-def thinking(evidence: SlownessEvidence) -> Iterator[Cause]:
+def detect_thinking(evidence: SlownessEvidence) -> Iterator[Cause]:
     if evidence.thinking_tokens is None:
         return
     name = "reasoning tokens precede the answer"
     if evidence.thinking_tokens:
         message = f"{evidence.thinking_tokens} of the first {evidence.answer_tokens} tokens were reasoning"
-        off, flag = '{"enable_thinking": false}', _format_flags(evidence, "the template's defaults")
-        fix = f"{flag}: {off}, or in each request" if flag else f"chat_template_kwargs: {off} in each request"
+        off_setting, flag = '{"enable_thinking": false}', _format_flags(evidence, "the template's defaults")
+        fix = (
+            f"{flag}: {off_setting}, or in each request"
+            if flag
+            else f"chat_template_kwargs: {off_setting} in each request"
+        )
         yield Cause(name, "found", message, fix, 15, lowers_rate=False)
     else:
         yield Cause(name, "excluded", "no reasoning in its first tokens")
 
 
 @_register
-def rule_findings(evidence: SlownessEvidence) -> Iterator[Cause]:
+def report_rule_findings(evidence: SlownessEvidence) -> Iterator[Cause]:
     for finding in evidence.findings:
         if finding.severity != "info":
             fix = "; or ".join(way.text for way in finding.ways_out)

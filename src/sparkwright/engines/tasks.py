@@ -62,7 +62,7 @@ def _check_vector(answer: Any) -> ProofResult:
         return ProofResult(problem="without a vector")
     if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
         return ProofResult(problem="without a vector")
-    if any(_parse_finite(value) is None for value in vector):
+    if any(_parse_finite_number(value) is None for value in vector):
         return ProofResult(problem="with a vector that contains invalid numbers")
     if not any(vector):
         return ProofResult(problem="with a vector of zeros")
@@ -73,7 +73,9 @@ def _check_scores(answer: Any) -> ProofResult:
     rows = answer.get("results") if isinstance(answer, dict) else None
     rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     scores = {
-        row.get("index"): _parse_finite(row.get("relevance_score")) for row in rows if type(row.get("index")) is int
+        row.get("index"): _parse_finite_number(row.get("relevance_score"))
+        for row in rows
+        if type(row.get("index")) is int
     }
     answer_score, other_score = scores.get(0), scores.get(1)
     if answer_score is None or other_score is None:
@@ -85,7 +87,7 @@ def _check_scores(answer: Any) -> ProofResult:
     return ProofResult(content)
 
 
-def _parse_finite(value: Any) -> float | None:
+def _parse_finite_number(value: Any) -> float | None:
     number = None if isinstance(value, bool) or not isinstance(value, int | float) else parse_number(repr(value))
     return number if number is not None and math.isfinite(number) else None
 

@@ -157,7 +157,7 @@ def _model_aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
 
 def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Server) -> model.Upstream:
     request = ServerRequest(server.recipe.file.flags, server.recipe.image)
-    slots = server.recipe.engine.advice.effective(request, {}, None).max_num_seqs
+    slots = server.recipe.engine.advice.effective_settings(request, {}, None).max_num_seqs
     address = _upstream_address(inventory, gateway, server.host)
     interim_port = gateway_servers.interim_port(project, inventory, server)
     progress = progress_metrics(server.recipe.engine.http, server.recipe.file.task)

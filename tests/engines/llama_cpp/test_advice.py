@@ -133,7 +133,7 @@ def test_memory_is_the_size_of_the_locked_files() -> None:
     ],
 )
 def test_settings_follow_from_flags(flag_values: dict[str, Any], settings: tuple[int, int, int, bool]) -> None:
-    effective = advice.effective(ServerRequest(flag_values), {}, None)
+    effective = advice.effective_settings(ServerRequest(flag_values), {}, None)
     assert (effective.max_num_seqs, effective.max_model_len, effective.budget, effective.prefix_caching) == settings
 
 

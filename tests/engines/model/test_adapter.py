@@ -106,7 +106,7 @@ def test_a_hostile_entry_is_bounded_and_printable(entry: Any) -> None:
     valid = adapter.validate_entry(entry)
     assert valid is not None and len(json.dumps(valid)) < 8000
     assert valid["base"].isprintable() and "\x1b" not in valid["base"]
-    assert valid["rank"] == 0 and set(valid["extras"]) <= set(adapter.EXTRAS)
+    assert valid["rank"] == 0 and set(valid["extras"]) <= set(adapter.EXTENSION_KEYS)
     assert all(name.isidentifier() for name in valid["sizes"]) and adapter.validate_entry(valid) == valid
 
 

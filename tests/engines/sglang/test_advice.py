@@ -117,12 +117,14 @@ def test_chunked_prefill_is_disabled_by_its_size() -> None:
 
 
 def test_settings_and_memory_follow_from_flags() -> None:
-    own = advice.effective(ServerRequest(GOOD | {"chunked-prefill-size": "2k", "max-running-requests": 8}), {}, None)
+    own = advice.effective_settings(
+        ServerRequest(GOOD | {"chunked-prefill-size": "2k", "max-running-requests": 8}), {}, None
+    )
     assert (own.chunked_prefill, own.prefix_caching, own.budget, own.max_num_seqs) == (True, True, 2000, 8)
     assert own.memory_utilization == advice.memory(GOOD, {}).share == 0.85
-    off = advice.effective(ServerRequest({"chunked-prefill-size": -1, "disable-radix-cache": True}), {}, None)
+    off = advice.effective_settings(ServerRequest({"chunked-prefill-size": -1, "disable-radix-cache": True}), {}, None)
     assert (off.chunked_prefill, off.prefix_caching, off.budget) == (False, False, None)
-    left = advice.effective(ServerRequest({}), {}, None)
+    left = advice.effective_settings(ServerRequest({}), {}, None)
     assert (left.chunked_prefill, left.memory_utilization) == (None, None)
     assert advice.memory({}, {}).share == 0
 

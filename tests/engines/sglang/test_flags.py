@@ -30,7 +30,7 @@ def test_aliases_and_constants_are_known_flags() -> None:
     aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
     assert not aliases & set(flags.TABLE.newest)
     constants = {flags.CONTEXT, flags.SLOTS, flags.CHUNK_SIZE, flags.MEMORY, flags.METRICS, flags.SLEEP_ON_IDLE}
-    assert constants | {*flags.KEYS} <= set(flags.properties())
+    assert constants | {*flags.KEY_FLAGS} <= set(flags.properties())
     assert flags.MODEL not in flags.properties()
 
 

@@ -25,7 +25,7 @@ def is_refused(name: str, value: Any) -> bool:
     """Return True if the tables refuse a value; names of reasoning and tool parsers are checked elsewhere."""
     if "switch" in option_values.known_options()[name].kind:
         return not isinstance(value, bool) and value != []
-    misfit = option_values.find_misfit(name, value)
+    misfit = option_values.find_invalid_value(name, value)
     return misfit is not None and misfit.limit != "name"
 
 

@@ -214,20 +214,20 @@ def _setting_changes() -> Iterator[Change]:
         what = "prefix caching of a recurrent hybrid is on by default"
         yield Change(row.since, what, row.source, _setting("hybrid-defaults", "prefix_caching", row.value))
     what = "chunked prefill can be turned off"
-    since = prediction.CHUNKED_PREFILL_OPTIONAL_SINCE
+    since = prediction.FIRST_RELEASE_WITH_OPTIONAL_CHUNKING
     yield Change(since, what, "source of 0.11.0", _setting("dense-chunked-off", "chunked_prefill", False))
     what = "prefix caching of a recurrent hybrid can be turned on"
-    since = prediction.RECURRENT_PREFIX_CACHING_SINCE
+    since = prediction.FIRST_RELEASE_WITH_RECURRENT_CACHING
     yield Change(since, what, "source of 0.11.0", _setting("hybrid-prefix-on", "prefix_caching", True))
     what = "the cache mode of Mamba2 models is `align`, not `all`, with prefix caching"
-    since = prediction.ALIGN_ONLY_SINCE
+    since = prediction.FIRST_RELEASE_WITH_ONLY_ALIGN
     yield Change(since, what, "source of 0.17.1", _setting("mamba2-prefix-on", "mamba_cache_mode", "align"))
     what = "a recurrent hybrid with prefix caching is refused without chunked prefill"
     yield Change("0.15.0", what, "source of 0.17.1 and 0.33.0", _refused("hybrid-prefix-on-chunked-off"))
-    since = prediction.ALL_REFUSED_SINCE
+    since = prediction.FIRST_RELEASE_REFUSING_ALL
     yield Change(since, "`--mamba-cache-mode all` is refused", "the help of 0.32.0", _refused("mamba-cache-all"))
     what = "the log hides the API key of the command line"
-    yield Change(access.LOG_HIDES_KEY_SINCE, what, "a real start of 0.32.0", _key_hidden)
+    yield Change(access.FIRST_RELEASE_HIDING_KEY, what, "a real start of 0.32.0", _key_hidden)
 
 
 def _key_hidden(report: Report) -> bool | None:

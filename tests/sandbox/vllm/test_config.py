@@ -99,6 +99,6 @@ def test_rules_and_simulated_engine_agree_in_every_release(kind: str, version: s
         settings, result = build_settings(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {result[-300:]}"
         if settings is not None:
-            predicted = prediction.predict_effective(options, classify(model), versions.parse(version))
+            predicted = prediction.predict_effective_settings(options, classify(model), versions.parse(version))
             assert predicted.chunked_prefill == settings.chunked_prefill
             assert predicted.prefix_caching == settings.prefix_caching

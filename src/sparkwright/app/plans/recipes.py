@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import engine
-from sparkwright.engines.http import GENERATE, OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.http import GENERATE, OPEN_SERVER_FIX, OPEN_SERVER_PROBLEM
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
 
 #: warning about a server that accepts requests from the network without a key
-OPEN_SERVER_WARNING = f"{OPEN_SENTENCE}; {OPEN_WAY}."
+OPEN_SERVER_WARNING = f"{OPEN_SERVER_PROBLEM}; {OPEN_SERVER_FIX}."
 
 #: probe (engines/probes/table.py) for recipes whose clients send pictures
 PICTURE_PROBE = "image"

@@ -235,7 +235,7 @@ def build_rate_facts(
         model=str((verified_state.get("model") or {}).get("id", "")) or facts.model_id or command.model,
         thinking_tokens=observed.thought,
         answer_tokens=observed.answered,
-        budget=advisor.effective(request, model, version).budget if server.inspected else None,
+        budget=advisor.effective_settings(request, model, version).budget if server.inspected else None,
     )
 
 

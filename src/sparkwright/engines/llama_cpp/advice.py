@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from sparkwright.engines.advice import (
     Decision,
-    Effective,
+    EffectiveSettings,
     ImpossiblePolicy,
     PrefillExpectation,
     ServerRequest,
@@ -55,27 +55,29 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: PrefillExpectation,
-    impossible: ImpossiblePolicy,
+    expected: PrefillExpectation,
+    impossible_policy: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill; llama.cpp has no switch for it."""
-    return decide_without_switch(request, "llama.cpp", wanted, impossible, NO_SWITCH_REASON)
+    return decide_without_switch(request, "llama.cpp", expected, impossible_policy, NO_SWITCH_REASON)
 
 
 def check(
-    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed_options: Collection[str] = ()
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
-        replace(request, flags=llama_flags.normalize(request.flags)), f"b{version.major}" if version else None, listed
+        replace(request, flags=llama_flags.normalize(request.flags)),
+        f"b{version.major}" if version else None,
+        listed_options,
     )
     return rules.RULES.check(case)
 
 
-def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective_settings(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> EffectiveSettings:
     """Return the settings that follow from the flags."""
     flags = llama_flags.normalize(request.flags)
-    return Effective(
+    return EffectiveSettings(
         chunked_prefill=True,
         prefix_caching=llama_flags.value(flags, "cache-prompt") is not False,
         budget=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.BUDGET)) or DEFAULT_BATCH_TOKENS,
@@ -84,16 +86,16 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
     )
 
 
-def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the memory for the locked GGUF files, the KV cache, cached prompts and compute buffers.
 
     The size of the KV cache follows from the model's header in the lock; without a header it counts as 0.
     """
-    files, flags = locked.get("files") or (), llama_flags.normalize(flags)
+    files, flags = lock_entry.get("files") or (), llama_flags.normalize(flags)
     file_sizes = {file["path"]: file["size_bytes"] for file in files if str(file["path"]).lower().endswith(SUFFIX)}
     if not file_sizes:
         return Memory()
-    values = locked.get("config")
+    values = lock_entry.get("config")
     header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
@@ -163,15 +165,15 @@ class MemoryNeeds:
         return self.weights + self.kv + self.prompts + self.overhead
 
 
-def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> MemoryNeeds:
+def estimate_memory(file_sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> MemoryNeeds:
     """Return the memory that a server with these flags needs.
 
     Args:
-        sizes: bytes by file, including mmproj and draft model.
+        file_sizes: bytes by file, including mmproj and draft model.
         flags: flags by canonical name.
         header: the model's header; None if unknown.
     """
-    weights = sum(sizes.values())
+    weights = sum(file_sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
     prompt_cache_mib = parse_integer(llama_flags.value(flags, llama_flags.PROMPT_CACHE))
     prompts = DEFAULT_PROMPT_CACHE_MIB if prompt_cache_mib is None or prompt_cache_mib < 0 else prompt_cache_mib

@@ -75,12 +75,17 @@ class RepositoryModel:
 
 
 def resolve_files(
-    sizes: Mapping[str, int], patterns: Sequence[str] = (), *, mmproj: str = "", draft: str = "", repository: str = ""
+    file_sizes: Mapping[str, int],
+    patterns: Sequence[str] = (),
+    *,
+    mmproj: str = "",
+    draft: str = "",
+    repository: str = "",
 ) -> SelectedFiles:
     """Return the files that match the patterns.
 
     Args:
-        sizes: bytes by path, for all files of the repository.
+        file_sizes: bytes by path, for all files of the repository.
         patterns: for the model; may be empty if the repository has only one.
         mmproj: pattern for the projector; if empty, a projector that matches `patterns` is selected.
         draft: pattern for the draft model; if empty, a draft model that matches `patterns` is selected.
@@ -90,9 +95,9 @@ def resolve_files(
         NoSingleModel: the patterns select no model, or several.
     """
     where = repository or "the repository"
-    files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
+    files = {name: size for name, size in file_sizes.items() if name.lower().endswith(SUFFIX)}
     if not files:
-        raise NoSingleModel(_describe_missing_gguf(sizes, where))
+        raise NoSingleModel(_describe_missing_gguf(file_sizes, where))
     candidates = group_models({name: size for name, size in files.items() if _is_model(name)})
     models = [model for model in candidates if not patterns or any(_matches(name, patterns) for name in model.files)]
     if not models and patterns:
@@ -159,15 +164,15 @@ def _parse_beginning(beginning: bytes) -> gguf.Header | None:
         return None
 
 
-def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:
+def group_models(file_sizes: Mapping[str, int]) -> list[RepositoryModel]:
     """Return the models that consist of these files, the smallest first."""
     shards: dict[tuple[str, int], list[str]] = {}
-    for name in sorted(sizes):
+    for name in sorted(file_sizes):
         shard = _SHARD.fullmatch(name)
         key = (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1)
         shards.setdefault(key, []).append(name)
     models = [
-        RepositoryModel(stem, tuple(names), count, sum(sizes[name] for name in names))
+        RepositoryModel(stem, tuple(names), count, sum(file_sizes[name] for name in names))
         for (stem, count), names in shards.items()
     ]
     return sorted(models, key=lambda model: (model.size_bytes, model.name))
@@ -237,12 +242,12 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
-def _describe_missing_gguf(sizes: Mapping[str, int], where: str) -> str:
-    suffix = next((suffix for suffix in OTHER_WEIGHT_SUFFIXES if any(name.endswith(suffix) for name in sizes)), "")
+def _describe_missing_gguf(file_sizes: Mapping[str, int], where: str) -> str:
+    suffix = next((suffix for suffix in OTHER_WEIGHT_SUFFIXES if any(name.endswith(suffix) for name in file_sizes)), "")
     reason = (
         f"its weights are {suffix} files, which llama.cpp cannot read"
         if suffix
-        else f"it has {format_count(len(sizes), 'other file')}"
+        else f"it has {format_count(len(file_sizes), 'other file')}"
     )
     return (
         f"{where} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."

@@ -165,26 +165,26 @@ class _ByteReader:
         return self.scalar(SCALAR_FORMATS[value_type])
 
     def _array(self) -> list[Any] | None:
-        item_type, items = self.scalar("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
+        item_type, item_count = self.scalar("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
         if item_type == ARRAY_TYPE:
             raise NotGguf("has a list of lists, which llama.cpp does not load")
-        if items <= min(MAX_KEPT_ARRAY_ITEMS, self._items_to_keep):
-            self._items_to_keep -= items
-            return [self.value(item_type) for _ in range(items)]
+        if item_count <= min(MAX_KEPT_ARRAY_ITEMS, self._items_to_keep):
+            self._items_to_keep -= item_count
+            return [self.value(item_type) for _ in range(item_count)]
         if item_type in SCALAR_FORMATS:
-            self.read_bytes(items * struct.calcsize(SCALAR_FORMATS[item_type]))
+            self.read_bytes(item_count * struct.calcsize(SCALAR_FORMATS[item_type]))
         elif item_type == TEXT_TYPE:
-            self._skip_texts(items)
+            self._skip_texts(item_count)
         else:
             raise NotGguf(f"has a list of the unknown type {item_type}")
         return None
 
-    def _skip_texts(self, items: int) -> None:
-        self._texts_to_skip -= items
+    def _skip_texts(self, item_count: int) -> None:
+        self._texts_to_skip -= item_count
         if self._texts_to_skip < 0:
             raise NotGguf(f"has lists of more than {MAX_SKIPPED_TEXTS} texts together")
         unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._position, len(self._data)
-        for _ in range(items):
+        for _ in range(item_count):
             size = unpack_size(data, position)[0]
             position += 8 + size
             if size > MAX_TEXT_BYTES:

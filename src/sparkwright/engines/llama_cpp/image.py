@@ -54,19 +54,19 @@ def _parse_option(entry: str) -> ListedOption | None:
     words, placeholders = _split_head(columns[0])
     if not any(word.startswith("--") for word in words) or _REMOVED in description:
         return None
-    off = _off_words(words)
-    on = tuple(word for word in words if word not in off)
-    name = [word for word in on if word.startswith("--")][-1].removeprefix("--")
+    off_words = _off_words(words)
+    on_words = tuple(word for word in words if word not in off_words)
+    name = [word for word in on_words if word.startswith("--")][-1].removeprefix("--")
     variable = _VARIABLE.search(description)
     choices = _parse_choices(placeholders, description)
-    return ListedOption(name, on, off, len(placeholders), choices, variable[1] if variable else "")
+    return ListedOption(name, on_words, off_words, len(placeholders), choices, variable[1] if variable else "")
 
 
 def _off_words(words: list[str]) -> tuple[str, ...]:
     """Return the words that switch the option off, which follow the last long word that switches it on."""
-    long = [index for index, word in enumerate(words) if word.startswith("--")]
-    on = [index for index in long if not words[index].startswith("--no-")]
-    return tuple(words[max(on) + 1 :]) if on and len(on) < len(long) else ()
+    long_indexes = [index for index, word in enumerate(words) if word.startswith("--")]
+    on_indexes = [index for index in long_indexes if not words[index].startswith("--no-")]
+    return tuple(words[max(on_indexes) + 1 :]) if on_indexes and len(on_indexes) < len(long_indexes) else ()
 
 
 def _split_head(head: str) -> tuple[list[str], list[str]]:
@@ -81,11 +81,11 @@ def _split_head(head: str) -> tuple[list[str], list[str]]:
 
 
 def _parse_choices(placeholders: list[str], description: str) -> tuple[str, ...]:
-    allowed = _ALLOWED.search(re.sub(r"\s+", " ", description))
-    braced = _BRACED.fullmatch(placeholders[0]) if len(placeholders) == 1 else None
-    if allowed and placeholders:
-        return tuple(allowed[1].replace("default", "").replace(" ", "").strip(",").split(","))
-    return tuple(re.split(r"[|,]", braced[1] or braced[2])) if braced else ()
+    allowed_match = _ALLOWED.search(re.sub(r"\s+", " ", description))
+    braced_match = _BRACED.fullmatch(placeholders[0]) if len(placeholders) == 1 else None
+    if allowed_match and placeholders:
+        return tuple(allowed_match[1].replace("default", "").replace(" ", "").strip(",").split(","))
+    return tuple(re.split(r"[|,]", braced_match[1] or braced_match[2])) if braced_match else ()
 
 
 #: entrypoint of the official image

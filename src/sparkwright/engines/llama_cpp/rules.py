@@ -64,7 +64,7 @@ def rule(
 MIN_ALL_LAYERS = 99
 OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
-OVERRIDES = "override-kv"
+OVERRIDES_FLAG = "override-kv"
 #: flags that download an unpinned model when the server starts
 DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
 #: True for the values of --spec-type that need a second model. Source: the help of b10434 and b11549, which agree
@@ -204,8 +204,8 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     """
     if flags.is_on(case.flag(flags.FIT)) is False:
         return
-    unset = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
-    if unset:
+    unset_flags = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
+    if unset_flags:
         ways = (
             Way(
                 "set ctx-size to the context you need and n-gpu-layers to all",
@@ -213,9 +213,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
             ),
             Way("set fit to off", {flags.FIT: False}),
         )
-        sentence = (
-            f"{' and '.join(unset)} not set: llama-server may silently reduce {'them' if unset[1:] else 'it'} to fit."
-        )
+        sentence = f"{' and '.join(unset_flags)} not set: llama-server may silently reduce {'them' if unset_flags[1:] else 'it'} to fit."
         yield Finding("warning", sentence, ways, HELP, flags.FIT)
 
 
@@ -238,17 +236,24 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     "experts-per-token",
     sources=("llama-server --help: --override-kv changes the model's metadata", "model-serving-minefield 33"),
     example=ServerRequest(
-        {"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": "all", OVERRIDES: "qwen3moe.expert_used_count=int:16"}
+        {
+            "model": "a.gguf",
+            "ctx-size": 8192,
+            "n-gpu-layers": "all",
+            OVERRIDES_FLAG: "qwen3moe.expert_used_count=int:16",
+        }
     ),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
     """The number of experts per token should be the one that the model was trained with.
     More experts are slower but not better: the weights of the selected experts are scaled to a sum of 1, so the best ones count less.
     """
-    overrides = str(case.flag(OVERRIDES) or "")
+    overrides = str(case.flag(OVERRIDES_FLAG) or "")
     if "expert_used_count=" in overrides:
-        sentence = f"{OVERRIDES} {one_line(overrides, max_chars=80)} changes the number of experts per token."
-        yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: None}),), "the model's metadata", OVERRIDES)
+        sentence = f"{OVERRIDES_FLAG} {one_line(overrides, max_chars=80)} changes the number of experts per token."
+        yield Finding(
+            "warning", sentence, (Way("remove it", {OVERRIDES_FLAG: None}),), "the model's metadata", OVERRIDES_FLAG
+        )
 
 
 @rule(

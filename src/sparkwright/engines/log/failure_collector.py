@@ -99,9 +99,9 @@ class ExceptionCollector:
         """Read a line; return the exception that it begins, if any."""
         tag = PROCESS_TAG.match(line)
         name = tag[1] if tag else ""
-        bare = self._prefix.sub("", line, count=1)
+        bare_line = self._prefix.sub("", line, count=1)
         # in a line by the logger, the prefix includes the tag
-        message = PROCESS_TAG.sub("", bare, count=1) if bare == line else bare
+        message = PROCESS_TAG.sub("", bare_line, count=1) if bare_line == line else bare_line
         process = self._process(name)
         self.in_frame = False
         if TRACEBACK in message:
@@ -110,22 +110,22 @@ class ExceptionCollector:
         if RAISE_STATEMENT.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
             self.in_frame = True
             return None
-        prefixed = bare != line
-        logged, traced = bool(ERROR_LEVEL.search(line)), process.in_traceback
-        if _continues_on_next_line(process.current) and not traced:
-            _add_detail(process, message, prefixed)
+        has_prefix = bare_line != line
+        is_logged, is_traced = bool(ERROR_LEVEL.search(line)), process.in_traceback
+        if _continues_on_next_line(process.current) and not is_traced:
+            _add_detail(process, message, has_prefix)
             return None
-        raised = self._match_exception(
-            message, process, LoggedException("", "", line_number, line, name, logged, prefixed, traced)
+        exception = self._match_exception(
+            message, process, LoggedException("", "", line_number, line, name, is_logged, has_prefix, is_traced)
         )
-        if raised is None:
-            _add_detail(process, message, prefixed)
+        if exception is None:
+            _add_detail(process, message, has_prefix)
         process.in_traceback = False
-        return raised
+        return exception
 
     def find_near(self, line_number: int, max_distance: int) -> Iterator[LoggedException]:
         """Yield the exceptions within a distance of a line, oldest first."""
-        return (raised for raised in self._exceptions if abs(raised.line_number - line_number) <= max_distance)
+        return (exception for exception in self._exceptions if abs(exception.line_number - line_number) <= max_distance)
 
     @property
     def last(self) -> LoggedException | None:
@@ -142,17 +142,17 @@ class ExceptionCollector:
         return self._processes.setdefault(name, _ProcessPosition())
 
     def _match_exception(
-        self, message: str, process: _ProcessPosition, raised: LoggedException
+        self, message: str, process: _ProcessPosition, exception: LoggedException
     ) -> LoggedException | None:
         patterns = (ANY_EXCEPTION_NAME,) if process.in_traceback else (ERROR_NAME, QUALIFIED_NAME)
         match = next((match for pattern in patterns if (match := pattern.match(message.strip()))), None)
         if match is None:
             return None
-        raised.name, raised.message = match[1], (match[2] or "").strip()
-        process.current = raised
-        self._exceptions.append(raised)
+        exception.name, exception.message = match[1], (match[2] or "").strip()
+        process.current = exception
+        self._exceptions.append(exception)
         del self._exceptions[:-MAX_EXCEPTIONS]
-        return raised
+        return exception
 
 
 def _continues_on_next_line(current: LoggedException | None) -> bool:
@@ -160,13 +160,13 @@ def _continues_on_next_line(current: LoggedException | None) -> bool:
     return current is not None and current.message.endswith(":") and not current.detail
 
 
-def _add_detail(process: _ProcessPosition, message: str, prefixed: bool) -> None:
+def _add_detail(process: _ProcessPosition, message: str, has_prefix: bool) -> None:
     """Add a line to the exception above it. A line that does not belong to the exception ends it."""
     current, text = process.current, message.strip()
     if current is None or not text:
         return
     if (
-        prefixed != current.prefixed
+        has_prefix != current.prefixed
         or text.startswith((*CHAIN_SEPARATORS, *ADVICE_OPENINGS))
         or len(current.detail) >= MAX_DETAIL_LINES
     ):
@@ -245,7 +245,7 @@ class FailureCollector:
         self._ready = ready
         if self._harmless.search(text):
             return
-        raised = self._exceptions.feed(text, line_number) if self._exceptions else None
+        exception = self._exceptions.feed(text, line_number) if self._exceptions else None
         if self._exceptions and self._exceptions.in_frame:
             return  # the source code in a frame may contain the text of a failure
         for index, pattern in enumerate(self._failures):
@@ -261,7 +261,7 @@ class FailureCollector:
                     self._mark_exit(line_number)
                 return
         # a process exits after printing an exception, but not after logging one
-        if raised is not None and not raised.logged and not ready and not self._is_consequence(raised):
+        if exception is not None and not exception.logged and not ready and not self._is_consequence(exception):
             self._mark_exit(line_number)
 
     def forget(self) -> None:
@@ -279,22 +279,22 @@ class FailureCollector:
         exit_line = self._exit_line if self._exit_line is not None else self._find_silent_exit(line_count)
         if exit_line is None:
             return None
-        nearby = sorted(
+        nearby_indexes = sorted(
             index
             for index, report in self._reports.items()
             if abs(report.line_number - exit_line) <= MAX_DISTANCE_LINES
         )
-        cause = next((index for index in nearby if self._failures[index].kind == "cause"), None)
-        if cause is not None:
-            return self._reports[cause]
-        raised = self._find_root_exception(exit_line)
-        serving = next((index for index in nearby if self._failures[index].kind == "while serving"), None)
-        if raised is not None and serving is not None:
-            sentence = f"{self._reports[serving].sentence.rstrip('.')}: {raised.sentence}"
-            return FailureReport(raised.line_number, _shorten(sentence), raised.line, unexplained=True)
-        if raised is not None:
-            return FailureReport(raised.line_number, _shorten(raised.sentence), raised.line)
-        return self._reports[nearby[0]] if nearby else None
+        cause_index = next((index for index in nearby_indexes if self._failures[index].kind == "cause"), None)
+        if cause_index is not None:
+            return self._reports[cause_index]
+        exception = self._find_root_exception(exit_line)
+        serving_index = next((index for index in nearby_indexes if self._failures[index].kind == "while serving"), None)
+        if exception is not None and serving_index is not None:
+            sentence = f"{self._reports[serving_index].sentence.rstrip('.')}: {exception.sentence}"
+            return FailureReport(exception.line_number, _shorten(sentence), exception.line, unexplained=True)
+        if exception is not None:
+            return FailureReport(exception.line_number, _shorten(exception.sentence), exception.line)
+        return self._reports[nearby_indexes[0]] if nearby_indexes else None
 
     def _find_silent_exit(self, line_count: int) -> int | None:
         """Return the line of a start's last exception, if an inner process logged its traceback at the end of the log.
@@ -312,13 +312,13 @@ class FailureCollector:
         """Return the exception that caused the others: the first one, preferably of an inner process."""
         if self._exceptions is None:
             return None
-        nearby = self._exceptions.find_near(exit_line, MAX_DISTANCE_LINES)
-        causes = [raised for raised in nearby if not self._is_consequence(raised)]
-        inner = [raised for raised in causes if not self._front or self._front not in raised.process]
-        return next(iter(inner or causes), None)
+        nearby_exceptions = self._exceptions.find_near(exit_line, MAX_DISTANCE_LINES)
+        causes = [exception for exception in nearby_exceptions if not self._is_consequence(exception)]
+        inner_causes = [exception for exception in causes if not self._front or self._front not in exception.process]
+        return next(iter(inner_causes or causes), None)
 
-    def _is_consequence(self, raised: LoggedException) -> bool:
-        return bool(self._consequences and self._consequences.search(raised.sentence))
+    def _is_consequence(self, exception: LoggedException) -> bool:
+        return bool(self._consequences and self._consequences.search(exception.sentence))
 
     def _keep_report(self, index: int, report: FailureReport) -> None:
         """Keep the first report of a pattern; a later one replaces it only if it is far away and no exit is known."""

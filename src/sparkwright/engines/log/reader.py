@@ -123,8 +123,8 @@ class LogReader:
         if self._stopping:
             return
         self._failures.feed(line, self._count, ready=self.state.ready)
-        stopping = self._format.stopping + (self._format.stopping_when_ready if self.state.ready else ())
-        if any(row.match(line) for row in stopping):
+        stop_lines = self._format.stopping + (self._format.stopping_when_ready if self.state.ready else ())
+        if any(row.match(line) for row in stop_lines):
             self._stopping = True
             self.state.keep("stopped", True, line)
 

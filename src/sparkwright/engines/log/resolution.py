@@ -88,12 +88,12 @@ def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dic
 
 
 def evaluate_settings(
-    first: Mapping[str, str], second: Mapping[str, str], changed: Collection[str], engine: Engine
+    first: Mapping[str, str], second: Mapping[str, str], changed_flags: Collection[str], engine: Engine
 ) -> Verdict:
-    """Return the verdict on the settings of two starts. changed: the flags that differ between their commands."""
+    """Return the verdict on the settings of two starts. changed_flags: the flags that differ between their commands."""
     if find_differences(first, second):
         return "differs"
-    return "same" if first and all(_is_in_dump(flag, first, engine) for flag in changed) else "not shown"
+    return "same" if first and all(_is_in_dump(flag, first, engine) for flag in changed_flags) else "not shown"
 
 
 def _is_in_dump(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
@@ -105,12 +105,12 @@ def _setting_names(flag: str, engine: Engine) -> Sequence[str]:
 
 
 def compare_dumps(
-    baseline: dict[str, Any] | None, settings: dict[str, str], changed: list[str], engine: Engine
+    baseline: dict[str, Any] | None, settings: dict[str, str], changed_flags: list[str], engine: Engine
 ) -> dict[str, Any]:
     """Return the verdict and the differences as JSON; the verdict is empty without a baseline."""
     if not baseline:
         return {"verdict": "", "same": False, "differs": {}}
-    verdict = evaluate_settings(baseline, settings, changed, engine)
+    verdict = evaluate_settings(baseline, settings, changed_flags, engine)
     differing = {name: list(values) for name, values in find_differences(baseline, settings).items()}
     return {"verdict": verdict, "same": verdict == "same", "differs": differing}
 

@@ -21,12 +21,12 @@ BEGINNING_BYTES = 1 << 18
 #: maximum header size; for a mixture with 128 experts in 48 layers, it has 37,000 tensors and 6 MB
 HEADER_BYTES = 12 << 20
 #: keys of extensions to a plain LoRA; source: peft's LoraConfig
-EXTRAS = (
+EXTENSION_KEYS = (
     *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
     *("layer_replication", "use_bdlora", "use_qalora"),
 )
 #: beginnings of steps in the paths of tensors outside the language model
-OTHER_PARTS = ("vis", "audio", "image", "mm_", "multi_modal")
+OTHER_PART_NAMES = ("vis", "audio", "image", "mm_", "multi_modal")
 MAX_RANK, MAX_LAYERS, MAX_SIZE, MAX_MODULES = 1 << 16, 10_000, 1 << 30, 64
 MAX_NAME_CHARS = 200
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
@@ -42,8 +42,8 @@ def parse_adapter(config: Any, header: Mapping[str, Any] | None) -> dict[str, An
         return None
     pattern = config.get("rank_pattern")
     ranks = [config["r"], *(pattern.values() if isinstance(pattern, Mapping) else ())]
-    rank = max(valid for value in ranks if (valid := bounds.count_or_none(value, MAX_RANK)) is not None)
-    extras = [name for name in EXTRAS if config.get(name) not in (None, False, "none", [], {})]
+    rank = max(valid_rank for value in ranks if (valid_rank := bounds.count_or_none(value, MAX_RANK)) is not None)
+    extras = [name for name in EXTENSION_KEYS if config.get(name) not in (None, False, "none", [], {})]
     entry = {"base": config.get("base_model_name_or_path"), "rank": rank, "extras": extras}
     return validate_entry({**entry, **(_matrix_sizes(header) if header is not None else {})})
 
@@ -63,7 +63,7 @@ def validate_entry(data: Any) -> dict[str, Any] | None:
     entry = {
         "base": _to_printable(data.get("base")),
         "rank": bounds.count_or_none(data.get("rank"), MAX_RANK) or 0,
-        "extras": [name for name in EXTRAS if isinstance(extras, list) and name in extras],
+        "extras": [name for name in EXTENSION_KEYS if isinstance(extras, list) and name in extras],
         "layers": bounds.count_or_none(data.get("layers"), MAX_LAYERS),
         "sizes": {name: size for name, pair in sorted(rows, key=str) if (size := _parse_pair(name, pair)) is not None},
     }
@@ -111,7 +111,7 @@ def _list_matrices(header: Mapping[str, Any]) -> Iterator[tuple[str, int, int, i
         if not separator or not isinstance(shape, list) or len(shape) != 2:
             continue
         steps = path.split(".")
-        if not _MODULE_NAME.fullmatch(steps[-1]) or any(step.startswith(OTHER_PARTS) for step in steps):
+        if not _MODULE_NAME.fullmatch(steps[-1]) or any(step.startswith(OTHER_PART_NAMES) for step in steps):
             continue
         side = 0 if separator == ".lora_A" else 1
         size = bounds.count_or_none(shape[1] if side == 0 else shape[0], MAX_SIZE)

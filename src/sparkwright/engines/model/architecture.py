@@ -172,14 +172,18 @@ def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
 def detect_linear_attention(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Classify by Kimi's format: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
-        linear = ConfigPart(part.key_path(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {})
-        kda_layers = linear.items("kda_layers")
+        linear_config = ConfigPart(
+            part.key_path(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {}
+        )
+        kda_layers = linear_config.items("kda_layers")
         if kda_layers:
-            path, count = linear.key_path("kda_layers"), len(kda_layers)
+            path, count = linear_config.key_path("kda_layers"), len(kda_layers)
             return Classification("recurrent", path, f"{count} layers", tables.KDA, count, part.layers)
         for key in ("num_heads", "short_conv_kernel_size"):
-            if linear.number(key):
-                return Classification("recurrent", linear.key_path(key), str(linear.number(key)), layers=part.layers)
+            if linear_config.number(key):
+                return Classification(
+                    "recurrent", linear_config.key_path(key), str(linear_config.number(key)), layers=part.layers
+                )
     return None
 
 
@@ -257,13 +261,13 @@ def _classify_list(part: ConfigPart, key: str) -> Classification | None:
     layers = part.layers or len(layer_types)
     if key in tables.REPEATING_LIST_KEYS and layer_types:
         layer_types = (layer_types * (layers // len(layer_types) + 1))[:layers]
-    recurrent = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYERS]
-    if recurrent:
-        seen = f"{', '.join(sorted(set(recurrent)))} in {len(recurrent)} of {len(layer_types)}"
+    recurrent_types = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYERS]
+    if recurrent_types:
+        seen = f"{', '.join(sorted(set(recurrent_types)))} in {len(recurrent_types)} of {len(layer_types)}"
         has_attention = not tables.ATTENTION_LAYERS.union(tables.HYBRID_LAYERS).isdisjoint(layer_types)
         kind: Kind = "recurrent" if has_attention else "attention_free"
-        mechanism = tables.RECURRENT_LAYERS[recurrent[0]]
-        return Classification(kind, part.key_path(key), seen, mechanism, len(recurrent), len(layer_types))
+        mechanism = tables.RECURRENT_LAYERS[recurrent_types[0]]
+        return Classification(kind, part.key_path(key), seen, mechanism, len(recurrent_types), len(layer_types))
     if layer_types and tables.ATTENTION_LAYERS.union(tables.OTHER_LAYERS).issuperset(layer_types):
         seen = f"{', '.join(sorted(set(layer_types)))} in all {len(layer_types)}"
         return Classification("dense", part.key_path(key), seen, "", 0, len(layer_types))
@@ -287,10 +291,10 @@ def _classify_recurrent(
     ) and not part.mapping("attn")
     if is_attention_free:
         return Classification("attention_free", path, seen, mechanism, layers, layers)
-    return Classification("recurrent", path, seen, mechanism, _recurrent_layers(part, layers), layers)
+    return Classification("recurrent", path, seen, mechanism, _count_recurrent_layers(part, layers), layers)
 
 
-def _recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
+def _count_recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
     """Return the number of recurrent layers from the layout of the attention layers; None if unknown."""
     if layers is None:
         return None
@@ -301,8 +305,8 @@ def _recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
 
 
 def _count_attention_layers(part: ConfigPart, layers: int) -> int | None:
-    attention = ConfigPart(part.key_path("attn"), part.mapping("attn") or {})
-    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention.items("layers"))
+    attention_config = ConfigPart(part.key_path("attn"), part.mapping("attn") or {})
+    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention_config.items("layers"))
     for layer_numbers in (*lists, part.items("attn_layer_idx")):
         if layer_numbers is not None:
             return len(layer_numbers)
@@ -364,13 +368,13 @@ def _filter_keys(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, A
             kept[name] = relevant_config(value)
         else:
             kept[name] = _filter_keys(value, KEPT_SUBKEYS[name]) if name in KEPT_SUBKEYS else dict(value)
-            kept[name] |= _exceptions(value) if name == config_parts.QUANTISATION_KEY else {}
+            kept[name] |= _list_exceptions(value) if name == config_parts.QUANTISATION_KEY else {}
     return kept
 
 
-def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
+def _list_exceptions(quantisation: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the lists of modules that are not quantised, reduced to multi-token prediction modules."""
-    lists = {name: quantised.get(name) for name in config_parts.EXCEPTION_KEYS}
+    lists = {name: quantisation.get(name) for name in config_parts.EXCEPTION_KEYS}
     return {
         name: [module for module in modules if config_parts.is_prediction_name(module)][:MAX_EXCEPTIONS]
         for name, modules in lists.items()

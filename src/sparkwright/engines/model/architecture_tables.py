@@ -180,12 +180,12 @@ OVERRIDING_LENGTH_KEY = "model_max_length"
 # Source: the registry of 0.32.0 without classes that are hybrid or attention-free and without draft models. _NEWER: classes
 # added in 0.33.0.
 
-_NEWER_GENERATE = """
+_NEWER_GENERATING_NAMES = """
     Alpamayo2Super BeamForCausalLM DomynEdgeForCausalLM DoryForCausalLM FlintForCausalLM Kolibri1ForCausalLM
     MuseSparkForConditionalGeneration RadioMBartPrefixForCausalLM Step5ForCausalLM Step5ForConditionalGeneration
 """
-_NEWER_POOL = "ColUltraVBertForRetrieval D3ForSequenceClassification Lfm2BidirectionalModel ModernVBertModel"
-_GENERATE = """
+_NEWER_POOLING_NAMES = "ColUltraVBertForRetrieval D3ForSequenceClassification Lfm2BidirectionalModel ModernVBertModel"
+_GENERATING_NAMES = """
     AXK1ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM AriaForConditionalGeneration
     AudioFlamingo3ForConditionalGeneration BagelForConditionalGeneration BailingMoeForCausalLM
     BailingMoeV2ForCausalLM BeeForConditionalGeneration Blip2ForConditionalGeneration BloomForCausalLM
@@ -244,7 +244,7 @@ _GENERATE = """
     WhisperForConditionalGeneration
 """
 
-_POOL = """
+_POOLING_NAMES = """
     BertForMaskedLM BertForSequenceClassification BertForTokenClassification BertModel
     BertSpladeSparseEmbeddingModel BgeM3EmbeddingModel CLIPModel ClefOmniForJointSchema ColBERTJinaRobertaModel
     ColBERTModernBertModel ColModernVBertForRetrieval ColPaliForRetrieval ColQwen3 DeepseekV3BidirectionalModel
@@ -260,12 +260,12 @@ _POOL = """
     XLMRobertaModel
 """
 
-GENERATING_ARCHITECTURES = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
+GENERATING_ARCHITECTURES = frozenset((*_GENERATING_NAMES.split(), *_NEWER_GENERATING_NAMES.split()))
 
 #: embedding, reward, reranking and classification models
-POOLING_ARCHITECTURES = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
+POOLING_ARCHITECTURES = frozenset((*_POOLING_NAMES.split(), *_NEWER_POOLING_NAMES.split()))
 
-_DROPPED = """
+_DROPPED_NAMES = """
     AquilaForCausalLM AquilaModel ArcticForCausalLM AyaVisionForConditionalGeneration BaiChuanForCausalLM
     BaichuanForCausalLM ChameleonForConditionalGeneration Cheers CheersForConditionalGeneration
     DonutForConditionalGeneration Dots1ForCausalLM ErnieForSequenceClassification ErnieForTokenClassification
@@ -278,4 +278,4 @@ _DROPPED = """
     TeleChatForCausalLM XverseForCausalLM
 """
 #: architectures that newer releases of vLLM no longer load; see engines/vllm/architecture_support.py
-DROPPED_ARCHITECTURES = frozenset(_DROPPED.split())
+DROPPED_ARCHITECTURES = frozenset(_DROPPED_NAMES.split())

@@ -81,20 +81,20 @@ def _local_names(tree: nodes.Template) -> set[str]:
     """Return the variables that a template sets, except those for which it only sets a default, as requests may set them."""
     set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
-    tested = {
+    tested_names = {
         test.node.name
         for test in tree.find_all(nodes.Test)
         if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
     }
-    self_assigned = {
+    self_assigned_names = {
         assign.target.name
         for assign in tree.find_all(nodes.Assign)
         if isinstance(assign.target, nodes.Name)
         and any(node.name == assign.target.name for node in assign.node.find_all(nodes.Name))
     }
-    known_fields = {name for name in (*THINKING_SWITCHES, EFFORT_FIELD) if name in tested}
-    defaulted = {name for name in self_assigned if _find_default(tree, name) is not _UNSET}
-    return set_names - known_fields - defaulted - _names_set_if_undefined(tree)
+    known_fields = {name for name in (*THINKING_SWITCHES, EFFORT_FIELD) if name in tested_names}
+    defaulted_names = {name for name in self_assigned_names if _find_default(tree, name) is not _UNSET}
+    return set_names - known_fields - defaulted_names - _names_set_if_undefined(tree)
 
 
 def _names_set_if_undefined(tree: nodes.Template) -> set[str]:
@@ -174,42 +174,42 @@ def _find_default(tree: nodes.Template, name: str) -> Any:
     return _UNSET
 
 
-def _evaluate(node: nodes.Node, name: str, assumed: Any) -> Any:
+def _evaluate(node: nodes.Node, name: str, assumed_value: Any) -> Any:
     """Return an expression's value if a variable has an assumed value and all others are unknown."""
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
         # engines set add_generation_prompt
         other_value = True if node.name == "add_generation_prompt" else _UNKNOWN
-        return assumed if node.name == name else other_value
+        return assumed_value if node.name == name else other_value
     if isinstance(node, nodes.Filter):
-        return _evaluate_filter(node, name, assumed)
+        return _evaluate_filter(node, name, assumed_value)
     if isinstance(node, nodes.Test):
-        return _evaluate_test(node, name, assumed)
+        return _evaluate_test(node, name, assumed_value)
     if isinstance(node, nodes.Not):
-        value = _to_bool(_evaluate(node.node, name, assumed))
+        value = _to_bool(_evaluate(node.node, name, assumed_value))
         return _UNKNOWN if value is _UNKNOWN else not value
     if isinstance(node, nodes.And | nodes.Or):
         deciding_value = isinstance(node, nodes.Or)
-        values = [_to_bool(_evaluate(side, name, assumed)) for side in (node.left, node.right)]
+        values = [_to_bool(_evaluate(side, name, assumed_value)) for side in (node.left, node.right)]
         return deciding_value if deciding_value in values else _UNKNOWN if _UNKNOWN in values else not deciding_value
     if isinstance(node, nodes.Compare) and len(node.ops) == 1 and node.ops[0].op in ("eq", "ne"):
-        left, right = _evaluate(node.expr, name, assumed), _evaluate(node.ops[0].expr, name, assumed)
+        left, right = _evaluate(node.expr, name, assumed_value), _evaluate(node.ops[0].expr, name, assumed_value)
         return _UNKNOWN if _UNKNOWN in (left, right) else (left == right) is (node.ops[0].op == "eq")
     return _UNKNOWN
 
 
-def _evaluate_filter(node: nodes.Filter, name: str, assumed: Any) -> Any:
-    value = _evaluate(node.node, name, assumed) if node.node is not None else _UNKNOWN
+def _evaluate_filter(node: nodes.Filter, name: str, assumed_value: Any) -> Any:
+    value = _evaluate(node.node, name, assumed_value) if node.node is not None else _UNKNOWN
     if node.name not in ("default", "d"):
         return _UNKNOWN
     if value is _UNDEFINED:
-        return _evaluate(node.args[0], name, assumed) if node.args else ""
+        return _evaluate(node.args[0], name, assumed_value) if node.args else ""
     return value
 
 
-def _evaluate_test(node: nodes.Test, name: str, assumed: Any) -> Any:
-    value = _evaluate(node.node, name, assumed)
+def _evaluate_test(node: nodes.Test, name: str, assumed_value: Any) -> Any:
+    value = _evaluate(node.node, name, assumed_value)
     if value is _UNKNOWN:
         return _UNKNOWN
     if node.name in ("defined", "undefined"):

@@ -89,12 +89,12 @@ def count_prediction_layers(config: Mapping[str, Any]) -> int:
 
 def quantisation_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the innermost quantisation config; empty if there is none."""
-    return next((quantised for part in list_parts(config) if (quantised := part.mapping(QUANTISATION_KEY))), {})
+    return next((quantisation for part in list_parts(config) if (quantisation := part.mapping(QUANTISATION_KEY))), {})
 
 
-def has_prediction_exceptions(quantised: Mapping[str, Any]) -> bool | None:
+def has_prediction_exceptions(quantisation: Mapping[str, Any]) -> bool | None:
     """Return True if multi-token prediction modules are exempt from quantisation; None if the config has no exceptions."""
-    lists = [modules for name in EXCEPTION_KEYS if isinstance(modules := quantised.get(name), list)]
+    lists = [modules for name in EXCEPTION_KEYS if isinstance(modules := quantisation.get(name), list)]
     return any(is_prediction_name(module) for modules in lists for module in modules) if lists else None
 
 

@@ -15,7 +15,7 @@ from sparkwright.engines.model.config_parts import ConfigPart, text_part
 from sparkwright.engines.parallel import Split
 
 #: bytes/s, by the GPU's name in nvidia-smi
-BANDWIDTH = {"NVIDIA GB10": 273e9}
+BANDWIDTH_BYTES_PER_S = {"NVIDIA GB10": 273e9}
 
 #: seconds for one all-reduce over two hosts, including launch and waiting. Fitted to kubis.ai's gpt-oss-120b with 36 layers:
 #: 17.4 ms per token on one GB10, 14.5 ms with tensor parallelism on two. NCCL alone takes 30 to 65 us. Used only for advice
@@ -48,10 +48,10 @@ def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]
     return int(total) or None
 
 
-def ceiling(gpu: str | None, per_token: int | None) -> float | None:
+def ceiling(gpu: str | None, token_bytes: int | None) -> float | None:
     """Return the highest possible rate of one stream in tokens/s; None for an unknown GPU or model."""
-    bandwidth = BANDWIDTH.get(gpu or "")
-    return bandwidth / per_token if bandwidth and per_token else None
+    bandwidth = BANDWIDTH_BYTES_PER_S.get(gpu or "")
+    return bandwidth / token_bytes if bandwidth and token_bytes else None
 
 
 def split_rate(single_host_rate: float | None, split: Split, layers: int | None) -> float | None:

@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from sparkwright.engines.advice import (
     Decision,
-    Effective,
+    EffectiveSettings,
     ImpossiblePolicy,
     PrefillExpectation,
     ServerRequest,
@@ -53,26 +53,26 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: PrefillExpectation,
-    impossible: ImpossiblePolicy,
+    expected: PrefillExpectation,
+    impossible_policy: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill; a described server has no known switch for it."""
-    return decide_without_switch(request, "an OpenAI-compatible server", wanted, impossible, NO_SWITCH_REASON)
+    return decide_without_switch(request, "an OpenAI-compatible server", expected, impossible_policy, NO_SWITCH_REASON)
 
 
 def check(
-    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed_options: Collection[str] = ()
 ) -> list[Finding]:
     """Return all findings, errors first."""
     return rules.RULES.check(request)
 
 
-def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective_settings(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> EffectiveSettings:
     """Return the context length, if the recipe sets it."""
-    return Effective(max_model_len=openai_flags.context(request.flags))
+    return EffectiveSettings(max_model_len=openai_flags.context(request.flags))
 
 
-def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the memory set in the recipe; unknown if it is not set or invalid."""
     memory_gib = flags.get(openai_flags.MEMORY)
     if memory_gib is None or openai_flags.find_value_problem(flags, openai_flags.MEMORY):

@@ -20,7 +20,7 @@ Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
 MAX_LABEL_CHARS = 8192
-SHOWN_CHARS = 60
+MAX_SHOWN_CHARS = 60
 MAX_ENTRIES = 32
 MAX_COMMAND_WORDS = 512
 METRIC_ROLES = (*http.COUNTER_ROLES, http.RUNNING, http.WAITING, http.KV_CACHE_USED)
@@ -168,4 +168,4 @@ def parse_label(label: str) -> Mapping[str, Any]:
 
 
 def _format_value(value: Any) -> str:
-    return one_line(repr(value), max_chars=SHOWN_CHARS)
+    return one_line(repr(value), max_chars=MAX_SHOWN_CHARS)

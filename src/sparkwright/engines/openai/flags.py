@@ -31,14 +31,14 @@ _PATH_SCHEMA = {"type": "string", "pattern": "^/"}
 _LIST_SCHEMA = {"type": "array", "items": {"type": "string"}}
 
 
-def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
+def normalize(written_flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section unchanged: its keys have no aliases."""
-    return dict(written)
+    return dict(written_flags)
 
 
-def canonical(written: str) -> str:
+def canonical(spelling: str) -> str:
     """Return the key unchanged."""
-    return written
+    return spelling
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:

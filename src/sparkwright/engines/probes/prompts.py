@@ -126,12 +126,12 @@ def parse_prompt(status: int, answer: Any, message: str) -> Prompt:
     return Prompt(text[:MAX_SEARCHED_CHARS]) if isinstance(text, str) else Prompt()
 
 
-def notes(prompts: Prompts, *, thinks: bool) -> list[str]:
+def notes(prompts: Prompts, *, has_thinking: bool) -> list[str]:
     """Return a clause for each unexpected property of the prompts, the important ones first.
 
-    prompts: by name of the request; some may be missing. thinks: also check the thinking of earlier turns.
+    prompts: by name of the request; some may be missing. has_thinking: also check the thinking of earlier turns.
     """
-    rules = (*GENERAL_RULES, *(THINKING_RULES if thinks else ()), *MINOR_RULES)
+    rules = (*GENERAL_RULES, *(THINKING_RULES if has_thinking else ()), *MINOR_RULES)
     return [note for rule in rules for note in rule(prompts)]
 
 

@@ -33,13 +33,13 @@ def evaluate_token_count(reply: Reply) -> ProbeResult:
     The body has both token counts: `counted` and `prompt`.
     """
     body = reply.body if isinstance(reply.body, dict) else {}
-    counted, prompt = body.get("counted"), body.get("prompt")
-    if counted is None or prompt is None:
+    counted_tokens, prompt_tokens = body.get("counted"), body.get("prompt")
+    if counted_tokens is None or prompt_tokens is None:
         return ProbeResult("disproved", "the answers contain no token counts", "another count")
-    if counted != prompt:
-        evidence = f"it counts {format_count(counted, 'token')}, but the answer's usage has {prompt}"
+    if counted_tokens != prompt_tokens:
+        evidence = f"it counts {format_count(counted_tokens, 'token')}, but the answer's usage has {prompt_tokens}"
         return ProbeResult("disproved", evidence, "another count")
-    return ProbeResult("proved", f"counts {format_count(counted, 'token')}, like the answer's usage")
+    return ProbeResult("proved", f"counts {format_count(counted_tokens, 'token')}, like the answer's usage")
 
 
 #: agents need the count to compact the context in time

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from sparkwright.engines.advice import (
     Decision,
-    Effective,
+    EffectiveSettings,
     ImpossiblePolicy,
     PrefillExpectation,
     ServerRequest,
@@ -64,41 +64,41 @@ def decide(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: PrefillExpectation,
-    impossible: ImpossiblePolicy,
+    expected: PrefillExpectation,
+    impossible_policy: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
-    if wanted == "disabled":
+    if expected == "disabled":
         other_flags = {
             name: setting
             for name, setting in request.flags.items()
             if sglang_flags.canonical(name) != sglang_flags.CHUNK_SIZE
         }
         return Decision({**other_flags, sglang_flags.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
-    if wanted == "enabled":
+    if expected == "enabled":
         is_off = sglang_flags.chunk_size(sglang_flags.normalize(request.flags)) == 0
         return decide_enabled(request, sglang_flags.CHUNK_SIZE, is_off=is_off)
-    return Decision(request.flags, wanted)
+    return Decision(request.flags, expected)
 
 
 def check(
-    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed_options: Collection[str] = ()
 ) -> list[Finding]:
     """Return all findings, errors first."""
     case = rules.Case(
         replace(request, flags=sglang_flags.normalize(request.flags)),
         str(version) if version else None,
-        listed,
+        listed_options,
         kind(model).max_position_embeddings,
     )
     return rules.RULES.check(case)
 
 
-def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
+def effective_settings(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> EffectiveSettings:
     """Return the settings in the flags; those that SGLang chooses are unknown before it runs."""
     flags = sglang_flags.normalize(request.flags)
     chunk_tokens = sglang_flags.chunk_size(flags)
-    return Effective(
+    return EffectiveSettings(
         chunked_prefill=None if chunk_tokens is None else chunk_tokens > 0,
         prefix_caching=sglang_flags.value(flags, sglang_flags.RADIX_OFF) is not True,
         budget=chunk_tokens or None,
@@ -108,7 +108,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
     )
 
 
-def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the share for weights and KV cache, and the additional memory for computation; unknown if the flags set no share.
 
     SGLang applies the share to the memory that is free at its start. Here it applies to all memory, the upper bound. The memory
@@ -127,12 +127,12 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     graph_requests = 0 if sglang_flags.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
     compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graph_requests * 2 * MIB
     step = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
-    table_bytes = _ngram_table_bytes(flags, locked.get("config") or {})
+    table_bytes = _ngram_table_bytes(flags, lock_entry.get("config") or {})
     source = f"by SGLang's formula: {step}, CUDA graphs of {graph_requests} requests"
     return Memory(
         share=share,
         bytes=compute_bytes,
-        weights_bytes=max(0, sum_weights(locked, PYTORCH_WEIGHT_SUFFIXES) - table_bytes),
+        weights_bytes=max(0, sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES) - table_bytes),
         weights_source="spark.lock" + (", without the n-gram table, which stays in a file" if table_bytes else ""),
         parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
         flag=sglang_flags.MEMORY,

@@ -46,10 +46,10 @@ def parse_settings(info: Any) -> dict[str, Any]:
     """
     if not isinstance(info, dict):
         return {}
-    chunk, radix_off = _number_or_none(info.get("chunked_prefill_size")), info.get("disable_radix_cache")
+    chunk_tokens, radix_off = _number_or_none(info.get("chunked_prefill_size")), info.get("disable_radix_cache")
     reported = {
         "version": parse_version(info) or None,
-        "chunked_prefill": None if chunk is None else chunk > 0,
+        "chunked_prefill": None if chunk_tokens is None else chunk_tokens > 0,
         "prefix_caching": not radix_off if isinstance(radix_off, bool) else None,
         "block_size": count_or_none(info.get("page_size")) or None,
         "kv_cache_dtype": _text_or_none(info.get("kv_cache_dtype")),

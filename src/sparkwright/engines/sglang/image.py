@@ -44,8 +44,8 @@ def parse_options(text: str) -> dict[str, str]:
     for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         invocation = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(invocation) if not name.startswith("no-")]
-        takes = "1" if re.search(r"(?<!\S)--[\w-]{1,99} [^-\s,]", invocation) else "0"
-        options |= {flags.canonical(name): takes for name in names[:1]}
+        value_count = "1" if re.search(r"(?<!\S)--[\w-]{1,99} [^-\s,]", invocation) else "0"
+        options |= {flags.canonical(name): value_count for name in names[:1]}
     return options if len(options) >= MIN_OPTIONS else {}
 
 

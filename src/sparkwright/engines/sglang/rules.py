@@ -28,7 +28,7 @@ from sparkwright.visible import one_line
 SOURCE = f"SGLang {flags.SOURCE_RELEASE}, source"
 #: flags whose value SGLang downloads from the hub unless it is a path
 FETCHED_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
-ADAPTERS = "lora-paths"
+ADAPTERS_FLAG = "lora-paths"
 #: former names of options, by the new name. Newer releases accept both
 FORMER_NAMES: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
@@ -162,11 +162,11 @@ def downloads(case: Case) -> Iterator[Finding]:
             ways = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), way)
             sentence = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, SOURCE, name)
-    for name, adapter in parse_adapters(case.flag(ADAPTERS)):
+    for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS} {adapter} is downloaded at startup, and spark.lock does not pin it."
+            sentence = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
             fix = Way(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
-            yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS)
+            yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS_FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "UNO": Algorithm("0.5.19", "0.5.23"),
 }
 #: from this release on, plugins may register other algorithms, and names are case-insensitive
-PLUGINS_SINCE = "0.5.13"
+FIRST_RELEASE_WITH_PLUGINS = "0.5.13"
 ALGORITHM = "speculative-algorithm"
 DRAFT = "speculative-draft-model-path"
 #: without speculative-num-steps, SGLang exits with an AssertionError if one of the flags is set
-STEPS, FLAGS_WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
+STEPS_FLAG, FLAGS_WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
 ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 
 
@@ -228,7 +228,7 @@ def speculation(case: Case) -> Iterator[Finding]:
             way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
             yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
         return
-    is_old = case.release is not None and case.is_before(PLUGINS_SINCE)
+    is_old = case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS)
     name = str(setting) if is_old else str(setting).upper()
     algorithm = ALGORITHMS.get(name)
     if algorithm is None or case.is_before(algorithm.present_in):
@@ -236,11 +236,13 @@ def speculation(case: Case) -> Iterator[Finding]:
     elif algorithm.needs_drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
         yield Finding("error", sentence, (Way(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
-    needs_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
-    has_steps = case.flag(STEPS) is not None or case.flag("speculative-adaptive")
-    if name in ALGORITHMS_WITH_STEPS and needs_steps and not has_steps:
-        sentence = f"{needs_steps[0]} without {STEPS}: SGLang exits with an AssertionError."
-        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, needs_steps[0])
+    flags_needing_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
+    has_steps = case.flag(STEPS_FLAG) is not None or case.flag("speculative-adaptive")
+    if name in ALGORITHMS_WITH_STEPS and flags_needing_steps and not has_steps:
+        sentence = f"{flags_needing_steps[0]} without {STEPS_FLAG}: SGLang exits with an AssertionError."
+        yield Finding(
+            "error", sentence, (Way(f"set {STEPS_FLAG} too", {STEPS_FLAG: 1}),), SOURCE, flags_needing_steps[0]
+        )
 
 
 def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -> Iterator[Finding]:
@@ -253,7 +255,7 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
         return
     closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
     way = Way(f"write {closest}", {ALGORITHM: closest}) if closest else Way(f"choose one of {', '.join(ALGORITHMS)}")
-    severity = "error" if case.release is not None and case.is_before(PLUGINS_SINCE) else "warning"
+    severity = "error" if case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS) else "warning"
     sentence = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
 
@@ -263,7 +265,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     """An API key in the flags is readable by every user of the host.
     `ps` and `docker inspect` show it. SGLang also prints all settings in its log, including a key that it read from elsewhere.
     """
-    for name in flags.KEYS:
+    for name in flags.KEY_FLAGS:
         if case.flag(name):
             way = Way("remove it and write `publish: loopback`", {name: None})
             yield from key_in_arguments(name, way, SOURCE)

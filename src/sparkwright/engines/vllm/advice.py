@@ -12,7 +12,7 @@ from sparkwright.engines import advice
 from sparkwright.engines.advice import (
     EXPECTED_RULE,
     Decision,
-    Effective,
+    EffectiveSettings,
     ImpossiblePolicy,
     PrefillExpectation,
     decide_enabled,
@@ -24,12 +24,12 @@ from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
-from sparkwright.engines.vllm.splits import SPLITS
+from sparkwright.engines.vllm.splits import SPLIT_RULES
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 
 CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
-RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
+RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLIT_RULES)
 #: limit of the context without chunked prefill: a step then contains a whole prompt, and with a longer context the start takes minutes
 #: and needs more memory
 MAX_UNCHUNKED_TOKENS = 32768
@@ -57,8 +57,8 @@ def decide(
     request: advice.ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
-    wanted: PrefillExpectation,
-    impossible: ImpossiblePolicy,
+    expected: PrefillExpectation,
+    impossible_policy: ImpossiblePolicy,
 ) -> Decision:
     """Return the flags for the wanted chunked prefill, or the reason why it is impossible.
 
@@ -67,58 +67,63 @@ def decide(
     """
     vllm_request, model_kind = _to_vllm_request(request), kind(model)
     flags = vllm_request.flags
-    if wanted == "any" or request.platform == "ascend":
-        return Decision(flags, wanted)
-    if wanted == "enabled":
+    if expected == "any" or request.platform == "ascend":
+        return Decision(flags, expected)
+    if expected == "enabled":
         return decide_enabled(vllm_request, CHUNKED_PREFILL, is_off=vllm_request.flag(CHUNKED_PREFILL) is False)
     wants_prefix_caching = vllm_request.flag(vllm_flags.PREFIX_CACHING) is True
-    if model_kind.kind == "unknown" and wants_prefix_caching and impossible == "report":
+    if model_kind.kind == "unknown" and wants_prefix_caching and impossible_policy == "report":
         return Decision(flags, "any", "not decided: the kind of model is unknown until it is pinned")
     obstacle = _find_obstacle(vllm_request, model_kind, version)
     if obstacle is None:
         return Decision(_turn_chunked_prefill_off(vllm_request, model_kind), "disabled")
     sentence, ways, note = obstacle
     finding = Finding("error", sentence, ways, SOURCE, CHUNKED_PREFILL, rule=EXPECTED_RULE)
-    if impossible == "refuse":
+    if impossible_policy == "refuse":
         return Decision(flags, "disabled", "", finding)
     finding = replace(finding, severity="info", sentence=f"{sentence} The server starts with it {note}.")
     return Decision({name: flags[name] for name in flags if name != CHUNKED_PREFILL}, "any", note, finding)
 
 
 def check(
-    request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    request: advice.ServerRequest,
+    model: Mapping[str, Any],
+    version: Version | None,
+    listed_options: Collection[str] = (),
 ) -> list[Finding]:
     """See `rules.check`."""
-    return rules.check(_to_vllm_request(request), kind(model), version, listed)
+    return rules.check(_to_vllm_request(request), kind(model), version, listed_options)
 
 
-def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """See `prediction.predict_effective`."""
-    return prediction.predict_effective(_to_vllm_request(request), kind(model), version)
+def effective_settings(
+    request: advice.ServerRequest, model: Mapping[str, Any], version: Version | None
+) -> EffectiveSettings:
+    """See `prediction.predict_effective_settings`."""
+    return prediction.predict_effective_settings(_to_vllm_request(request), kind(model), version)
 
 
-def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the share of memory, which vLLM fills for any model; with kv-cache-memory-bytes, the sum of weights, cache and computation.
 
     In both cases vLLM checks at its start that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
     """
     flags = vllm_flags.normalize(flags)
-    share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(locked, PYTORCH_WEIGHT_SUFFIXES)
+    share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES)
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
-    base = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
-    kv = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
-    if kv is None:
-        return replace(base, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)
+    base_memory = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
+    kv_bytes = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
+    if kv_bytes is None:
+        return replace(base_memory, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)
     parts = (
         MemoryPart(
             "weights", weight_bytes, "spark.lock" if weight_bytes else "not pinned yet", assumed=not weight_bytes
         ),
-        MemoryPart("KV cache", kv, vllm_flags.KV_BYTES),
+        MemoryPart("KV cache", kv_bytes, vllm_flags.KV_BYTES),
         MemoryPart("computation", COMPUTE_BYTES, "not measured: activations and CUDA graphs", assumed=True),
     )
     size = sum(part.size_bytes for part in parts)
-    base = replace(base, bytes=size, value=kv, per_token_bytes=1)
-    return replace(base, parts=parts, flag=vllm_flags.KV_BYTES, start_share=share)
+    base_memory = replace(base_memory, bytes=size, value=kv_bytes, per_token_bytes=1)
+    return replace(base_memory, parts=parts, flag=vllm_flags.KV_BYTES, start_share=share)
 
 
 def chunked_prefill_arms(
@@ -130,18 +135,18 @@ def chunked_prefill_arms(
     prefill a step contains a whole prompt, so both limit the context to MAX_UNCHUNKED_TOKENS.
     """
     model_kind = kind(model)
-    common: dict[str, Any] = {}
+    common_changes: dict[str, Any] = {}
     if model_kind.kind != "dense":
-        common[vllm_flags.PREFIX_CACHING] = False
+        common_changes[vllm_flags.PREFIX_CACHING] = False
     length = vllm_flags.context(flags) or model_kind.max_position_embeddings
     if length is None or length > MAX_UNCHUNKED_TOKENS:
         length = MAX_UNCHUNKED_TOKENS
-        common[vllm_flags.MAX_MODEL_LEN] = length
-    off: dict[str, Any] = {CHUNKED_PREFILL: False}
+        common_changes[vllm_flags.MAX_MODEL_LEN] = length
+    off_changes: dict[str, Any] = {CHUNKED_PREFILL: False}
     budget = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.BUDGET) or "")
     if budget is not None and budget < length:
-        off[vllm_flags.BUDGET] = None
-    return {**common, CHUNKED_PREFILL: None}, {**common, **off}
+        off_changes[vllm_flags.BUDGET] = None
+    return {**common_changes, CHUNKED_PREFILL: None}, {**common_changes, **off_changes}
 
 
 def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
@@ -157,12 +162,13 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
 def _find_obstacle(
     request: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
-    if at_least(version, prediction.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
+    if at_least(version, prediction.FIRST_RELEASE_WITH_OPTIONAL_CHUNKING) is False:
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
         return sentence, (Way("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
     wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
     uses_align_mode = (
-        architecture.name not in CACHE_MODE_ALL or at_least(version, prediction.ALIGN_ONLY_SINCE) is not False
+        architecture.name not in CACHE_MODE_ALL
+        or at_least(version, prediction.FIRST_RELEASE_WITH_ONLY_ALIGN) is not False
     )
     if not wants_prefix_caching or not uses_align_mode:
         return None

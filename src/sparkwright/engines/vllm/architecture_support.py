@@ -18,11 +18,11 @@ from sparkwright.engines.vllm.versions import parse
 
 RELEASES = releases.release_names()
 #: newest release in the tables
-NEWEST = RELEASES[-1]
+NEWEST_RELEASE = RELEASES[-1]
 #: first releases with these architectures, which the tables skip
 FIRST_RELEASES = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
 #: recurrent architectures that none of the registries contains
-UNSUPPORTED = (
+UNSUPPORTED_ARCHITECTURES = (
     *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
     "ZambaForCausalLM",
 )
@@ -54,7 +54,7 @@ def _build_support(name: str, runs: Sequence[Run]) -> Support:
 
 SUPPORT: dict[str, Support] = {
     **{name: _build_support(name, runs) for name, runs in releases.release_runs("architectures").items()},
-    **dict.fromkeys(UNSUPPORTED, Support(newest_without=NEWEST)),
+    **dict.fromkeys(UNSUPPORTED_ARCHITECTURES, Support(newest_without=NEWEST_RELEASE)),
     # removed before the oldest release in the tables
     "Phi3SmallForCausalLM": Support(until="0.9.2", removed_in=RELEASES[0]),
 }
@@ -77,7 +77,11 @@ def is_supported(name: str, version: str) -> bool | None:
         return False
     if any(Version(before) < release < Version(after) for before, after in support.gaps):
         return None
-    return True if support.since and Version(support.since) <= release <= Version(support.until or NEWEST) else None
+    return (
+        True
+        if support.since and Version(support.since) <= release <= Version(support.until or NEWEST_RELEASE)
+        else None
+    )
 
 
 def describe_support(name: str) -> str:

@@ -69,8 +69,8 @@ def variable_histories() -> dict[str, tuple[str, str]]:
     for name, runs in releases.release_runs("variables").items():
         first, last = runs[0][0], runs[-1][1]
         since = releases.find_introduction(first) if first else ""
-        removed = releases.find_introduction(last + 1) if last < newest else ""
-        histories[name.removeprefix(PREFIX)] = (since, removed)
+        removed_in = releases.find_introduction(last + 1) if last < newest else ""
+        histories[name.removeprefix(PREFIX)] = (since, removed_in)
     return histories
 
 
@@ -92,10 +92,10 @@ def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
         return UnreadVariable(
             name, f"{engine} reads no such variable", is_certain, f"{PREFIX}{similar[0]}" if similar else ""
         )
-    since, removed = history
-    if within(version, since, removed) or (version is None and not removed):
+    since, removed_in = history
+    if within(version, since, removed_in) or (version is None and not removed_in):
         return None
     replacement = SUCCESSOR_FLAGS.get(short_name, "")
-    if removed and at_least(version, removed) is not False:
-        return UnreadVariable(name, f"vLLM does not read it from {removed} on", version is not None, replacement)
+    if removed_in and at_least(version, removed_in) is not False:
+        return UnreadVariable(name, f"vLLM does not read it from {removed_in} on", version is not None, replacement)
     return UnreadVariable(name, f"vLLM reads it from {since} on, not in {version}", True)

@@ -66,20 +66,20 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 )
 
 
-def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
+def normalize(written_flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags under their full names, in order. If a flag occurs in two spellings, the last one wins.
 
     Full names have dashes, but no leading ones. An alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and
     `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept. A list of one value becomes
     that value if the option takes only one, and an empty list None: vLLM reads the same command line.
     """
-    names_and_values = (_normalize_flag(name, setting) for name, setting in written.items())
+    names_and_values = (_normalize_flag(name, setting) for name, setting in written_flags.items())
     return {name: _unpack_single(name, setting) for name, setting in names_and_values}
 
 
-def canonical(written: str) -> str:
+def canonical(spelling: str) -> str:
     """Return a flag's full name; `no-x` becomes `x` if x is a switch."""
-    return _normalize_flag(written, True)[0]
+    return _normalize_flag(spelling, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
@@ -91,8 +91,8 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why `vllm serve` refuses a flag's value; "" if the value seems valid."""
-    invalid = option_values.find_misfit(name, value(flags, name))
-    return invalid.why if invalid else ""
+    invalid_value = option_values.find_invalid_value(name, value(flags, name))
+    return invalid_value.why if invalid_value else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 def memory_share(flags: Mapping[str, Any]) -> float | None:
     """Return the memory share that the flags set, 0 to 1; None if it is not set or invalid."""
     setting = value(flags, MEMORY_UTILIZATION)
-    return None if setting is None or option_values.find_misfit(MEMORY_UTILIZATION, setting) else float(setting)
+    return None if setting is None or option_values.find_invalid_value(MEMORY_UTILIZATION, setting) else float(setting)
 
 
 def memory_utilization(flags: Mapping[str, Any]) -> float:
@@ -145,7 +145,9 @@ def port(flags: Mapping[str, Any]) -> int:
     """Return the port on which the server listens in its container. The flags must be valid."""
     setting = value(flags, PORT)
     words = (
-        [] if setting is None or option_values.find_misfit(PORT, setting) else option_values.value_words(setting, None)
+        []
+        if setting is None or option_values.find_invalid_value(PORT, setting)
+        else option_values.value_words(setting, None)
     )
     return int(words[0]) if words else DEFAULT_PORT
 
@@ -237,8 +239,8 @@ def parse_command(words: Sequence[str]) -> Command:
             flags[name] = (
                 [*(previous if isinstance(previous, list) else [previous]), setting] if is_repeated else setting
             )
-    leading = (word for name, values in grouped if not name for word in values)
-    model = next((word for word in leading if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
+    leading_words = (word for name, values in grouped if not name for word in values)
+    model = next((word for word in leading_words if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
     return Command(str(flags.pop(MODEL, None) or model), flags)
 
 

@@ -200,7 +200,7 @@ QUANTIZED_FORMATS = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORE
 #: fused_moe.py: there is no file with tuned tile sizes for this GPU and these experts
 UNTUNED_WARNING = "Using default MoE config"
 #: first release of vllm/vllm-openai that is built with CUDA 13
-CUDA_13_SINCE = "0.20.0"
+FIRST_RELEASE_WITH_CUDA_13 = "0.20.0"
 
 
 def detect_eager_mode(evidence: SlownessEvidence) -> Iterator[Cause]:
@@ -257,7 +257,7 @@ def detect_untuned_experts(evidence: SlownessEvidence) -> Iterator[Cause]:
 def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield a possible cause, an image with CUDA 12 and so without code for a GB10, unless the release in the log excludes it."""
     version, _ = evidence.find_in_log("version")
-    has_cuda_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
+    has_cuda_13 = at_least(parse(str(version)), FIRST_RELEASE_WITH_CUDA_13) if version else None
     if evidence.share is not None and evidence.share < 0.4 and not has_cuda_13:
         fix = "use an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
         observation = f"{evidence.share:.0%} of the expected rate; images built with CUDA 12 reached 28 %"
@@ -286,8 +286,8 @@ def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 def exclude_chunked_prefill(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield chunked prefill as an excluded cause: it is often blamed, but is on by default in every release that loads recurrent models."""
-    effective, line = evidence.find_in_log("chunked_prefill")
-    if effective is True:
+    setting, line = evidence.find_in_log("chunked_prefill")
+    if setting is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
 
 

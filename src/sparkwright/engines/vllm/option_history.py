@@ -16,7 +16,7 @@ from sparkwright.engines.vllm.versions import at_least
 #: reports about the parser. near: the release may be off by one
 Certainty = Literal["read", "dates", "near"]
 #: the oldest supported release; an unknown release is assumed to have at least its options
-OLDEST = "0.11.0"
+OLDEST_RELEASE = "0.11.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +145,31 @@ class Existence:
     similar: str = ""
 
 
-def find_existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
+def find_existence(flag: str, version: Version | None, listed_options: Collection[str] = ()) -> Existence:
     """Return whether an engine has an option, and why.
 
     Args:
         flag: name without leading dashes, optionally with `.field`.
         version: the engine's version; None if unknown.
-        listed: options in the engine's own help. If given, only they determine the existence, and the table adds the reason.
+        listed_options: options in the engine's own help. If given, only they determine the existence, and the table adds the reason.
     """
     name = flag.replace("_", "-").partition(".")[0]
     row = ROWS_BY_FLAG.get(name)
-    if listed:
-        return _find_in_list(name, row, listed)
+    if listed_options:
+        return _find_in_list(name, row, listed_options)
     from_rows = _find_in_rows(name, row, version)
     if from_rows.exists is not None:
         return from_rows
     return _find_in_releases(name, row, version) or _find_in_reference_releases(name, version) or from_rows
 
 
-def _find_in_list(name: str, row: OptionChange | None, listed: Collection[str]) -> Existence:
-    matches = options.complete_name(name, listed)
-    if len(matches) == 1 or f"no-{name}" in listed:
+def _find_in_list(name: str, row: OptionChange | None, listed_options: Collection[str]) -> Existence:
+    matches = options.complete_name(name, listed_options)
+    if len(matches) == 1 or f"no-{name}" in listed_options:
         return Existence(True, "the engine lists it")
     if matches:
         return Existence(False, f"it could mean {', '.join(matches)}", matches[0])
-    closest = "" if row else find_similar(name, listed)
+    closest = "" if row else find_similar(name, listed_options)
     return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), similar=closest)
 
 
@@ -193,7 +193,7 @@ def _has_been_added(row: OptionChange, version: Version | None) -> bool | None:
     """Return True if an option was added in a release or earlier; None if unknown. Without a release, the oldest supported one counts."""
     if not row.since:
         return True
-    return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
+    return at_least(version, row.since) if version else at_least(Version(OLDEST_RELEASE), row.since) or None
 
 
 def _find_in_releases(name: str, row: OptionChange | None, version: Version | None) -> Existence | None:
@@ -203,12 +203,15 @@ def _find_in_releases(name: str, row: OptionChange | None, version: Version | No
     """
     if version is None or at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is not False:
         return None
-    earlier = [release for release in RELEASES if at_least(version, release)]
-    later = [release for release in RELEASES if at_least(version, release) is not True]
-    if not earlier:
+    earlier_releases = [release for release in RELEASES if at_least(version, release)]
+    later_releases = [release for release in RELEASES if at_least(version, release) is not True]
+    if not earlier_releases:
         return None
-    nearest = {earlier[-1], later[0] if later and version.base_version != earlier[-1] else earlier[-1]}
-    matches = [options.complete_name(name, options.release_options(release)) for release in nearest]
+    nearest_releases = {
+        earlier_releases[-1],
+        later_releases[0] if later_releases and version.base_version != earlier_releases[-1] else earlier_releases[-1],
+    }
+    matches = [options.complete_name(name, options.release_options(release)) for release in nearest_releases]
     counts = {len(names) for names in matches}
     if counts not in ({0}, {1}):
         return None
@@ -216,7 +219,7 @@ def _find_in_releases(name: str, row: OptionChange | None, version: Version | No
         return Existence(True, source=row.source if row else "")
     releases_with = [release for release in RELEASES if name in options.release_options(release)]
     reason = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
-    if releases_with and releases_with[0] in later:
+    if releases_with and releases_with[0] in later_releases:
         reason = f"it was added in {releases_with[0]}"
     elif releases_with:
         removed_in = next(

@@ -98,8 +98,8 @@ def _plain_shape(option: Option) -> str:
 LimitKind = Literal["kind", "choice", "name", "range"]
 MIN_SIMILARITY, MAX_SHOWN_CHOICES = 0.6, 12
 
-_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DECIMAL_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
 _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
@@ -135,7 +135,7 @@ def parse_size(text: str) -> int:
     if match is None:
         return int(text)
     number, unit = match.groups()
-    return int(number) * _BINARY[unit] if unit in _BINARY else int(float(number) * _DECIMAL[unit])
+    return int(number) * _BINARY_UNITS[unit] if unit in _BINARY_UNITS else int(float(number) * _DECIMAL_UNITS[unit])
 
 
 def is_repeated(name: str) -> bool:
@@ -144,7 +144,7 @@ def is_repeated(name: str) -> bool:
     return option is not None and option.kind.endswith("repeated")
 
 
-def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
+def find_invalid_value(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
     """Return the problem with a value; None if it is valid or the option is unknown. `option` defaults to the table's option."""
     option = option or known_options().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
@@ -174,16 +174,16 @@ def value_words(value: Any, option: Option | None) -> list[str]:
 
 
 def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
-    got = f"got {one_line(repr(word), max_chars=MAX_SHOWN_CHARS)}"
+    received_text = f"got {one_line(repr(word), max_chars=MAX_SHOWN_CHARS)}"
     if _looks_like_option(word):
-        return InvalidValue("kind", f"can't begin with a dash, {got}")
+        return InvalidValue("kind", f"can't begin with a dash, {received_text}")
     if "?" in option.kind and word in ("", "None"):
         return None
     base_kind = re.split(r"[?+]| repeated| or nothing", option.kind)[0]
     try:
         value = READERS[base_kind][0](word)
     except (ValueError, RecursionError):
-        return InvalidValue("kind", f"must be {READERS[base_kind][1]}, {got}")
+        return InvalidValue("kind", f"must be {READERS[base_kind][1]}, {received_text}")
     normalized = word.lower().replace("-", "_") if option.folded else str(value)
     limits: tuple[tuple[LimitKind, tuple[str, ...]], ...] = (
         ("choice", option.choices),
@@ -192,7 +192,9 @@ def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
     for limit, allowed in limits:
         if allowed and normalized not in allowed:
             return InvalidValue(
-                limit, f"must be one of {join_first(allowed, MAX_SHOWN_CHOICES)}, {got}", _find_closest(word, allowed)
+                limit,
+                f"must be one of {join_first(allowed, MAX_SHOWN_CHOICES)}, {received_text}",
+                _find_closest(word, allowed),
             )
     violation = option.describe_violation(value)
     return InvalidValue("range", f"{violation}, got {one_line(word, max_chars=MAX_SHOWN_CHARS)}") if violation else None

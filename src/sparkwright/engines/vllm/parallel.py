@@ -12,7 +12,7 @@ from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import ClusterMember, MemberSettings, Split
 from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import member_log
-from sparkwright.engines.vllm.splits import SPLITS, SplitCase
+from sparkwright.engines.vllm.splits import SPLIT_RULES, SplitCase
 
 # Environment variables and container options of a cluster's members.
 #
@@ -115,4 +115,4 @@ def member_settings(member: ClusterMember) -> MemberSettings:
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
     """Return the findings about a split of a model, errors first. flags: in any spelling."""
-    return SPLITS.check(SplitCase(split, vllm_flags.normalize(flags), classify(model), version))
+    return SPLIT_RULES.check(SplitCase(split, vllm_flags.normalize(flags), classify(model), version))

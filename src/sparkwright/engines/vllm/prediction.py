@@ -12,7 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import advice
-from sparkwright.engines.advice import Effective
+from sparkwright.engines.advice import EffectiveSettings
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import ConfigPart, text_part
@@ -81,8 +81,8 @@ def block_size(
 
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
     """Return the KV cache dtype that a checkpoint sets, else "bfloat16". Only checkpoints quantized with ModelOpt set one."""
-    full = ConfigPart("", config)
-    quantization = ConfigPart("quantization_config", full.mapping("quantization_config") or {})
+    full_config = ConfigPart("", config)
+    quantization = ConfigPart("quantization_config", full_config.mapping("quantization_config") or {})
     if not quantization.word("quant_method").startswith("modelopt"):
         return "bfloat16"
     inner = ConfigPart("", quantization.mapping("quantization") or quantization.keys)
@@ -184,12 +184,12 @@ MAX_NUM_SEQS = "max-num-seqs"
 
 #: first releases in which the flags have an effect. Until 0.11.0, V1 always set chunked prefill to True (source; issues 18547, 20914),
 #: and prefix caching of a recurrent model to False, "since it is not yet supported" (source)
-CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
-RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
+FIRST_RELEASE_WITH_OPTIONAL_CHUNKING = "0.11.1"
+FIRST_RELEASE_WITH_RECURRENT_CACHING = "0.11.1"
 #: first release whose default cache mode is `align` for every model: recurrent states are cached only at block ends
-ALIGN_ONLY_SINCE = "0.28.0"
+FIRST_RELEASE_WITH_ONLY_ALIGN = "0.28.0"
 #: first release that refuses the cache mode `all`
-ALL_REFUSED_SINCE = "0.32.0"
+FIRST_RELEASE_REFUSING_ALL = "0.32.0"
 
 #: defaults on a GB10, oldest first
 DEFAULTS: dict[str, tuple[ReleaseDefault, ...]] = {
@@ -261,20 +261,22 @@ class VllmRequest(advice.ServerRequest):
         return vllm_flags.value(self.flags, name)
 
 
-def predict_effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
+def predict_effective_settings(
+    request: VllmRequest, architecture: Architecture, version: Version | None
+) -> EffectiveSettings:
     """Return the settings that follow from flags, model and version; the requested settings for a combination that the engine refuses."""
-    chunked = _predict_chunked_prefill(request, version)
-    prefix = _predict_prefix_caching(request, architecture, version)
-    length = _flag_number(request, "max-model-len") or architecture.max_position_embeddings
+    chunked_prefill = _predict_chunked_prefill(request, version)
+    prefix_caching = _predict_prefix_caching(request, architecture, version)
+    max_length = _flag_number(request, "max-model-len") or architecture.max_position_embeddings
     share = vllm_flags.memory_share(request.flags)
-    return Effective(
-        chunked_prefill=chunked,
-        prefix_caching=prefix,
-        mamba_cache_mode=_predict_mamba_cache_mode(request, architecture, prefix, version),
+    return EffectiveSettings(
+        chunked_prefill=chunked_prefill,
+        prefix_caching=prefix_caching,
+        mamba_cache_mode=_predict_mamba_cache_mode(request, architecture, prefix_caching, version),
         block_tokens=block_size(architecture.config, str(request.flag("kv-cache-dtype") or "auto")),
-        budget=_predict_budget(request, chunked, length),
+        budget=_predict_budget(request, chunked_prefill, max_length),
         max_num_seqs=_flag_number(request, "max-num-seqs") or default_value(MAX_NUM_SEQS, version),
-        max_model_len=length,
+        max_model_len=max_length,
         memory_utilization=default_value(MEMORY_UTILIZATION, version) if share is None else share,
     )
 
@@ -285,40 +287,40 @@ def _predict_chunked_prefill(request: VllmRequest, version: Version | None) -> b
     setting = request.flag("enable-chunked-prefill")
     if setting is None or setting is True:
         return True
-    is_optional = at_least(version, CHUNKED_PREFILL_OPTIONAL_SINCE)
+    is_optional = at_least(version, FIRST_RELEASE_WITH_OPTIONAL_CHUNKING)
     return None if is_optional is None and version is not None else is_optional is False
 
 
 def _predict_prefix_caching(request: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
     setting = request.flag("enable-prefix-caching")
     if isinstance(setting, bool):
-        has_recurrent_caching = at_least(version, RECURRENT_PREFIX_CACHING_SINCE) is not False
+        has_recurrent_caching = at_least(version, FIRST_RELEASE_WITH_RECURRENT_CACHING) is not False
         return setting and (has_recurrent_caching or architecture.kind != "recurrent")
     name = PREFIX_CACHING.get(architecture.kind)
     return None if name is None else default_value(name, version)
 
 
 def _predict_mamba_cache_mode(
-    request: VllmRequest, architecture: Architecture, prefix: bool | None, version: Version | None
+    request: VllmRequest, architecture: Architecture, prefix_caching: bool | None, version: Version | None
 ) -> str | None:
-    if architecture.kind not in ("recurrent", "attention_free") or prefix is None:
+    if architecture.kind not in ("recurrent", "attention_free") or prefix_caching is None:
         return None
-    if not prefix:
+    if not prefix_caching:
         return "none"
     setting = request.flag("mamba-cache-mode")
     if architecture.name not in CACHE_MODE_ALL or setting == "align":
         return "align"
-    is_align_only = at_least(version, ALL_REFUSED_SINCE if setting == "all" else ALIGN_ONLY_SINCE)
+    is_align_only = at_least(version, FIRST_RELEASE_REFUSING_ALL if setting == "all" else FIRST_RELEASE_WITH_ONLY_ALIGN)
     return None if is_align_only is None else "align" if is_align_only else "all"
 
 
-def _predict_budget(request: VllmRequest, chunked: bool | None, length: int | None) -> int | None:
+def _predict_budget(request: VllmRequest, chunked_prefill: bool | None, max_length: int | None) -> int | None:
     requested = _flag_number(request, "max-num-batched-tokens")
     if requested is not None:
         return requested
     default_budget = int(DEFAULTS[MAX_NUM_BATCHED_TOKENS][0].value)
-    if chunked is False:  # raised so that a whole prompt fits in one step (source of 0.11.0, 0.17.1, 0.33.0)
-        return max(default_budget, length) if length else None
+    if chunked_prefill is False:  # raised so that a whole prompt fits in one step (source of 0.11.0, 0.17.1, 0.33.0)
+        return max(default_budget, max_length) if max_length else None
     return default_budget
 
 

@@ -18,11 +18,11 @@ from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.versions import at_least
 
 #: pipeline parallelism over hosts: broken in 0.18.0 (issue 37933), fixed by pull request 40150
-PIPELINE_SINCE = "0.20.0"
+FIRST_RELEASE_WITH_PIPELINES = "0.20.0"
 #: first release whose layers have not been reviewed: limits of heads and pipeline support are certain only for older releases
 FIRST_RELEASE_WITH_UNKNOWN_LAYERS = "0.33.0"
 #: first release whose flags for clusters and log lines have been reviewed
-CLUSTER_SINCE = "0.17.1"
+FIRST_RELEASE_WITH_CLUSTERS = "0.17.1"
 #: heads of Mamba-2 and linear attention: divided among the hosts, never copied
 DIVIDED_HEADS = {
     "mamba_num_heads": "Mamba heads",
@@ -44,7 +44,7 @@ def check_attention_heads(model: Architecture, hosts: int) -> str:
 
 def check_other_heads(model: Architecture, hosts: int) -> str:
     """Return the problem of KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
-    return next(_find_undivided(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
+    return next(_find_undivided_heads(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
 
 
 def check_pipeline(model: Architecture, hosts: int) -> str:
@@ -56,10 +56,10 @@ def check_pipeline(model: Architecture, hosts: int) -> str:
 
 def is_pipeline_broken(version: Version | None) -> bool:
     """Return True if pipeline parallelism over hosts is known to fail in this release."""
-    return at_least(version, PIPELINE_SINCE) is False
+    return at_least(version, FIRST_RELEASE_WITH_PIPELINES) is False
 
 
-def _find_undivided(text_config: ConfigPart, hosts: int) -> Iterator[str]:
+def _find_undivided_heads(text_config: ConfigPart, hosts: int) -> Iterator[str]:
     kv_heads = text_config.number(KV_HEADS_KEY)
     if kv_heads and not text_config.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
         yield f"its {kv_heads} KV heads can be neither divided by {hosts} nor copied evenly"
@@ -69,8 +69,8 @@ def _find_undivided(text_config: ConfigPart, hosts: int) -> Iterator[str]:
     is_mamba2 = text_config.number("mamba_num_heads", "mamba_n_heads")
     if is_mamba2 and (groups := text_config.number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
         yield f"its {groups} Mamba groups are not divisible by {hosts}"
-    nested = ConfigPart("", text_config.mapping(tables.LINEAR_CONFIG_KEY) or {})
-    if (count := nested.number("num_heads")) and count % hosts:
+    linear_config = ConfigPart("", text_config.mapping(tables.LINEAR_CONFIG_KEY) or {})
+    if (count := linear_config.number("num_heads")) and count % hosts:
         yield f"its {count} linear attention heads are not divisible by {hosts}"
 
 
@@ -126,9 +126,9 @@ class SplitCase:
         hosts = self.split.hosts
         # the splits with the highest tensor parallelism first: they are faster for a single stream
         splits = [Split(hosts // stages, stages) for stages in range(1, hosts + 1) if hosts % stages == 0]
-        valid = [split for split in splits if split != self.split and self._is_valid(split)]
-        if valid:
-            return tuple(Way(f"write `parallel: {format_split(split)}`") for split in valid[:2])
+        valid_splits = [split for split in splits if split != self.split and self._is_valid(split)]
+        if valid_splits:
+            return tuple(Way(f"write `parallel: {format_split(split)}`") for split in valid_splits[:2])
         return (Way("serve it on a different number of hosts, or on each host separately"),)
 
     def _is_valid(self, split: Split) -> bool:
@@ -171,8 +171,8 @@ def _describe_example(example: SplitExample) -> dict[str, Any]:
     }
 
 
-SPLITS: Rules[SplitCase, SplitExample] = Rules(SplitExample.case, _describe_example)
-rule = SPLITS.rule
+SPLIT_RULES: Rules[SplitCase, SplitExample] = Rules(SplitExample.case, _describe_example)
+rule = SPLIT_RULES.rule
 
 
 def format_split(split: Split) -> str:
@@ -345,10 +345,8 @@ def old_release(case: SplitCase) -> Iterator[Finding]:
     """A cluster needs vLLM 0.17.1 or newer.
     Older releases lack the flags for a cluster, or do not log the head's rank in the group, so a complete group cannot be proved.
     """
-    if at_least(case.version, CLUSTER_SINCE) is False:
-        sentence = (
-            f"{case.engine} is too old to serve from several hosts: a cluster needs vLLM {CLUSTER_SINCE} or newer."
-        )
+    if at_least(case.version, FIRST_RELEASE_WITH_CLUSTERS) is False:
+        sentence = f"{case.engine} is too old to serve from several hosts: a cluster needs vLLM {FIRST_RELEASE_WITH_CLUSTERS} or newer."
         yield Finding("error", sentence, (Way("use a newer image, e.g. vllm/vllm-openai:v0.32.0"),), "vLLM 0.17.1")
 
 
@@ -365,6 +363,8 @@ def broken_pipeline(case: SplitCase) -> Iterator[Finding]:
     It fails in 0.18 and was fixed in 0.20; tensor parallelism is not affected.
     """
     if case.split.pipeline > 1 and is_pipeline_broken(case.version):
-        sentence = f"{case.engine} fails with pipeline parallelism over hosts (fixed in {PIPELINE_SINCE})."
-        ways = (Way(f"use an image with vLLM {PIPELINE_SINCE} or newer"), *case.ways())
+        sentence = (
+            f"{case.engine} fails with pipeline parallelism over hosts (fixed in {FIRST_RELEASE_WITH_PIPELINES})."
+        )
+        ways = (Way(f"use an image with vLLM {FIRST_RELEASE_WITH_PIPELINES} or newer"), *case.ways())
         yield Finding("error", sentence, ways, "vLLM #40150")

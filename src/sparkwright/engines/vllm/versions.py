@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 #: development versions below this are ignored: a build from a clone without tags is called 0.1.dev20073+g8e685d198, from a fork
 #: with old tags 0.3.1.dev3+g1234. Real nightlies that old are not in use
-TAGGED_SINCE = (0, 10)
+FIRST_TAGGED_RELEASE = (0, 10)
 
 #: an official image with a release tag, optionally a variant such as -ubuntu2404
 OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
@@ -24,12 +24,12 @@ def parse_image_tag(image: str) -> Version | None:
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version in a string; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
+    """Return the version in a string; None for other texts, such as `nightly`, and for development versions before FIRST_TAGGED_RELEASE."""
     try:
         version = Version(text) if text else None
     except InvalidVersion:
         return None
-    return None if version and version.is_devrelease and version.release < TAGGED_SINCE else version
+    return None if version and version.is_devrelease and version.release < FIRST_TAGGED_RELEASE else version
 
 
 def at_least(version: Version | None, since: str) -> bool | None:

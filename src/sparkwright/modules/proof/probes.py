@@ -100,7 +100,7 @@ class Probes(Module["Probes.Args"]):
             notes += [result.note for _, _, result in probe_runs if result.note][:1]
             runs += probe_runs
         if any(probe.path == openai_api.CHAT_PATH for probe in probes):
-            notes += prompts.notes(_render_prompts(engine.http, args, key), thinks=REASONING_PROBE in probes)
+            notes += prompts.notes(_render_prompts(engine.http, args, key), has_thinking=REASONING_PROBE in probes)
         checks = [_build_check(engine, probe, result) for probe, _, result in runs]
         replies = (reply for probe, reply, _ in runs if probe.path == openai_api.CHAT_PATH)
         thinking_fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}

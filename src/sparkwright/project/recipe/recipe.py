@@ -93,16 +93,18 @@ class Recipe:
         model = file if file and not GLOB_CHARACTERS.search(file) else self.file.model.mount
         return self.engine.flags.served_names(self.file.flags, model)
 
-    def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
+    def file_flags(self, lock_entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags for single files of the model; until the model is pinned, with the recipe's patterns as values.
 
-        locked: the model's entry in the lock; empty until it is pinned.
+        lock_entry: the model's entry in the lock; empty until it is pinned.
         """
         model, file_rules = self.file.model, self.engine.files
         if file_rules is None:
             return {}
-        if locked:
-            return dict(file_rules.select_files(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
+        if lock_entry:
+            return dict(
+                file_rules.select_files(lock_entry.get("files") or (), model.file, model.mmproj, model.draft).flags
+            )
         patterns = model.model_dump(include={"file", "mmproj", "draft"})
         patterns_by_flag = {
             flag: patterns.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()
@@ -126,12 +128,12 @@ class Recipe:
         adapter_paths = {adapter.name: paths[adapter.role] for adapter in self.file.adapters}
         return with_adapters(new_flags, adapter_flags, adapter_paths)
 
-    def _further_model_path(self, role: str, locked: Mapping[str, Any]) -> str:
+    def _further_model_path(self, role: str, lock_entry: Mapping[str, Any]) -> str:
         """Return the container path of an additional model or adapter; until its file is pinned, with the recipe's pattern."""
         model, file_rules = self.file.further_models[role], self.engine.files
         if file_rules is None:
             return model.mount
-        rows = locked.get("files") or ()
+        rows = lock_entry.get("files") or ()
         file = file_rules.select_files(rows, model.file).flags["model"] if rows else model.file
         return f"{model.mount.rstrip('/')}/{file}"
 
@@ -148,19 +150,19 @@ class Recipe:
 
     def memory(
         self,
-        locked: Mapping[str, Any],
+        lock_entry: Mapping[str, Any],
         flags: Mapping[str, Any] | None = None,
         further_entries: Mapping[str, Any] | None = None,
     ) -> Memory:
         """Return the host memory that the engine uses. Raises Refused if its memory flag is invalid.
 
         Args:
-            locked: the model's entry in the lock; empty until it is pinned.
+            lock_entry: the model's entry in the lock; empty until it is pinned.
             flags: flags with which the server is started (`compute_memory`); by default, those of the recipe.
             further_entries: the lock's entries of additional models and adapters, by role.
         """
         self._refuse_invalid_flag(self.engine.flags.MEMORY)
-        memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
+        memory = self.engine.advice.memory(self.file.flags if flags is None else flags, lock_entry)
         for role, entry in (further_entries or {}).items():
             name = role if role not in self.file.models else f"{role} model"
             memory = memory.with_model(name, sum_weights(entry or {}, WEIGHT_SUFFIXES))

@@ -196,18 +196,18 @@ def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> 
     return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
-def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:
+def _model_context(recipe: Recipe, lock_entry: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pinned sources of the model, and under `models` those of adapters and additional models."""
     further = [
         {"role": role, **_model_source(model, further_entries.get(role) or {})}
         for role, model in recipe.file.further_models.items()
     ]
-    return {**_model_source(recipe.file.model, locked), **({"models": further} if further else {})}
+    return {**_model_source(recipe.file.model, lock_entry), **({"models": further} if further else {})}
 
 
-def _model_source(model: Model | SecondModel, locked: Mapping[str, Any]) -> dict[str, Any]:
+def _model_source(model: Model | SecondModel, lock_entry: Mapping[str, Any]) -> dict[str, Any]:
     source = model.model_dump(include={"id", "dir", "transfer"})
-    return {**source, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
+    return {**source, "commit": lock_entry.get("commit", ""), "files": lock_entry.get("files", [])}
 
 
 def _serve_settings(

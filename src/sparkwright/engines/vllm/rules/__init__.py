@@ -18,7 +18,7 @@ __all__ = ["RULES", "SEVERITIES", "Case", "Finding", "VllmRequest", "Way", "chec
 
 
 def check(
-    request: VllmRequest, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
+    request: VllmRequest, architecture: Architecture, version: Version | None, listed_options: Collection[str] = ()
 ) -> list[Finding]:
     """Return all findings, errors first.
 
@@ -26,6 +26,6 @@ def check(
         request: the settings of the recipe.
         architecture: the model's architecture.
         version: the engine's version; None if unknown.
-        listed: the options in the engine's own help. If given, all other options count as unknown, and values are checked against the listed shapes.
+        listed_options: the options in the engine's own help. If given, all other options count as unknown, and values are checked against the listed shapes.
     """
-    return RULES.check(Case(request, architecture, version, listed))
+    return RULES.check(Case(request, architecture, version, listed_options))

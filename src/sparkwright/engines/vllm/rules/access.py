@@ -16,7 +16,7 @@ from sparkwright.trust import process_option_rules
 from sparkwright.visible import one_line
 
 #: oldest release whose log is known to mask the key
-LOG_HIDES_KEY_SINCE = "0.32.0"
+FIRST_RELEASE_HIDING_KEY = "0.32.0"
 GID_INDEX = "NCCL_IB_GID_INDEX"
 THINKING_SWITCH = "default-chat-template-kwargs"
 #: strings that mean false but are truthy in a Jinja template
@@ -108,7 +108,7 @@ def key_in_log(case: Case) -> Iterator[Finding]:
     """vLLM before 0.32 may print its API key in its log at startup.
     Docker keeps the log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
-    if case.request.server_key and severity_of(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
+    if case.request.server_key and severity_of(case.within("", FIRST_RELEASE_HIDING_KEY)) is not None:
         sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         way = Way("use an image with vLLM 0.32 or newer")
         yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")
@@ -142,22 +142,22 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
     if case.request.platform != "gb10" or case.flag(MEMBERS) not in (None, 1):
         return
     sizes = {name: flags.parse_positive_integer(case.flag(name) or "") or 1 for name in (TENSOR, PIPELINE)}
-    split = {name: size for name, size in sizes.items() if size > 1}
-    if not split:
+    split_sizes = {name: size for name, size in sizes.items() if size > 1}
+    if not split_sizes:
         return
     hosts = sizes[TENSOR] * sizes[PIPELINE]
-    keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in split.items())
-    flags_text = " and ".join(f"{name}: {size}" for name, size in split.items())
-    verb = "needs" if len(split) == 1 else "need"
+    keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in split_sizes.items())
+    flags_text = " and ".join(f"{name}: {size}" for name, size in split_sizes.items())
+    verb = "needs" if len(split_sizes) == 1 else "need"
     sentence = f"{flags_text} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
     ways = (
         Way(
             f"write `parallel: {{{keys}}}` instead, and serve it from a group of {hosts} hosts with `cluster`",
-            dict.fromkeys(split),
+            dict.fromkeys(split_sizes),
         ),
-        Way("remove the flags to serve from one host", dict.fromkeys(split)),
+        Way("remove the flags to serve from one host", dict.fromkeys(split_sizes)),
     )
-    yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(split)))
+    yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(split_sizes)))
 
 
 @rule(

@@ -24,16 +24,16 @@ from sparkwright.visible import one_line
 
 OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
 RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
-CUDA13_SINCE = (0, 20)
+FIRST_RELEASE_WITH_CUDA13_TAGS = (0, 20)
 FROZEN_TAG = re.compile(r"^cu130-nightly(-aarch64)?$")
 MOVING_TAGS = ("latest", "nightly")
 #: allows a context longer than the model's, at the user's risk. Source: the engine's error message
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 SPECULATION_FLAG = speculation.FLAG
-ADAPTERS = "lora-modules"
-OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
-PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
+ADAPTERS_FLAG = "lora-modules"
+OVERRIDES_FLAG, EXPERTS_KEY = "hf-overrides", "num_experts_per_tok"
+PLUGIN_FLAGS = ("tool-parser-plugin", "reasoning-parser-plugin")
 #: variables with the folder of gpt-oss's vocabulary; openai_harmony in vLLM 0.32.0 reads the first
 VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
@@ -69,7 +69,11 @@ def cuda13(case: Case) -> Iterator[Finding]:
     if case.request.platform != "gb10" or not tag:
         return
     variant = match["rest"] if match else tag
-    is_old = match is not None and (int(match["major"]), int(match["minor"])) < CUDA13_SINCE and "cu130" not in variant
+    is_old = (
+        match is not None
+        and (int(match["major"]), int(match["minor"])) < FIRST_RELEASE_WITH_CUDA13_TAGS
+        and "cu130" not in variant
+    )
     if not is_old and "cu129" not in variant:
         return
     base = tag.replace("-cu129", "").replace("cu129-", "")
@@ -139,17 +143,17 @@ def exclusive(case: Case) -> Iterator[Finding]:
     """On Ascend, chunked prefill cannot be combined with prefix caching or a quantized KV cache.
     Turn one of them off. Ascend's scheduler turns chunked prefill off unless chunked_prefill_enabled is set.
     """
-    if case.request.platform != "ascend" or case.effective.chunked_prefill is not True:
+    if case.request.platform != "ascend" or case.effective_settings.chunked_prefill is not True:
         return
-    off = Way(
+    off_way = Way(
         "turn chunked prefill off", prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=False)
     )
     if case.flag("enable-prefix-caching") is True:
-        ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
+        ways = (off_way, Way("turn prefix caching off", {"enable-prefix-caching": False}))
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
         yield Finding("error", sentence, ways, ASCEND_SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
-        ways = (off, Way("use an unquantized KV cache", {"kv-cache-dtype": None}))
+        ways = (off_way, Way("use an unquantized KV cache", {"kv-cache-dtype": None}))
         sentence = "chunked prefill and a quantized KV cache exclude each other on Ascend."
         yield Finding("error", sentence, ways, ASCEND_SOURCE, "kv-cache-dtype")
 
@@ -163,14 +167,14 @@ def budget(case: Case) -> Iterator[Finding]:
     """On Ascend, max-num-batched-tokens must be a multiple of 256 and at least max-model-len.
     Ascend's kernels process blocks of 256 tokens, and its scheduler does not split prompts.
     """
-    effective = case.effective
-    if case.request.platform != "ascend" or effective.budget is None:
+    settings = case.effective_settings
+    if case.request.platform != "ascend" or settings.budget is None:
         return
-    minimum = max(prediction.ASCEND_BUDGET_STEP, effective.max_model_len or 0)
-    rounded = -(-max(minimum, effective.budget) // prediction.ASCEND_BUDGET_STEP) * prediction.ASCEND_BUDGET_STEP
-    if rounded != effective.budget:
-        sentence = f"max-num-batched-tokens {effective.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
-        way = Way(f"set it to {rounded}", {"max-num-batched-tokens": rounded})
+    minimum = max(prediction.ASCEND_BUDGET_STEP, settings.max_model_len or 0)
+    rounded_budget = -(-max(minimum, settings.budget) // prediction.ASCEND_BUDGET_STEP) * prediction.ASCEND_BUDGET_STEP
+    if rounded_budget != settings.budget:
+        sentence = f"max-num-batched-tokens {settings.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
+        way = Way(f"set it to {rounded_budget}", {"max-num-batched-tokens": rounded_budget})
         yield Finding("error", sentence, (way,), ASCEND_SOURCE, "max-num-batched-tokens")
 
 
@@ -193,7 +197,7 @@ def scheduler(case: Case) -> Iterator[Finding]:
         prediction.SCHEDULER_ENABLED
     ):
         return
-    if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
+    if case.flag("enable-chunked-prefill") is True and case.effective_settings.chunked_prefill is False:
         change = prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=True)
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
         way = Way("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
@@ -224,11 +228,11 @@ def downloads(case: Case) -> Iterator[Finding]:
             ways = (Way(pin_model_fix(role, one_line(model, max_chars=80))), way) if role else (way,)
             sentence = f"{name.replace('.', ' ')} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
-    for name, adapter in parse_adapters(case.flag(ADAPTERS)):
+    for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS} {adapter} is downloaded at startup, and spark.lock does not pin it."
+            sentence = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
             ways = (Way(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
-            yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS)
+            yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS_FLAG)
     is_offline = case.request.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     has_vocabulary = any(map(case.request.env.get, VOCABULARY_VARIABLES))
     if case.architecture.model_type == "gpt_oss" and is_offline and not has_vocabulary:
@@ -256,7 +260,7 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
     volumes = [
         str(volume).split(":")[1] for volume in case.request.container.get("volumes") or () if ":" in str(volume)
     ]
-    for flag in PLUGINS:
+    for flag in PLUGIN_FLAGS:
         plugin = case.flag(flag)
         if not isinstance(plugin, str) or not plugin:
             continue
@@ -289,7 +293,10 @@ def stretched_context(case: Case) -> Iterator[Finding]:
     With rope scaling (such as yarn) a model accepts prompts longer than those it was trained on. How well it uses them depends on the
     model; check with a long prompt in `expect.probes`.
     """
-    trained_length, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
+    trained_length, context = (
+        config_parts.trained_length(case.architecture.config),
+        case.effective_settings.max_model_len,
+    )
     if trained_length and context and context > trained_length:
         sentence = f"max-model-len {context} is beyond the {trained_length} tokens that the model was trained on (rope scaling)."
         way = Way(f"for the trained length, set max-model-len to {trained_length}", {"max-model-len": trained_length})
@@ -302,14 +309,14 @@ def stretched_context(case: Case) -> Iterator[Finding]:
         "model-serving-minefield 33: 32 experts instead of 8 cost points of a benchmark; their weights are scaled to a sum of 1",
         "vLLM 0.32.0, config/model.py: --hf-overrides changes the model's config.json",
     ),
-    example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE_MODEL, "num_experts": 128, EXPERTS: 8}),
+    example=Example({OVERRIDES_FLAG: {EXPERTS_KEY: 16}}, model={**DENSE_MODEL, "num_experts": 128, EXPERTS_KEY: 8}),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
     """The number of experts per token should be the one that the model was trained with.
     More experts are slower but not better: the weights of the selected experts are scaled to a sum of 1, so the best ones count less.
     The log does not show the change.
     """
-    overrides = case.flag(OVERRIDES)
+    overrides = case.flag(OVERRIDES_FLAG)
     try:
         override_config = json.loads(overrides) if isinstance(overrides, str) else overrides
     except ValueError:
@@ -318,16 +325,16 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
         return
     text_config = override_config.get("text_config")
     configs = (override_config, text_config if isinstance(text_config, Mapping) else {})
-    requested = next((config[EXPERTS] for config in configs if EXPERTS in config), None)
+    requested = next((config[EXPERTS_KEY] for config in configs if EXPERTS_KEY in config), None)
     config = case.architecture.config
-    trained_experts = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
+    trained_experts = config.get(EXPERTS_KEY) or (config.get("text_config") or {}).get(EXPERTS_KEY)
     if requested is not None and trained_experts and requested != trained_experts:
         remaining = {
-            key: value for key, value in override_config.items() if key not in (EXPERTS, "text_config")
+            key: value for key, value in override_config.items() if key not in (EXPERTS_KEY, "text_config")
         } or None
-        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained_experts}."
-        way = Way("remove it", {OVERRIDES: remaining})
-        yield Finding("warning", sentence, (way,), "the model's config.json", OVERRIDES)
+        sentence = f"{OVERRIDES_FLAG}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained_experts}."
+        way = Way("remove it", {OVERRIDES_FLAG: remaining})
+        yield Finding("warning", sentence, (way,), "the model's config.json", OVERRIDES_FLAG)
 
 
 def _flag_or_key(case: Case, name: str) -> Any:
@@ -374,17 +381,17 @@ def model_length(case: Case) -> Iterator[Finding]:
     The engine derives the maximum from the model's config and refuses a larger value, unless the environment variable
     VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden. Output beyond the maximum is garbage.
     """
-    effective, model_maximum = case.effective, case.architecture.max_position_embeddings
+    settings, model_maximum = case.effective_settings, case.architecture.max_position_embeddings
     if (
         model_maximum is None
-        or effective.max_model_len is None
-        or effective.max_model_len <= model_maximum
+        or settings.max_model_len is None
+        or settings.max_model_len <= model_maximum
         or case.flag("hf-overrides") is not None
     ):
         return
     is_allowed = LONG_CONTEXT_VARIABLE in case.request.env
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
     way = Way(f"lower max-model-len to {model_maximum}", {"max-model-len": model_maximum})
-    sentence = f"max-model-len {effective.max_model_len} exceeds the model's {model_maximum}: {outcome}."
+    sentence = f"max-model-len {settings.max_model_len} exceeds the model's {model_maximum}: {outcome}."
     source = "vLLM's ModelConfig; a real start of 0.32.0"
     yield Finding("warning" if is_allowed else "error", sentence, (way,), source, "max-model-len")

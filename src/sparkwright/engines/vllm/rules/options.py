@@ -11,12 +11,15 @@ from sparkwright.engines.options import describe_owner, find_opposite, format_co
 from sparkwright.engines.vllm import environment, option_values, options
 from sparkwright.engines.vllm.option_history import Existence, find_existence
 from sparkwright.engines.vllm.option_values import InvalidValue
-from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
+from sparkwright.engines.vllm.prediction import (
+    FIRST_RELEASE_WITH_OPTIONAL_CHUNKING,
+    FIRST_RELEASE_WITH_RECURRENT_CACHING,
+)
 from sparkwright.engines.vllm.rules.rule import HYBRID_MODEL, Case, Example, rule, severity_of
 from sparkwright.engines.vllm.versions import at_least, within
 
 #: values covered by a separate rule
-COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
+VALUES_WITH_OTHER_RULES = {("mamba-cache-mode", "all")}
 #: switches without which vLLM does not check a parser's name
 PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
 
@@ -48,13 +51,15 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         yield Finding(severity, sentence, (_replace_flag(flag, value, existence, case.listed),), source, flag)
 
 
-def _replace_flag(flag: str, value: Any, existence: Existence, listed: Collection[str]) -> Way:
+def _replace_flag(flag: str, value: Any, existence: Existence, listed_options: Collection[str]) -> Way:
     if alternative := format_counterparts("vllm", flag) if describe_owner("vllm", flag) else "":
         return Way(f"use {alternative} instead", {flag: None})
     if existence.similar:
         return Way(f"write {existence.similar}", {flag: None, existence.similar: value})
     alternative = (
-        "" if existence.instead else find_opposite(flag, listed or options.anchor_options(options.MIDDLE_ANCHOR))
+        ""
+        if existence.instead
+        else find_opposite(flag, listed_options or options.anchor_options(options.MIDDLE_ANCHOR))
     )
     if alternative and isinstance(value, bool):
         return Way(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
@@ -124,7 +129,7 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
         "enable-chunked-prefill",
         lambda value, case: value is False,
         "",
-        CHUNKED_PREFILL_OPTIONAL_SINCE,
+        FIRST_RELEASE_WITH_OPTIONAL_CHUNKING,
         "is ignored: chunked prefill stays on",
         "source of 0.11.0; issues 18547, 20914",
     ),
@@ -132,7 +137,7 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
         "enable-prefix-caching",
         lambda value, case: value is True and case.is_hybrid,
         "0.10.2",
-        RECURRENT_PREFIX_CACHING_SINCE,
+        FIRST_RELEASE_WITH_RECURRENT_CACHING,
         "is ignored on a recurrent model: prefix caching stays off",
         "source of 0.11.0",
     ),
@@ -213,9 +218,9 @@ def flag_value(case: Case) -> Iterator[Finding]:
     """
     for name, value in case.request.flags.items():
         option = option_values.find_option(name, case.listed)
-        if option is None or (isinstance(value, str) and (name, value) in COVERED_ELSEWHERE):
+        if option is None or (isinstance(value, str) and (name, value) in VALUES_WITH_OTHER_RULES):
             continue
-        invalid = option_values.find_misfit(name, value, option)
+        invalid = option_values.find_invalid_value(name, value, option)
         if invalid is None or not _is_checked(case, name, invalid):
             continue
         severity = severity_of(_is_refused(case, name, invalid))

@@ -8,11 +8,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.advice import EXPECTED_RULE, Effective
+from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings
 from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.prediction import VllmRequest, predict_effective
+from sparkwright.engines.vllm.prediction import VllmRequest, predict_effective_settings
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Case:
     listed: Collection[str] = ()
 
     @property
-    def effective(self) -> Effective:
-        return predict_effective(self.request, self.architecture, self.version)
+    def effective_settings(self) -> EffectiveSettings:
+        return predict_effective_settings(self.request, self.architecture, self.version)
 
     @property
     def release(self) -> Version | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkwright.engines.findings import Finding, Severity, Way
 from sparkwright.engines.vllm import flags, prediction
-from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE
+from sparkwright.engines.vllm.prediction import FIRST_RELEASE_WITH_OPTIONAL_CHUNKING
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, conjunction, rule, severity_of
 
 SAFE_MEMORY_SHARE = 0.85
@@ -52,7 +52,7 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     if case.request.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
         return
     if case.flag(flags.MEMORY_UTILIZATION) is None:
-        default_share = case.effective.memory_utilization
+        default_share = case.effective_settings.memory_utilization
         share_text = default_share if default_share is not None else "0.9, 0.92 from 0.20 on"
         default = f"the engine's default ({share_text})"
         sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
@@ -105,25 +105,25 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     KV cache, 1056 with bf16. In cache mode `align` the scheduler advances by whole blocks, and the default budget on a GB10 is 2048. If
     a block is larger, 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, and later releases are slow.
     """
-    effective = case.effective
+    settings = case.effective_settings
     if (
         not case.is_hybrid
-        or effective.prefix_caching is False
-        or effective.block_tokens is None
-        or effective.budget is None
+        or settings.prefix_caching is False
+        or settings.block_tokens is None
+        or settings.budget is None
     ):
         return
-    if effective.block_tokens <= effective.budget or effective.mamba_cache_mode in ("none", "all"):
+    if settings.block_tokens <= settings.budget or settings.mamba_cache_mode in ("none", "all"):
         return
-    severity = severity_of(conjunction(case.within("0.15.0", "0.27.0"), effective.prefix_caching)) or "info"
+    severity = severity_of(conjunction(case.within("0.15.0", "0.27.0"), settings.prefix_caching)) or "info"
     outcome = OVER_BUDGET_OUTCOMES[severity]
     if case.within("", "0.17.0") and severity != "warning":
         outcome = "hangs on long requests"
-    sentence = f"this model's block is {effective.block_tokens} tokens (predicted) and max-num-batched-tokens is {effective.budget}"
+    sentence = f"this model's block is {settings.block_tokens} tokens (predicted) and max-num-batched-tokens is {settings.budget}"
     # the smallest power of two that is large enough, but at least 4096
-    budget = max(4096, 1 << (effective.block_tokens - 1).bit_length())
+    budget = max(4096, 1 << (settings.block_tokens - 1).bit_length())
     change = {"max-num-batched-tokens": budget}
-    way = Way(f"raise max-num-batched-tokens to {budget} (at least {effective.block_tokens})", change)
+    way = Way(f"raise max-num-batched-tokens to {budget} (at least {settings.block_tokens})", change)
     source = "vLLM's validate_block_size; the formula of its hybrid block"
     yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
 
@@ -137,17 +137,17 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
     """max-num-seqs must not exceed max-num-batched-tokens.
     Each running sequence needs at least one token per step, so the engine refuses to start with more sequences than tokens.
     """
-    effective = case.effective
-    if effective.budget is None or effective.max_num_seqs <= effective.budget:
+    settings = case.effective_settings
+    if settings.budget is None or settings.max_num_seqs <= settings.budget:
         return
     ways = (
-        Way(f"lower max-num-seqs to {effective.budget}", {"max-num-seqs": effective.budget}),
+        Way(f"lower max-num-seqs to {settings.budget}", {"max-num-seqs": settings.budget}),
         Way(
-            f"raise max-num-batched-tokens to {effective.max_num_seqs}",
-            {"max-num-batched-tokens": effective.max_num_seqs},
+            f"raise max-num-batched-tokens to {settings.max_num_seqs}",
+            {"max-num-batched-tokens": settings.max_num_seqs},
         ),
     )
-    comparison = f"max-num-seqs {effective.max_num_seqs} exceeds max-num-batched-tokens {effective.budget}"
+    comparison = f"max-num-seqs {settings.max_num_seqs} exceeds max-num-batched-tokens {settings.budget}"
     sentence = f"{comparison}: {case.engine} refuses to start."
     yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
 
@@ -165,7 +165,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
-    seqs, blocks = case.effective.max_num_seqs, case.request.mamba_blocks
+    seqs, blocks = case.effective_settings.max_num_seqs, case.request.mamba_blocks
     limit = DEFAULT_MAX_SEQS if blocks is None else blocks
     if seqs <= limit:
         return
@@ -195,13 +195,13 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """
     if case.flag("mamba-cache-mode") != "all":
         return
-    is_refused = case.within(prediction.ALL_REFUSED_SINCE)
+    is_refused = case.within(prediction.FIRST_RELEASE_REFUSING_ALL)
     severity = severity_of(is_refused) or "warning"
     if is_refused is None:
         outcome = "may refuse it"
     elif is_refused:
         outcome = "refuses it (choices are align and none)"
-    elif case.effective.mamba_cache_mode == "all":
+    elif case.effective_settings.mamba_cache_mode == "all":
         outcome = "uses it, and 0.32 and later refuse it"
     else:
         outcome = "ignores it or falls back to align"
@@ -225,10 +225,10 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     The engine refuses to start with prefix caching on and chunked prefill off. From 0.28 on, prefix caching is on by default for these
     models: to turn chunked prefill off, turn off both.
     """
-    effective = case.effective
-    if not case.is_hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
+    settings = case.effective_settings
+    if not case.is_hybrid or settings.chunked_prefill is not False or settings.mamba_cache_mode in ("none", "all"):
         return
-    severity = severity_of(conjunction(case.within("0.15.0"), effective.prefix_caching))
+    severity = severity_of(conjunction(case.within("0.15.0"), settings.prefix_caching))
     if severity is None:
         return
     reason = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
@@ -250,25 +250,23 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
     A whole prompt must then fit into one step, and the engine refuses a smaller budget. If max-num-batched-tokens is not set, the engine
     raises its default, and a step needs more memory.
     """
-    effective, length = case.effective, case.effective.max_model_len
-    if effective.chunked_prefill is not False or length is None or case.request.platform == "ascend":
+    settings, length = case.effective_settings, case.effective_settings.max_model_len
+    if settings.chunked_prefill is not False or length is None or case.request.platform == "ascend":
         return
-    severity = severity_of(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
+    severity = severity_of(case.within(FIRST_RELEASE_WITH_OPTIONAL_CHUNKING))
     if (
         case.flag("max-num-batched-tokens") is None
-        or effective.budget is None
-        or effective.budget >= length
+        or settings.budget is None
+        or settings.budget >= length
         or severity is None
     ):
         return
     ways = (
         Way(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
-        Way(f"lower max-model-len to {effective.budget}", {"max-model-len": effective.budget}),
+        Way(f"lower max-model-len to {settings.budget}", {"max-model-len": settings.budget}),
         CHUNKED_PREFILL_ON,
     )
-    sentence = (
-        f"max-num-batched-tokens {effective.budget} is less than max-model-len {length}, with chunked prefill off"
-    )
+    sentence = f"max-num-batched-tokens {settings.budget} is less than max-model-len {length}, with chunked prefill off"
     sentence = f"{sentence}: {case.engine} refuses to start."
     yield Finding(severity, sentence, ways, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
 
