@@ -15,7 +15,7 @@ from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import Hub, HubApi, commit
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
-GATED = "meta-llama/Llama-3.1-8B-Instruct"
+GATED_MODELS = "meta-llama/Llama-3.1-8B-Instruct"
 SHARD = "model-00001-of-00014.safetensors"
 
 
@@ -83,17 +83,17 @@ def test_errors_have_the_codes_of_the_real_hub(running_hub: RunningHub) -> None:
     cases = [
         ("/api/models/no/such", {}, 401, "RepoNotFound"),
         ("/api/models/no/such", {"Authorization": "Bearer hf_x"}, 404, "RepoNotFound"),
-        (f"/{GATED}/resolve/main/config.json", {}, 401, "GatedRepo"),
-        (f"/{GATED}/resolve/main/config.json", {"Authorization": f"Bearer {hub.STRANGER_TOKEN}"}, 403, "GatedRepo"),
+        (f"/{GATED_MODELS}/resolve/main/config.json", {}, 401, "GatedRepo"),
+        (f"/{GATED_MODELS}/resolve/main/config.json", {"Authorization": f"Bearer {hub.STRANGER_TOKEN}"}, 403, "GatedRepo"),
         (f"/api/models/{MODEL}/revision/v9", {}, 404, "RevisionNotFound"),
         (f"/{MODEL}/resolve/main/nothing", {}, 404, "EntryNotFound"),
     ]  # fmt: skip
     for path, headers, status, code in cases:
         response = running_hub.request(path, **headers)
         assert (response[0], response[1]["x-error-code"]) == (status, code), path
-    assert running_hub.request(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
+    assert running_hub.request(f"/{GATED_MODELS}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
     for error, model, revision in (
-        (RepositoryNotFoundError, "no/such", None), (GatedRepoError, GATED, None), (RevisionNotFoundError, MODEL, "v9")
+        (RepositoryNotFoundError, "no/such", None), (GatedRepoError, GATED_MODELS, None), (RevisionNotFoundError, MODEL, "v9")
     ):  # fmt: skip
         with pytest.raises(error):
             running_hub.api.model_info(model, revision=revision)

@@ -18,7 +18,7 @@ IMAGE = "lmsysorg/sglang"
 
 
 @pytest.fixture(autouse=True)
-def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+def is_instant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
 
 

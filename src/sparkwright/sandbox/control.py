@@ -50,8 +50,10 @@ def default_folder() -> Path:
     configured = os.environ.get("SPARKWRIGHT_SANDBOX")
     if configured:
         return Path(configured)
-    current = here.project_folder()
-    project = next((folder for folder in (current, *current.parents) if (folder / "hosts").is_dir()), current)
+    current_folder = here.project_folder()
+    project = next(
+        (folder for folder in (current_folder, *current_folder.parents) if (folder / "hosts").is_dir()), current_folder
+    )
     return project / ".sandbox"
 
 
@@ -126,9 +128,9 @@ def set_fault(folder: Path, name: str | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
-    order = f"{name} {path.stat().st_mtime_ns}" if name else ""
+    fault_order = f"{name} {path.stat().st_mtime_ns}" if name else ""
     deadline_s = time.monotonic() + FAULT_TIMEOUT_S
-    while _is_running(folder) and _applied_fault(folder) != order and time.monotonic() < deadline_s:
+    while _is_running(folder) and _applied_fault(folder) != fault_order and time.monotonic() < deadline_s:
         time.sleep(0.02)
 
 

@@ -75,12 +75,12 @@ class Spark:
         self.folder = folder
         self._fault_file = folder / "fault"
         self._write_files()
-        instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
+        is_instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         self.pool = MemoryPool(folder / "root/proc/meminfo", self._go_down)
-        self.images = Images(self.fault, instant=instant)
+        self.images = Images(self.fault, instant=is_instant)
         gpu = Gpu(folder / "bin/nvidia-smi.processes")
-        shared = SharedState(self.pool, gpu, self.lasting_fault, self.fault_since_s, folder / "home")
-        self.containers = Containers(self.images, shared, folder / "containers.json")
+        shared_state = SharedState(self.pool, gpu, self.lasting_fault, self.fault_since_s, folder / "home")
+        self.containers = Containers(self.images, shared_state, folder / "containers.json")
         self.ollama = Ollama(
             self.pool,
             is_busy=lambda: self.fault() == "ollama-busy",
@@ -124,17 +124,17 @@ class Spark:
             "HF_ENDPOINT": f"http://127.0.0.1:{hub.port}",
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        state = self.folder / "state.json"
-        write_atomically(state, json.dumps({"pid": os.getpid(), "env": env}).encode())
-        applied, last_order = self.folder / "applied", ""
-        previously_applied = applied.read_text() if applied.exists() else ""
-        applied.unlink(missing_ok=True)
-        while state.exists():
+        state_file = self.folder / "state.json"
+        write_atomically(state_file, json.dumps({"pid": os.getpid(), "env": env}).encode())
+        applied_file, last_order = self.folder / "applied", ""
+        previously_applied = applied_file.read_text() if applied_file.exists() else ""
+        applied_file.unlink(missing_ok=True)
+        while state_file.exists():
             current_order = read_fault_order(self.folder)
             if current_order != last_order:
-                self._apply(self.fault(), was_applied=current_order == previously_applied)
+                self._apply_fault(self.fault(), was_applied=current_order == previously_applied)
                 last_order, previously_applied = current_order, ""
-                applied.write_text(current_order)
+                applied_file.write_text(current_order)
             time.sleep(0.05)
         for container in list(self.containers.all.values()):
             if container.running:
@@ -152,7 +152,7 @@ class Spark:
         for container in self.containers.all.values():
             self.containers.restart_by_policy(container)
 
-    def _apply(self, fault: str, *, was_applied: bool) -> None:
+    def _apply_fault(self, fault: str, *, was_applied: bool) -> None:
         """Apply the immediate effects of a fault. Other effects appear at the next start or request.
 
         Args:
@@ -180,15 +180,15 @@ class Spark:
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self._load_ollama_model(LARGE, slowly=False)
+            self._load_ollama_model(LARGE, with_delay=False)
         if fault == "ollama-loads":
             arguments = {"model": MODELS["gpt-oss:20b"], "slowly": True}
             threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
 
-    def _load_ollama_model(self, model: Model, *, slowly: bool) -> None:
+    def _load_ollama_model(self, model: Model, *, with_delay: bool) -> None:
         """Load a model in Ollama, as a request of a client does. This fails if too little memory is available."""
         try:
-            self.ollama.load(model, slowly=slowly)
+            self.ollama.load(model, with_delay=with_delay)
         except HttpError as error:
             print(f"Ollama could not load {model.name}: {error}", flush=True)
 

@@ -44,8 +44,8 @@ class Handler(BaseHTTPRequestHandler):
         self.parts = [unquote(part) for part in url.path.split("/") if part]
         self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         length = int(self.headers.get("Content-Length") or 0)
-        chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
-        self.raw = b"".join(self._body_chunks()) if chunked else self.rfile.read(length) if length else b""
+        is_chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
+        self.raw = b"".join(self._body_chunks()) if is_chunked else self.rfile.read(length) if length else b""
         try:
             self.route()
         except (BrokenPipeError, ConnectionResetError):

@@ -76,10 +76,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3-Embedding-0.6B": {**_dense_config("Qwen3ForCausalLM", "qwen3", 32768), "hidden_size": 1024},
     "Qwen/Qwen3-1.7B": _dense_config("Qwen3ForCausalLM", "qwen3", 40960),
 }
-GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
+GATED_MODELS = ("meta-llama/Llama-3.1-8B-Instruct",)
 
 #: files of the GGUF repositories
-GGUF: dict[str, tuple[str, ...]] = {
+GGUF_FILES: dict[str, tuple[str, ...]] = {
     "ggml-org/gpt-oss-120b-GGUF": tuple(f"gpt-oss-120b-mxfp4-{n:05d}-of-00003.gguf" for n in (1, 2, 3)),
     "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF": tuple(
         f"Qwen3-Coder-30B-A3B-Instruct-{kind}.gguf" for kind in ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
@@ -87,7 +87,7 @@ GGUF: dict[str, tuple[str, ...]] = {
 }
 #: architecture of the base model, by repository of a LoRA adapter as GGUF file
 GGUF_ADAPTERS = {"sandbox-org/gpt-oss-120b-sql-lora-GGUF": "gpt-oss", "sandbox-org/llama-8b-sql-lora-GGUF": "llama"}
-GGUF |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
+GGUF_FILES |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
 GGUF_BYTES = 9_000_000
 
 #: chat template with thinking on unless a request turns it off
@@ -208,12 +208,18 @@ def file_content(model: str, path: str, *, moved: bool = False) -> bytes:
 
 def list_files(model: str) -> list[str]:
     """Return the paths of a repository's files."""
-    if model in GGUF:
-        return ["README.md", *GGUF[model]]
+    if model in GGUF_FILES:
+        return ["README.md", *GGUF_FILES[model]]
     if model in ADAPTERS:  # with typical leftovers of training
         return ["README.md", "adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "tokenizer.json"]
-    small = ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"]
-    return small + [_shard_name(n) for n in range(1, SHARDS + 1)]
+    small_files = [
+        "README.md",
+        "config.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    return small_files + [_shard_name(n) for n in range(1, SHARDS + 1)]
 
 
 def commit(model: str, *, moved: bool = False) -> str:
@@ -332,9 +338,9 @@ class HubApi(Handler):
         """Return True if a revision is the second commit, False if it is the first, None after an error response."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
-        if model not in MODELS and model not in GGUF and model not in ADAPTERS:
+        if model not in MODELS and model not in GGUF_FILES and model not in ADAPTERS:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
-        elif model in GATED and token in ("", STRANGER_TOKEN):
+        elif model in GATED_MODELS and token in ("", STRANGER_TOKEN):
             reason = (
                 "you are not in the authorized list" if token else "You must have access to it and be authenticated"
             )
@@ -354,7 +360,7 @@ class HubApi(Handler):
             "id": model,
             "sha": commit(model, moved=moved),
             "private": False,
-            "gated": model in GATED,
+            "gated": model in GATED_MODELS,
             "sandbox": True,
         }
         self.reply(200, {**info, "disabled": False, "downloads": 0, "likes": 0, "tags": [], "siblings": siblings})
@@ -377,25 +383,25 @@ class HubApi(Handler):
             return
         data = file_content(model, path, moved=moved)
         headers = self._file_headers(sibling_entry(model, path, moved=moved), commit(model, moved=moved))
-        requested = parse_range(self.headers.get("Range", ""), len(data))
-        if requested is not None and not requested:
+        requested_range = parse_range(self.headers.get("Range", ""), len(data))
+        if requested_range is not None and not requested_range:
             self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
-        body = data if requested is None else data[requested.start : requested.stop]
+        body = data if requested_range is None else data[requested_range.start : requested_range.stop]
         headers["Content-Length"] = str(len(body))
-        if requested is not None:
-            headers["Content-Range"] = f"bytes {requested.start}-{requested.stop - 1}/{len(data)}"
+        if requested_range is not None:
+            headers["Content-Range"] = f"bytes {requested_range.start}-{requested_range.stop - 1}/{len(data)}"
         if self.hub.cut() and self.command == "GET" and len(data) > 100_000:
             self.close_connection = True
             body = body[: len(body) // 2]
-        self.reply(200 if requested is None else 206, body, headers)
+        self.reply(200 if requested_range is None else 206, body, headers)
 
     @staticmethod
     def _file_headers(entry: dict[str, Any], sha: str) -> dict[str, str]:
         """Return the headers of a file. The etag is the sha256 of an LFS file, else the blob's id."""
         etag = f'"{entry["lfs"]["sha256"] if "lfs" in entry else entry["blobId"]}"'
-        linked = {"X-Linked-Etag": etag, "X-Linked-Size": str(entry["size"])} if "lfs" in entry else {}
-        return {"ETag": etag, "X-Repo-Commit": sha, "Accept-Ranges": "bytes", **linked}
+        linked_headers = {"X-Linked-Etag": etag, "X-Linked-Size": str(entry["size"])} if "lfs" in entry else {}
+        return {"ETag": etag, "X-Repo-Commit": sha, "Accept-Ranges": "bytes", **linked_headers}
 
     def _error(self, status: int, code: str, message: str) -> None:
         self.reply(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})

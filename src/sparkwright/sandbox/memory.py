@@ -41,28 +41,28 @@ class MemoryPool:
     def claim(self, holder: str, size_bytes: int) -> bool:
         """Set a holder's memory. Return False, without a change, if too little is available."""
         with self._mutex:
-            available = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
-            if size_bytes > available:
+            available_bytes = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
+            if size_bytes > available_bytes:
                 return False
             self._held[holder] = size_bytes
         self._write()
         return True
 
-    def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
+    def grow(self, holder: str, bytes_per_s: int, stopped: threading.Event) -> None:
         """Add memory to a holder until `stopped` is set or the memory is exhausted."""
         while not stopped.wait(GROWTH_INTERVAL_S):
-            if not self.add(holder, int(per_s * GROWTH_INTERVAL_S)):
+            if not self.add(holder, int(bytes_per_s * GROWTH_INTERVAL_S)):
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
         """Add memory to a holder without a check. Return False if that exhausts the memory."""
         with self._mutex:
-            available = TOTAL_BYTES - sum(self._held.values())
-            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, available))
+            available_bytes = TOTAL_BYTES - sum(self._held.values())
+            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, available_bytes))
         self._write()
-        if size_bytes >= available:
+        if size_bytes >= available_bytes:
             threading.Thread(target=self._on_exhausted, daemon=True).start()
-        return size_bytes < available
+        return size_bytes < available_bytes
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
         """Release a holder's memory, at once or after a delay. The name of a holder must not be reused."""
@@ -79,11 +79,11 @@ class MemoryPool:
         if self._meminfo is None:
             return
         with self._mutex:
-            free = TOTAL_BYTES - sum(self._held.values())
+            free_bytes = TOTAL_BYTES - sum(self._held.values())
             sizes = {
                 "MemTotal": TOTAL_BYTES,
-                "MemFree": max(0, free - GIB // 2),
-                "MemAvailable": free,
+                "MemFree": max(0, free_bytes - GIB // 2),
+                "MemAvailable": free_bytes,
                 "Buffers": 0,
                 "Cached": GIB // 2,
                 "Shmem": 0,
@@ -94,6 +94,6 @@ class MemoryPool:
             }
             text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in sizes.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._meminfo.with_suffix(".new")
-            temporary.write_text(text)
-            temporary.replace(self._meminfo)
+            temporary_file = self._meminfo.with_suffix(".new")
+            temporary_file.write_text(text)
+            temporary_file.replace(self._meminfo)

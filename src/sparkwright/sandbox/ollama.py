@@ -143,16 +143,16 @@ class Ollama:
         self._loading = threading.Lock()  # one load at a time
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         if loaded:
-            self.load(LARGE, slowly=False)
+            self.load(LARGE, with_delay=False)
         threading.Thread(target=self._expire, daemon=True).start()
 
-    def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
+    def load(self, model: Model, keep_s: float | None = None, *, with_delay: bool | None = None) -> Runner:
         """Load a model, or extend its time in memory.
 
         Args:
             model: the model.
             keep_s: seconds in memory after the request; None for Ollama's default.
-            slowly: load with delay; None for the sandbox's speed.
+            with_delay: load with delay; None for the sandbox's speed.
 
         Raises:
             HttpError: too little memory is available.
@@ -161,7 +161,7 @@ class Ollama:
             runner = self._extend(model, keep_s)
             if runner is not None:
                 return runner
-            has_delay = not self._instant if slowly is None else slowly
+            has_delay = not self._instant if with_delay is None else with_delay
             time.sleep(UNLISTED_S if has_delay else 0)
             until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", until_s)
@@ -220,13 +220,13 @@ class Ollama:
         """Unload expired models that no request uses, one at a time, forever."""
         while True:
             time.sleep(EXPIRY_POLL_S)
-            due = [
+            due_runners = [
                 runner
                 for runner in list(self._runners.values())
                 if runner.until_s <= time.time() and not runner.request_count
             ]
-            if due and not self._is_busy():
-                self._unload_runner(due[0])
+            if due_runners and not self._is_busy():
+                self._unload_runner(due_runners[0])
 
     def _unload_runner(self, runner: Runner) -> None:
         with self._loading:  # requests that arrive during the unload load the model again afterwards

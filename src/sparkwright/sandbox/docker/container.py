@@ -82,8 +82,8 @@ def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
         body: request that created the container.
         port: published port on the host, or 0.
     """
-    published = port and network_mode(body) != "host"
-    return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if published else []
+    is_published = port and network_mode(body) != "host"
+    return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if is_published else []
 
 
 class Container:
@@ -199,10 +199,13 @@ class Container:
         image_config = self._images.inspect(self.image)["Config"]
         environment = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in environment}
-        host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
-        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network_mode(self.body)}
-        log = host.get("LogConfig") or {}
-        host["LogConfig"] = {"Type": log.get("Type") or "json-file", "Config": log.get("Config") or {}}
+        host_config = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
+        host_config = {"ShmSize": 64 * 2**20, **host_config, "NetworkMode": network_mode(self.body)}
+        log_config = host_config.get("LogConfig") or {}
+        host_config["LogConfig"] = {
+            "Type": log_config.get("Type") or "json-file",
+            "Config": log_config.get("Config") or {},
+        }
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting"}
         state |= {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
@@ -226,7 +229,7 @@ class Container:
             "Platform": "linux",
             "State": state,
             "Config": config,
-            "HostConfig": host,
+            "HostConfig": host_config,
             "Mounts": self.mounts(),
             "NetworkSettings": network_settings(self.body),
         }
@@ -334,8 +337,10 @@ class Container:
             began_s = time.monotonic()
             self.exit_code = self._print_exit_code if self.engine is None else self.engine.run()
             self.finished_at = _timestamp()
-            restarts = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
-            if self.stop_requested or not restarts:
+            must_restart = self.policy in ("always", "unless-stopped") or (
+                self.policy == "on-failure" and self.exit_code
+            )
+            if self.stop_requested or not must_restart:
                 self.status = "exited"
                 return
             self.status, self.restarts = "restarting", self.restarts + 1

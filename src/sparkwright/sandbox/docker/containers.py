@@ -36,10 +36,10 @@ class Containers:
         """Load the saved containers and images, and restart the containers that have a restart policy, as after a reboot."""
         if not self._file.exists():
             return
-        saved = json.loads(self._file.read_text())
-        self._images.local.update(saved["images"])
-        self._images.tags.update(saved["tags"])
-        for fields in saved["containers"]:
+        saved_state = json.loads(self._file.read_text())
+        self._images.local.update(saved_state["images"])
+        self._images.tags.update(saved_state["tags"])
+        for fields in saved_state["containers"]:
             container = Container(fields["name"], fields["body"], fields["image"], self._images, self._shared)
             container.id, container.policy = fields["id"], fields["policy"]
             container.status = "exited" if fields.get("started", True) else "created"
@@ -62,9 +62,9 @@ class Containers:
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            temporary = self._file.with_suffix(".new")  # without fsync, because it is written often
-            temporary.write_text(text)
-            temporary.replace(self._file)
+            temporary_file = self._file.with_suffix(".new")  # without fsync, because it is written often
+            temporary_file.write_text(text)
+            temporary_file.replace(self._file)
 
     def find(self, key: str) -> Container:
         """Return a container by its name, its id or the beginning of its id. Raises HttpError if there is none."""
@@ -111,10 +111,10 @@ class Containers:
 
     def prune(self) -> list[str]:
         """Remove all stopped containers. Return their ids."""
-        removed = [container for container in self.all.values() if not container.running]
-        for container in removed:
+        stopped_containers = [container for container in self.all.values() if not container.running]
+        for container in stopped_containers:
             self.remove(container, force=False)
-        return [container.id for container in removed]
+        return [container.id for container in stopped_containers]
 
     def remove(self, container: Container, *, force: bool) -> None:
         """Remove a container. Raises HttpError if it is running, unless `force` is set."""

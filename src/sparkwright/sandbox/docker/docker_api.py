@@ -130,11 +130,11 @@ class DockerApi(Handler):
 
     def _list_images(self) -> None:
         filters = parse_filters(self.query.get("filters", ""))
-        selected = [self.docker.images.find(reference) for reference in filters.get("reference", ())]
+        selected_digests = [self.docker.images.find(reference) for reference in filters.get("reference", ())]
         images = [
             self.docker.images.inspect(digest)
             for digest in self.docker.images.local
-            if not filters.get("reference") or digest in selected
+            if not filters.get("reference") or digest in selected_digests
         ]
         self.reply(
             200, [{**image, "Created": int(datetime.fromisoformat(image["Created"]).timestamp())} for image in images]
@@ -158,12 +158,14 @@ class DockerApi(Handler):
         """Remove unused images with dangling=false, else nothing: no image in the sandbox is dangling."""
         filters = parse_filters(self.query.get("filters", ""))
         include_named = filters.get("dangling", ["true"])[0] in ("false", "0")
-        used = {container.image for container in self.docker.containers.all.values()}
-        unused = [digest for digest in self.docker.images.local if digest not in used] if include_named else []
-        freed = sum(self.docker.images.inspect(digest)["Size"] for digest in unused)
-        removed = [row for digest in unused for row in self.docker.images.delete(digest)]
+        used_digests = {container.image for container in self.docker.containers.all.values()}
+        unused_digests = (
+            [digest for digest in self.docker.images.local if digest not in used_digests] if include_named else []
+        )
+        freed_bytes = sum(self.docker.images.inspect(digest)["Size"] for digest in unused_digests)
+        removed_rows = [row for digest in unused_digests for row in self.docker.images.delete(digest)]
         self.docker.containers.save()
-        self.reply(200, {"ImagesDeleted": removed or None, "SpaceReclaimed": freed})
+        self.reply(200, {"ImagesDeleted": removed_rows or None, "SpaceReclaimed": freed_bytes})
 
     def _list_containers(self) -> None:
         rows = filter_containers(list(self.docker.containers.all.values()), self.docker.images, self.query)
@@ -293,13 +295,13 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
     line_count, tail = len(container.logs), query.get("tail", "all")
     rows = select_lines(0, line_count)
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
-    ended = False
-    while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not container.running  # read before the lines, so that no last lines are missed
+    has_ended = False
+    while is_true(query.get("follow")) and not has_ended and (not until_s or time.time() < until_s):
+        has_ended = not container.running  # read before the lines, so that no last lines are missed
         # one count for both uses, because the program may be logging
         start, line_count = line_count, len(container.logs)
         yield from select_lines(start, line_count)
-        time.sleep(0 if ended else LOG_POLL_S)
+        time.sleep(0 if has_ended else LOG_POLL_S)
 
 
 def _encode_frames(rows: Iterator[tuple[float, str, int]], *, timestamps: bool) -> Iterator[bytes]:

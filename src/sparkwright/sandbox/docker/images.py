@@ -259,10 +259,10 @@ class Images:
     def delete(self, digest: str) -> list[dict[str, str]]:
         """Remove an image with all its names. Return the lines of `docker rmi`."""
         names = [name for name, target in self.tags.items() if target == digest]
-        untagged = [line for name in names for line in self.untag(name)]
+        untagged_rows = [line for name in names for line in self.untag(name)]
         with self._mutex:
             tag = self.local.pop(digest)
-        return [*untagged, {"Untagged": f"{REPOSITORY_OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
+        return [*untagged_rows, {"Untagged": f"{REPOSITORY_OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def repository(self, digest: str) -> Repository:
         """Return the repository of a local image."""

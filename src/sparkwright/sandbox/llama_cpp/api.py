@@ -115,7 +115,7 @@ class LlamaApi(ModelApi):
             self._error(400, message, "exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=token_limit)
             return
         if engine.fault() == "engine-exits" or engine.dead:
-            engine.die()
+            engine.exit_silently()
             raise ConnectionResetError
         if reason := self._check_support(body):
             self._error(500, reason, "server_error")

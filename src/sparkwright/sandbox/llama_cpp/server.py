@@ -235,8 +235,8 @@ class LlamaServer(Process):
         )
         yield 0.0, f"srv    load_model: initializing, {slots}, kv_unified = 'false'"
         if config.requested_context > TRAINED_CONTEXT:
-            capped = f"exceeds the training context of the model ({TRAINED_CONTEXT}) - capping"
-            yield 0.0, f"srv    load_model: the slot context ({config.requested_context}) {capped}"
+            capped_text = f"exceeds the training context of the model ({TRAINED_CONTEXT}) - capping"
+            yield 0.0, f"srv    load_model: the slot context ({config.requested_context}) {capped_text}"
 
     def _log_line(self, line: str, *, level: str = "I") -> None:
         self.log(self._stamp_line(level, line))

@@ -106,13 +106,13 @@ def join_tokens(tokens: Iterable[Token], kind: str) -> str:
     return "".join(token.text for token in tokens if token.kind == kind)
 
 
-def token_logprobs(text: str, top: int) -> dict[str, Any]:
-    """Return a token with its log probability and the `top` most likely tokens at its position, at most two."""
+def token_logprobs(text: str, top_count: int) -> dict[str, Any]:
+    """Return a token with its log probability and the `top_count` most likely tokens at its position, at most two."""
     candidates = [
         {"token": token, "logprob": logprob, "bytes": list(token.encode())}
         for token, logprob in ((text, CHOSEN_LOGPROB), ("the ", OTHER_LOGPROB))
     ]
-    return {**candidates[0], "top_logprobs": candidates[:top]}
+    return {**candidates[0], "top_logprobs": candidates[:top_count]}
 
 
 def encode_event(data: Mapping[str, Any]) -> bytes:

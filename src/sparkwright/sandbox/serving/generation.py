@@ -108,7 +108,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 kind = "reasoning" if n <= request.thinking_tokens else "content"
                 yield Token(kind, pending, n, request.finish_reason if n == request.tokens else None)
                 pending = ""
-                if not step_tokens and not (request.with_logprobs and engine.instant):
+                if not step_tokens and not (request.with_logprobs and engine.is_instant):
                     rate = _step_rate(engine, len(request.prompt))
                     due_s = max(due_s + 1 / rate / SHARED_RATE ** min(streams - 1, 6), time.monotonic() - 0.5)
             finish_reason = request.finish_reason
@@ -191,7 +191,7 @@ def _wait_until(engine: Process, request: Request, due_s: float) -> None:
 
 
 def _check_stop(engine: Process, request: Request) -> None:
-    if engine.peer_lost:
+    if engine.has_lost_peer:
         raise GroupBroken
     if engine.stopped.is_set() or request.has_disconnected():
         raise Aborted

@@ -231,12 +231,12 @@ class Process(ABC):
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
     @property
-    def instant(self) -> bool:
+    def is_instant(self) -> bool:
         """True if delays are skipped; never while a fault is active."""
         return self._instant and not self.fault()
 
     @property
-    def peer_lost(self) -> bool:
+    def has_lost_peer(self) -> bool:
         """True if another rank of its group has exited, so that this one can't compute anything."""
         return False
 
@@ -309,7 +309,7 @@ class Process(ABC):
         self._exit_code = SIGKILL_EXIT_CODE
         self.stopped.set()
 
-    def die(self) -> None:
+    def exit_silently(self) -> None:
         """Exit with code 0 without a request to stop, as a real engine did at its first request."""
         if self.dead:
             return

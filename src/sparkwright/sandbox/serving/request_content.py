@@ -15,7 +15,7 @@ from typing import Any
 
 PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
 #: letters other than a to z, and words of other languages
-_FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
+_FOREIGN_TEXT = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 #: pattern of a question and its correct answer; {0} is the pattern's first group
 KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
     (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
@@ -74,8 +74,8 @@ def picture_url(body: Mapping[str, Any]) -> str:
 def picture_colour(url: str) -> str:
     """Return an answer with the colour of a picture: that of the first pixel in a PNG data URL."""
     try:
-        file = base64.b64decode(url.partition(",")[2], validate=True)
-        red, green, blue = zlib.decompressobj().decompress(file[PIXEL_OFFSET:], 4)[1:]
+        png = base64.b64decode(url.partition(",")[2], validate=True)
+        red, green, blue = zlib.decompressobj().decompress(png[PIXEL_OFFSET:], 4)[1:]
     except (ValueError, zlib.error):
         return "Nothing."
     return "Red." if red > max(green, blue) else "Green." if green > blue else "Blue."
@@ -178,4 +178,4 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
         return AnswerSpec(is_immediate=True) if parses_thinking else text_answer(UNPARSED_THINKING)
     question = last_message_text(body)
     # the answer to a question in another language repeats the question, so that it is in that language
-    return text_answer(known_answer(body) or (question if _FOREIGN.search(question) else ""))
+    return text_answer(known_answer(body) or (question if _FOREIGN_TEXT.search(question) else ""))

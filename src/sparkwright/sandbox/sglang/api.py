@@ -117,10 +117,10 @@ class SglangApi(ModelApi):
             self.send(400, error_body(problem))
             return
         if engine.fault() == "engine-exits" or engine.dead:
-            engine.die()
+            engine.exit_silently()
             raise ConnectionResetError
         prompt, max_tokens, spec = engine.tokenizer.chat(body["messages"]), _max_tokens(body), self._answer_spec(body)
-        thinking_tokens = THINKING_TOKENS * self._thinks(body)
+        thinking_tokens = THINKING_TOKENS * self._has_thinking(body)
         token_limit = engine.config.context - len(prompt)
         request = self.text_request(
             body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=thinking_tokens
@@ -153,8 +153,8 @@ class SglangApi(ModelApi):
         if not body["messages"]:
             return "Messages cannot be empty."
         if (adapter := self._adapter(body)) and adapter not in self.engine.config.adapters:
-            loaded = list(self.engine.config.adapters)
-            return f"Got LoRA adapter that has never been loaded: {adapter}\nAll loaded adapters: dict_keys({loaded})."
+            adapter_names = list(self.engine.config.adapters)
+            return f"Got LoRA adapter that has never been loaded: {adapter}\nAll loaded adapters: dict_keys({adapter_names})."
         prompt_tokens, token_limit = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
         if prompt_tokens >= token_limit:
             return (
@@ -163,11 +163,11 @@ class SglangApi(ModelApi):
         max_tokens = _max_tokens(body) or 0
         if max_tokens + prompt_tokens <= token_limit:
             return ""
-        total = f"Requested token count exceeds the model's maximum context length of {token_limit} tokens."
+        message = f"Requested token count exceeds the model's maximum context length of {token_limit} tokens."
         parts = f"{prompt_tokens} tokens from the input messages and {max_tokens} tokens for the completion"
-        return f"{total} You requested a total of {max_tokens + prompt_tokens} tokens: {parts}."
+        return f"{message} You requested a total of {max_tokens + prompt_tokens} tokens: {parts}."
 
-    def _thinks(self, body: dict[str, Any]) -> bool:
+    def _has_thinking(self, body: dict[str, Any]) -> bool:
         """Return True if the answer begins with thinking, returned in its own field."""
         arguments = self.engine.config.arguments
         default = (arguments["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
@@ -196,8 +196,10 @@ class SglangAnswer(ChatAnswer):
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         answer = {**super().complete(tokens, calls), "metadata": {"weight_version": "default"}}
         if self.body.get("logprobs") is True:
-            top = int(self.body.get("top_logprobs") or 0)
-            answer["choices"][0]["logprobs"] = {"content": [token_logprobs(token.text, top) for token in tokens]}
+            top_count = int(self.body.get("top_logprobs") or 0)
+            answer["choices"][0]["logprobs"] = {
+                "content": [token_logprobs(token.build_metrics_page, top_count) for token in tokens]
+            }
         return answer
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:

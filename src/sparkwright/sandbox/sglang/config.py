@@ -110,14 +110,16 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
     model_config = _read_model_config(str(arguments["model_path"]), folder)
     text_config = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
     trained_context = bounds.count_or_none(text_config.get("max_position_embeddings")) or 4096
-    chunk = arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else DEFAULT_CHUNK_TOKENS
+    chunk_tokens = (
+        arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else DEFAULT_CHUNK_TOKENS
+    )
     share = arguments["mem_fraction_static"] or round(1 - RESERVED_MIB * 2**20 / TOTAL_BYTES, 3)
-    resolved = {
+    resolved_arguments = {
         "host": arguments["host"] or "127.0.0.1",
         "port": arguments["port"] or PORT,
         "served_model_name": arguments["served_model_name"] or arguments["model_path"],
         "mem_fraction_static": share,
-        "chunked_prefill_size": chunk,
+        "chunked_prefill_size": chunk_tokens,
         "max_prefill_tokens": arguments["max_prefill_tokens"] or PREFILL_TOKENS,
         "kv_cache_dtype": arguments["kv_cache_dtype"] or "auto",
         "attention_backend": arguments["attention_backend"] or DEFAULT_BACKEND,
@@ -126,14 +128,14 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
     quantization = model_config.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return Config(
-        arguments={**arguments, **resolved},
+        arguments={**arguments, **resolved_arguments},
         architecture=str((model_config.get("architectures") or ["unknown"])[0]),
         quantization=str(method or ""),
         context=_context_length(arguments["context_length"], trained_context),
         share=share,
         weight_bytes=_weight_bytes(folder),
-        budget=chunk if chunk > 0 else PREFILL_TOKENS,
-        chunked_prefill=chunk > 0,
+        budget=chunk_tokens if chunk_tokens > 0 else PREFILL_TOKENS,
+        chunked_prefill=chunk_tokens > 0,
         is_backend_explicit=arguments["attention_backend"] is not None,
     )
 

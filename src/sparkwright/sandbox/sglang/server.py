@@ -90,14 +90,14 @@ class SglangServer(Process):
         return [f"ERROR:    [Errno {error.errno}] {reason}"]
 
     def stop_log(self) -> Sequence[str]:
-        requests_left = start_log.GRACEFUL.format(self.counters.running if self.status != "starting" else 0)
-        return [start_log.stamp_line(start_log.SIGTERM), start_log.stamp_line(requests_left)]
+        requests_left = start_log.GRACEFUL_EXIT_LINE.format(self.counters.running if self.status != "starting" else 0)
+        return [start_log.stamp_line(start_log.SIGTERM_LINE), start_log.stamp_line(requests_left)]
 
     def exit_log(self) -> Sequence[str]:
-        return start_log.scheduler_death_lines(start_log.NO_KERNEL, start_log.SIGQUIT)
+        return start_log.scheduler_death_lines(start_log.NO_KERNEL_ERROR, start_log.SIGQUIT_LINE)
 
     def crash_log(self) -> Sequence[str]:
-        return start_log.scheduler_death_lines(start_log.NO_KERNEL, start_log.LAUNCH_SIGQUIT)
+        return start_log.scheduler_death_lines(start_log.NO_KERNEL_ERROR, start_log.LAUNCH_SIGQUIT_LINE)
 
     def log_access(self, line: str) -> None:
         self.log(start_log.stamp_line(line))

@@ -13,12 +13,12 @@ LOAD_S = 2.4
 GRAPH_CAPTURE_S = 0.8
 GRAPH_BYTES = GIB
 READY = "The server is fired up and ready to roll!"
-SIGTERM = "SIGTERM received. signum=15 frame=None. Draining requests and shutting down..."
-GRACEFUL = "Gracefully exiting... Remaining number of requests {}. Remaining requests remaining_rids=[]."
-LAUNCH_SIGQUIT = "Received sigquit from a child process. It usually means the child failed."
-SIGQUIT = "SIGQUIT received. signum=3, frame=None. It usually means one child failed."
-TOO_LITTLE = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
-NO_KERNEL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+SIGTERM_LINE = "SIGTERM received. signum=15 frame=None. Draining requests and shutting down..."
+GRACEFUL_EXIT_LINE = "Gracefully exiting... Remaining number of requests {}. Remaining requests remaining_rids=[]."
+LAUNCH_SIGQUIT_LINE = "Received sigquit from a child process. It usually means the child failed."
+SIGQUIT_LINE = "SIGQUIT received. signum=3, frame=None. It usually means one child failed."
+TOO_LITTLE_MEMORY_ERROR = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+NO_KERNEL_ERROR = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 
 #: seconds before a line, and the line
 TimedLines = Iterator[tuple[float, str]]
@@ -98,7 +98,9 @@ def serving_lines(config: Config) -> TimedLines:
 
 def no_memory_lines(config: Config) -> list[str]:
     """Return the last log lines if --mem-fraction-static leaves no memory for the KV cache."""
-    return scheduler_death_lines(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
+    return scheduler_death_lines(
+        f"{TOO_LITTLE_MEMORY_ERROR} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT_LINE
+    )
 
 
 def scheduler_death_lines(error: str, sigquit: str) -> list[str]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
 #: number of tools above which the fault `many-tools` applies
 MANY_TOOLS = 30
-NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
+NEEDS_BOTH_MESSAGE = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+NEEDS_PARSER_MESSAGE = 'tool_choice="{}" requires --tool-call-parser to be set'
 #: type, param and message of the error after the engine core has ended
 ENGINE_DEAD_ERROR = (
     "InternalServerError",
@@ -78,9 +78,9 @@ def _check_tools(engine: Engine, choice: Any, *, require_parser: bool) -> None:
     """Raise InvalidRequest if tools are offered but no parser for their calls is configured."""
     config = engine.config
     if choice == "auto" and require_parser and not (config.auto_tools and config.tool_parser):
-        raise InvalidRequest(NEEDS_BOTH)
+        raise InvalidRequest(NEEDS_BOTH_MESSAGE)
     if choice == "required" and not config.tool_parser:
-        raise InvalidRequest(NEEDS_PARSER.format(choice))
+        raise InvalidRequest(NEEDS_PARSER_MESSAGE.format(choice))
 
 
 def _tool_answer(engine: Engine, body: Mapping[str, Any], name: str, arguments: Any) -> AnswerSpec:

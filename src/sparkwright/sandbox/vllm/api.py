@@ -174,7 +174,7 @@ class VllmApi(ModelApi):
         self._require_field(body, "input")
         self._check_model_name(body)
         if body.get("background") and not self.engine.stores_responses:
-            raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE)
+            raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE_MESSAGE)
         chat = responses.to_chat(body)
         max_tokens = self._check_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
@@ -248,7 +248,7 @@ class VllmApi(ModelApi):
         self._check_text_length(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
-            engine.die()
+            engine.exit_silently()
             raise BadRequest(500, *ENGINE_DEAD_ERROR)
         while engine.fault() == "wedge":
             if self.has_disconnected() or engine.stopped.wait(POLL_S):
@@ -286,8 +286,8 @@ class VllmApi(ModelApi):
         prompt = self._prompt(body)
         answer = build_answer(len(prompt))
         self._check_context_length(prompt, tokens or 1)
-        if engine.fault() == "engine-exits" or engine.dead or engine.peer_lost:
-            engine.die()
+        if engine.fault() == "engine-exits" or engine.dead or engine.has_lost_peer:
+            engine.exit_silently()
             raise BadRequest(500, *ENGINE_DEAD_ERROR)
         spec = AnswerSpec() if plain else self._answer_spec(body, require_parser=not isinstance(answer, ResponseAnswer))
         spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
@@ -304,7 +304,7 @@ class VllmApi(ModelApi):
         try:
             self.write(answer, request, spec, streamed=streamed)
         except GroupBroken:
-            self.engine.die()
+            self.engine.exit_silently()
             raise BadRequest(500, *ENGINE_DEAD_ERROR) from None
 
     def _answer_spec(self, body: dict[str, Any], *, require_parser: bool) -> AnswerSpec:
@@ -318,7 +318,7 @@ class VllmApi(ModelApi):
         try:
             yield from super().answer_events(answer, tokens, spec)
         except GroupBroken:
-            self.engine.die()
+            self.engine.exit_silently()
             yield from answer.abort_events()
 
     def _body(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ ADDED_OPTIONS: dict[str, Release] = {
     "--prefix-match-unit": (0, 26, 0),
 }
 #: since this version --disable-x negates --enable-x; --no-enable-x still works, but is not in the help
-ENABLE_DISABLE: Release = (0, 33, 0)
+FIRST_RELEASE_WITH_DISABLE_OPTIONS: Release = (0, 33, 0)
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,14 @@ def parse_release(version: str) -> Release:
 @functools.lru_cache(maxsize=8)
 def list_options(version: str) -> tuple[Option, ...]:
     """Return all options of a version, in the help's order."""
-    current = parse_release(version)
-    available = [option for option in _load_options() if current >= ADDED_OPTIONS.get(option.names[0], (0, 0, 0))]
+    current_release = parse_release(version)
+    available = [
+        option for option in _load_options() if current_release >= ADDED_OPTIONS.get(option.names[0], (0, 0, 0))
+    ]
     for names, kind, removed_in in REMOVED_OPTIONS:
-        if current < removed_in:
+        if current_release < removed_in:
             available.append(Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper()))
-    return tuple(_adapt_to_release(option, current) for option in available)
+    return tuple(_adapt_to_release(option, current_release) for option in available)
 
 
 def help_text(version: str) -> str:
@@ -99,10 +101,14 @@ def help_text(version: str) -> str:
     return "\n".join([*lines, *(f"  {option.header()}" for option in list_options(version))])
 
 
-def _adapt_to_release(option: Option, current: Release) -> Option:
-    if option.names[0] == "--mamba-cache-mode" and current < (0, 32, 0):
+def _adapt_to_release(option: Option, current_release: Release) -> Option:
+    if option.names[0] == "--mamba-cache-mode" and current_release < (0, 32, 0):
         return replace(option, metavar="{align,all,none}")
-    if current >= ENABLE_DISABLE and option.names[0].startswith("--enable-") and len(option.names) > 1:
+    if (
+        current_release >= FIRST_RELEASE_WITH_DISABLE_OPTIONS
+        and option.names[0].startswith("--enable-")
+        and len(option.names) > 1
+    ):
         enable, negation, *rest = option.names
         return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(negation,))
     return option

@@ -28,15 +28,19 @@ DEFAULT_MAX_SEQS = 256
 MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the shards of the simulated hub have 2.5 MB
 CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B in a GB10's whole memory
 
-OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill can't be disabled
-PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # hybrid models have no prefix caching
-ALIGN_SINCE: Release = (0, 15, 0)  # prefix caching for gated delta nets
-PREFIX_ON_SINCE: Release = (0, 28, 0)  # prefix caching is the default for hybrid models
-MODE_IGNORED_SINCE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
-LARGER_SHARE_SINCE: Release = (0, 20, 0)  # default GPU memory utilization 0.92 instead of 0.9
-BLOCK_CHECK_SINCE: Release = (0, 17, 0)  # a block must fit into a scheduler step
-BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # checked by the engine core, after the choice of the attention backend
-BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
+LAST_RELEASE_ALWAYS_CHUNKING: Release = (0, 11, 0)  # chunked prefill can't be disabled
+LAST_RELEASE_WITHOUT_HYBRID_CACHING: Release = (0, 11, 0)  # hybrid models have no prefix caching
+FIRST_RELEASE_WITH_ALIGN_MODE: Release = (0, 15, 0)  # prefix caching for gated delta nets
+FIRST_RELEASE_WITH_HYBRID_CACHING_ON: Release = (0, 28, 0)  # prefix caching is the default for hybrid models
+FIRST_RELEASE_IGNORING_CACHE_MODE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
+FIRST_RELEASE_WITH_LARGER_SHARE: Release = (0, 20, 0)  # default GPU memory utilization 0.92 instead of 0.9
+FIRST_RELEASE_WITH_BLOCK_CHECK: Release = (0, 17, 0)  # a block must fit into a scheduler step
+FIRST_RELEASE_CHECKING_BLOCK_IN_CORE: Release = (
+    0,
+    18,
+    0,
+)  # checked by the engine core, after the choice of the attention backend
+FIRST_RELEASE_WITHOUT_BLOCK_CHECK: Release = (0, 27, 0)
 #: options whose values are repeated in the log's config dump; the attention backend has a line of its own
 ECHOED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
@@ -127,8 +131,8 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
     _check_ranges(arguments, release)
     text = text_config(model)
     length = _model_length(arguments, bounds.count_or_none(text.get("max_position_embeddings")) or 4096)
-    chunked = release <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
-    prefix = _prefix_caching(arguments, hybrid, architecture, release)
+    has_chunked_prefill = release <= LAST_RELEASE_ALWAYS_CHUNKING or arguments.switch("enable_chunked_prefill", True)
+    has_prefix_caching = _prefix_caching(arguments, hybrid, architecture, release)
     dtype = arguments.text("kv_cache_dtype", "auto")
     names = arguments.values.get("served_model_name") or [arguments.model]
     kwargs = arguments.values.get("default_chat_template_kwargs") or {}
@@ -139,15 +143,18 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         hybrid=hybrid,
         max_model_len=length,
         budget=arguments.number(
-            "max_num_batched_tokens", DEFAULT_BATCHED_TOKENS if chunked else max(length, DEFAULT_BATCHED_TOKENS)
+            "max_num_batched_tokens",
+            DEFAULT_BATCHED_TOKENS if has_chunked_prefill else max(length, DEFAULT_BATCHED_TOKENS),
         ),
         max_num_seqs=arguments.number("max_num_seqs", DEFAULT_MAX_SEQS),
-        chunked_prefill=chunked,
-        prefix_caching=prefix,
-        mamba_cache_mode=_mamba_mode(arguments, hybrid and prefix, architecture, release),
+        chunked_prefill=has_chunked_prefill,
+        prefix_caching=has_prefix_caching,
+        mamba_cache_mode=_mamba_mode(arguments, hybrid and has_prefix_caching, architecture, release),
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
-        utilization=float(arguments.text("gpu_memory_utilization", "0.92" if release >= LARGER_SHARE_SINCE else "0.9")),
+        utilization=float(
+            arguments.text("gpu_memory_utilization", "0.92" if release >= FIRST_RELEASE_WITH_LARGER_SHARE else "0.9")
+        ),
         block_tokens=block_tokens(model, dtype),
         padding_percent=padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
@@ -192,20 +199,26 @@ def _prefix_caching(arguments: Arguments, hybrid: bool, architecture: str, relea
         return arguments.switch("enable_prefix_caching", False)
     if not hybrid:
         return arguments.switch("enable_prefix_caching", True)
-    if release <= PREFIX_FORCED_OFF_UNTIL or (release < ALIGN_SINCE and not supports_all_mode(architecture)):
+    if release <= LAST_RELEASE_WITHOUT_HYBRID_CACHING or (
+        release < FIRST_RELEASE_WITH_ALIGN_MODE and not supports_all_mode(architecture)
+    ):
         return False
-    return arguments.switch("enable_prefix_caching", release >= PREFIX_ON_SINCE)
+    return arguments.switch("enable_prefix_caching", release >= FIRST_RELEASE_WITH_HYBRID_CACHING_ON)
 
 
 def _mamba_mode(arguments: Arguments, caches_states: bool, architecture: str, release: Release) -> str:
     """Return the Mamba cache mode: `all` states are cached, only those at the ends of blocks (`align`), or `none`."""
     if not caches_states:
         return "none"
-    if release < ALIGN_SINCE:
+    if release < FIRST_RELEASE_WITH_ALIGN_MODE:
         return "all"
-    default = "all" if supports_all_mode(architecture) and release < PREFIX_ON_SINCE else "align"
+    default = "all" if supports_all_mode(architecture) and release < FIRST_RELEASE_WITH_HYBRID_CACHING_ON else "align"
     mode = arguments.text("mamba_cache_mode", default)
-    return "all" if mode == "all" and supports_all_mode(architecture) and release < MODE_IGNORED_SINCE else "align"
+    return (
+        "all"
+        if mode == "all" and supports_all_mode(architecture) and release < FIRST_RELEASE_IGNORING_CACHE_MODE
+        else "align"
+    )
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:
@@ -294,18 +307,20 @@ def check_before_weights(config: Config, version: str) -> None:
             " Please increase max_num_batched_tokens or decrease max_model_len."
         )
         raise validation_error("SchedulerConfig", f"Value error, {message}", "value_error")
-    if config.mamba_cache_mode == "align" and not config.chunked_prefill and release >= ALIGN_SINCE:
-        feature = "Mamba prefix caching" if release >= MODE_IGNORED_SINCE else "mamba cache mode 'align'"
+    if config.mamba_cache_mode == "align" and not config.chunked_prefill and release >= FIRST_RELEASE_WITH_ALIGN_MODE:
+        feature = "Mamba prefix caching" if release >= FIRST_RELEASE_IGNORING_CACHE_MODE else "mamba cache mode 'align'"
         raise validation_error(
             "VllmConfig", f"Assertion failed, Chunked prefill is required for {feature}.", "assertion_error"
         )
-    if BLOCK_CHECK_SINCE <= release < BLOCK_CHECK_LATE_SINCE and _check_block_size(config):
+    if FIRST_RELEASE_WITH_BLOCK_CHECK <= release < FIRST_RELEASE_CHECKING_BLOCK_IN_CORE and _check_block_size(config):
         raise validation_error("VllmConfig", f"Assertion failed, {_check_block_size(config)}", "assertion_error")
 
 
 def check_after_weights(config: Config, version: str) -> None:
     """Raise StartError for settings that the engine core rejects."""
-    if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _check_block_size(config):
+    if FIRST_RELEASE_CHECKING_BLOCK_IN_CORE <= parse_release(
+        version
+    ) < FIRST_RELEASE_WITHOUT_BLOCK_CHECK and _check_block_size(config):
         raise _core_error(f"AssertionError: {_check_block_size(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
         message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."

@@ -67,7 +67,7 @@ class Group:
         return cls(arguments.number("node_rank", 0), world_size, tensor_parallel_size, address, port, timeout_s)
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """True if another member has closed its connection."""
         return any(link.recv(1, socket.MSG_PEEK) == b"" for link in wait_for_readable(self.links))
 
@@ -182,7 +182,7 @@ class Engine(Process):
         return list(startup.stop_lines())
 
     def exit_log(self) -> Sequence[str]:
-        return [*(startup.lost_peer_lines() if self.peer_lost else ()), *startup.exit_lines()]
+        return [*(startup.lost_peer_lines() if self.has_lost_peer else ()), *startup.exit_lines()]
 
     def crash_log(self) -> Sequence[str]:
         return list(startup.crash_lines())
@@ -206,7 +206,7 @@ class Engine(Process):
         if self.headless:
             self.stopped.set()
         else:
-            self.die()
+            self.exit_silently()
 
     def start_and_serve(self) -> int:
         arguments = parse_arguments(command_line.expand_config_file(self.argv, self._folder_of), self.version)
@@ -236,9 +236,11 @@ class Engine(Process):
 
     def _compile_and_cache(self) -> None:
         """Write the log lines of compilation and KV cache. Compilation temporarily needs more memory."""
-        peak_bytes = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
+        peak_bytes = 0 if self.has_compile_cache or self.config.eager else COMPILE_PEAK_BYTES
         self.adjust_memory(peak_bytes)
-        self.write_log(startup.cache_lines(self.config, self.version, self.device, has_compile_cache=self.warm))
+        self.write_log(
+            startup.cache_lines(self.config, self.version, self.device, has_compile_cache=self.has_compile_cache)
+        )
         self.adjust_memory(-peak_bytes)
 
     @property
@@ -249,7 +251,7 @@ class Engine(Process):
     @property
     def has_stale_cache(self) -> bool:
         """True if the compile cache of an earlier start slows the engine down."""
-        return self.warm and self.fault() == "stale-cache"
+        return self.has_compile_cache and self.fault() == "stale-cache"
 
     @property
     def headless(self) -> bool:
@@ -257,9 +259,9 @@ class Engine(Process):
         return self.group is not None and self.group.rank > 0
 
     @property
-    def peer_lost(self) -> bool:
+    def has_lost_peer(self) -> bool:
         """True if another member of the group has disconnected."""
-        return self.group is not None and self.group.broken
+        return self.group is not None and self.group.is_broken
 
     def _join_group(self, group: Group) -> None:
         """Join the group, with the log lines before and after."""
@@ -280,10 +282,10 @@ class Engine(Process):
         )
         check_after_weights(self.config, self.version)
         self.set_gpu_memory(int(self.config.utilization * TOTAL_BYTES))
-        compiled = None if self.config.eager else compile_cache_file(self.env, self._folder_of)
-        self.warm = compiled is not None and compiled.exists()
+        compiled_file = None if self.config.eager else compile_cache_file(self.env, self._folder_of)
+        self.has_compile_cache = compiled_file is not None and compiled_file.exists()
         self._compile_and_cache()
-        save_compile_cache(compiled)
+        save_compile_cache(compiled_file)
         if self.wait_while_start_hangs():
             return self._exit_code or SIGTERM_EXIT_CODE
         prefix_cache = PrefixCache(self.config)
@@ -338,15 +340,15 @@ def nccl_lines(rank: int, world_size: int, env: Mapping[str, str], *, uses_socke
         return
     interface, address = env.get("NCCL_SOCKET_IFNAME", ""), env.get("VLLM_HOST_IP", "")
     yield f"{NCCL_LABEL} Bootstrap: Using {interface}:{address}<0>"
-    used = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
+    used_adapters = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
     yield (
         f"{NCCL_LABEL} NET/IB : No device found."
         if uses_sockets
-        else f"{NCCL_LABEL} NET/IB : Using {used} [RO]; OOB {interface}:{address}<0>"
+        else f"{NCCL_LABEL} NET/IB : Using {used_adapters} [RO]; OOB {interface}:{address}<0>"
     )
     network = "Socket" if uses_sockets else "IB"
     yield f"{NCCL_LABEL} Using network {network}"
-    other = (rank + 1) % world_size
+    next_rank = (rank + 1) % world_size
     for n in range(1 if uses_sockets else len(adapters)):
-        yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
+        yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {next_rank}[0] [send] via NET/{network}/{n}"
     yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world_size} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.sandbox.serving.process import Counters
 from sparkwright.sandbox.vllm.command_line import Release, parse_release
-from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
+from sparkwright.sandbox.vllm.config import FIRST_RELEASE_WITH_ALIGN_MODE, Config
 from sparkwright.sandbox.vllm.model import Drafts
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -210,7 +210,7 @@ def _cache_info(config: Config, version: str) -> dict[str, str]:
         "mamba_ssm_cache_dtype": "auto",
         "num_gpu_blocks": config.cache_blocks,
         "prefix_caching_hash_algo": "sha256",
-        **({"mamba_cache_mode": config.mamba_cache_mode} if release >= ALIGN_SINCE else {}),
+        **({"mamba_cache_mode": config.mamba_cache_mode} if release >= FIRST_RELEASE_WITH_ALIGN_MODE else {}),
     }
     return {name: str(value) for name, value in info.items()}
 

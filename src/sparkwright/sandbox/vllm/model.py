@@ -60,11 +60,11 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
     """Return True if some of the model's layers are recurrent."""
-    text = text_config(config)
-    layers = text.get("layer_types") or text.get("layers_block_type")
+    text_settings = text_config(config)
+    layers = text_settings.get("layer_types") or text_settings.get("layers_block_type")
     if isinstance(layers, list) and layers:
         return not RECURRENT_LAYERS.isdisjoint(layer for layer in layers if isinstance(layer, str))
-    return any(text.get(key) for key in RECURRENT_KEYS)
+    return any(text_settings.get(key) for key in RECURRENT_KEYS)
 
 
 def is_attention_free(architecture: str) -> bool:
@@ -87,32 +87,34 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
     return KERNEL_ALIGNMENT_TOKENS * -(-state // (KERNEL_ALIGNMENT_TOKENS * token))
 
 
-def state_bytes(text: Mapping[str, Any]) -> int:
+def state_bytes(text_settings: Mapping[str, Any]) -> int:
     """Return the size of one gated delta net layer's convolution and state, or 0 if the config lacks a size."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
-    key_heads, key_dim, value_heads, value_dim = (_read_size(text, name) for name in names)
+    key_heads, key_dim, value_heads, value_dim = (_read_size(text_settings, name) for name in names)
     if not (key_heads and key_dim and value_heads and value_dim):
         return 0
-    kernel = _read_size(text, "linear_conv_kernel_dim") or 4
+    kernel = _read_size(text_settings, "linear_conv_kernel_dim") or 4
     convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * 2
-    return convolution + value_heads * value_dim * key_dim * (4 if text.get("mamba_ssm_dtype") == "float32" else 2)
+    return convolution + value_heads * value_dim * key_dim * (
+        4 if text_settings.get("mamba_ssm_dtype") == "float32" else 2
+    )
 
 
-def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
+def token_bytes(text_settings: Mapping[str, Any], kv_cache_dtype: str) -> int:
     """Return the size of one token's key and value in one attention layer, bytes."""
     width = 1 if kv_cache_dtype.startswith("fp8") else 2
-    return 2 * _read_size(text, "num_key_value_heads") * _read_size(text, "head_dim") * width
+    return 2 * _read_size(text_settings, "num_key_value_heads") * _read_size(text_settings, "head_dim") * width
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
     """Return the padding of a state's page, in percent of the state's size."""
-    text = text_config(config)
-    state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
+    text_settings = text_config(config)
+    state, token = state_bytes(text_settings), token_bytes(text_settings, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
 
 
-def _read_size(text: Mapping[str, Any], name: str) -> int:
-    return count_or_none(text.get(name), MAX_SIZE) or 0
+def _read_size(text_settings: Mapping[str, Any], name: str) -> int:
+    return count_or_none(text_settings.get(name), MAX_SIZE) or 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _parse_adapters(entries: Any) -> Iterator[Adapter]:
             yield Adapter(name, path)
 
 
-def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], max_rank: int) -> str:
+def _adapter_problem(adapter: Adapter, folder: Path, text_settings: Mapping[str, Any], max_rank: int) -> str:
     """Return the error message for an adapter that can't be loaded, or an empty string."""
     try:
         config = bounds.read_config(folder / "adapter_config.json")
@@ -171,7 +173,7 @@ def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], ma
     if rank > max_rank:
         return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
     # adapters of smaller models are loaded, as in 0.32.0
-    hidden = bounds.count_or_none(text.get("hidden_size"))
+    hidden = bounds.count_or_none(text_settings.get("hidden_size"))
     for name, tensor in header.items():
         if hidden and name.endswith("q_proj.lora_A.weight") and tensor["shape"][1] > hidden:
             return (
@@ -232,15 +234,15 @@ class Drafts:
     def log_line(self, now_s: float) -> str:
         """Return the log line with statistics, or an empty string if it is not due or there were no drafts."""
         since_s, drafts, positions = self._logged
-        drafted, seconds = self.drafts - drafts, now_s - since_s
-        if seconds < LOG_INTERVAL_S or not drafted:
+        new_drafts, seconds = self.drafts - drafts, now_s - since_s
+        if seconds < LOG_INTERVAL_S or not new_drafts:
             return ""
-        by_position = [now - before for now, before in zip(self.positions, positions, strict=True)]
+        accepted_by_position = [now - before for now, before in zip(self.positions, positions, strict=True)]
         self._logged = (now_s, self.drafts, list(self.positions))
-        tokens, accepted = drafted * self.depth, sum(by_position)
-        rates = ", ".join(f"{count / drafted:.3f}" for count in by_position)
+        tokens, accepted = new_drafts * self.depth, sum(accepted_by_position)
+        rates = ", ".join(f"{count / new_drafts:.3f}" for count in accepted_by_position)
         return (
-            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / drafted:.2f}, "
+            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / new_drafts:.2f}, "
             f"Accepted throughput: {accepted / seconds:.2f} tokens/s, Drafted throughput: {tokens / seconds:.2f} tokens/s, "
             f"Accepted: {accepted} tokens, Drafted: {tokens} tokens, Per-position acceptance rate: {rates}, "
             f"Avg Draft acceptance rate: {accepted / tokens * 100:.1f}%"

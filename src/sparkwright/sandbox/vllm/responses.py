@@ -14,7 +14,7 @@ from sparkwright.sandbox.serving.generation import Token
 
 #: environment variable that enables the storage of responses, and the maximum number of stored responses
 STORE_VARIABLE, MAX_STORED = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
-NO_STORE = (
+NO_STORE_MESSAGE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
     f"features, set the environment variable `{STORE_VARIABLE}=1` when launching the vLLM server."
 )
@@ -95,9 +95,9 @@ class ResponseAnswer:
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
         sequence_numbers, generated, items = itertools.count(), list[Token](), list[dict[str, Any]]()
-        pending = self.pending_response("in_progress")
-        yield _encode_event(sequence_numbers, "response.created", response=pending)
-        yield _encode_event(sequence_numbers, "response.in_progress", response=pending)
+        pending_response = self.pending_response("in_progress")
+        yield _encode_event(sequence_numbers, "response.created", response=pending_response)
+        yield _encode_event(sequence_numbers, "response.in_progress", response=pending_response)
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
                 generated += pieces
@@ -174,8 +174,8 @@ class ResponseAnswer:
 
 def _echo_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     identity = {"name": tool.get("name"), "parameters": tool.get("parameters"), "strict": None, "type": "function"}
-    unset = dict.fromkeys(("allowed_callers", "async", "defer_loading"))
-    return {**identity, **unset, "description": tool.get("description"), "output_schema": None}
+    unset_fields = dict.fromkeys(("allowed_callers", "async", "defer_loading"))
+    return {**identity, **unset_fields, "description": tool.get("description"), "output_schema": None}
 
 
 def _echo_reasoning(reasoning: Any) -> dict[str, Any] | None:
@@ -190,23 +190,23 @@ def _texts_by_kind(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
             yield kind, text
 
 
-def _build_item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
+def _build_item(kind: str, text: str, *, item_id: str = "", status: str | None = None) -> dict[str, Any]:
     """Return a finished item. `status` is ignored for a message, which is always completed."""
     if kind == "reasoning":
-        fields: dict[str, Any] = {"id": name or _new_id("rs"), "summary": [], "type": "reasoning"}
+        fields: dict[str, Any] = {"id": item_id or _new_id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
         return {**fields, "content": content, "encrypted_content": None, "status": status}
     part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    fields = {"id": name or _new_id("msg"), "content": [part], "role": "assistant"}
+    fields = {"id": item_id or _new_id("msg"), "content": [part], "role": "assistant"}
     return {**fields, "status": "completed", "type": "message", "phase": None}
 
 
-def _build_call(call: Mapping[str, Any], status: str, *, name: str = "") -> dict[str, Any]:
+def _build_call(call: Mapping[str, Any], status: str, *, item_id: str = "") -> dict[str, Any]:
     function = call["function"]
     arguments = "" if status == "in_progress" else function["arguments"]
     fields = {"arguments": arguments, "call_id": call["id"], "name": function["name"], "type": "function_call"}
-    unset = dict.fromkeys(("async", "caller", "namespace"))
-    return {**fields, "id": name or _new_id("fc"), **unset, "status": status}
+    unset_fields = dict.fromkeys(("async", "caller", "namespace"))
+    return {**fields, "id": item_id or _new_id("fc"), **unset_fields, "status": status}
 
 
 def _text_item_events(
@@ -217,40 +217,42 @@ def _text_item_events(
     items: list[dict[str, Any]],
 ) -> Iterator[bytes]:
     """Yield the events of an item of text or thinking. Append its tokens to `generated` and the item to `items`."""
-    thinking, index = kind == "reasoning", len(items)
-    name = _new_id("rs" if thinking else "msg")
-    position: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
-    extra: dict[str, Any] = {} if thinking else {"logprobs": []}
-    stem = "response.reasoning_text" if thinking else "response.output_text"
-    empty = {"text": "", "type": "reasoning_text"}
-    part = empty if thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
-    yield _encode_event(sequence_numbers, "response.output_item.added", item=_open_item(kind, name), output_index=index)
+    is_thinking, index = kind == "reasoning", len(items)
+    item_id = _new_id("rs" if is_thinking else "msg")
+    position: dict[str, Any] = {"content_index": 0, "item_id": item_id, "output_index": index}
+    extra: dict[str, Any] = {} if is_thinking else {"logprobs": []}
+    stem = "response.reasoning_text" if is_thinking else "response.output_text"
+    empty_part = {"text": "", "type": "reasoning_text"}
+    part = empty_part if is_thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+    yield _encode_event(
+        sequence_numbers, "response.output_item.added", item=_open_item(kind, item_id), output_index=index
+    )
     yield _encode_event(sequence_numbers, "response.content_part.added", **position, part=part)
     texts = []
     for token in pieces:
         generated.append(token)
         texts.append(token.text)
         yield _encode_event(sequence_numbers, f"{stem}.delta", **position, delta=token.text, **extra)
-    item = _build_item(kind, "".join(texts), name=name, status="completed")
+    item = _build_item(kind, "".join(texts), item_id=item_id, status="completed")
     yield _encode_event(sequence_numbers, f"{stem}.done", **position, **extra, text="".join(texts))
     yield _encode_event(sequence_numbers, "response.content_part.done", **position, part=item["content"][0])
     yield _encode_event(sequence_numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
 
-def _open_item(kind: str, name: str) -> dict[str, Any]:
+def _open_item(kind: str, item_id: str) -> dict[str, Any]:
     if kind == "reasoning":
-        return {**_build_item(kind, "", name=name, status="in_progress"), "content": None}
-    return {**_build_item(kind, "", name=name), "content": [], "status": "in_progress"}
+        return {**_build_item(kind, "", item_id=item_id, status="in_progress"), "content": None}
+    return {**_build_item(kind, "", item_id=item_id), "content": [], "status": "in_progress"}
 
 
 def _call_item_events(
     sequence_numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
-    index, name, arguments = len(items), _new_id("fc"), call["function"]["arguments"]
-    position = {"item_id": name, "output_index": index}
+    index, item_id, arguments = len(items), _new_id("fc"), call["function"]["arguments"]
+    position = {"item_id": item_id, "output_index": index}
     stem = "response.function_call_arguments"
-    started, item = (_build_call(call, status, name=name) for status in ("in_progress", "completed"))
+    started, item = (_build_call(call, status, item_id=item_id) for status in ("in_progress", "completed"))
     yield _encode_event(sequence_numbers, "response.output_item.added", item=started, output_index=index)
     yield _encode_event(sequence_numbers, f"{stem}.delta", delta=arguments, **position)
     yield _encode_event(sequence_numbers, f"{stem}.done", arguments=arguments, **position, name=item["name"])

@@ -9,10 +9,10 @@ from typing import Any
 from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.vllm.command_line import Arguments, Release, parse_release
 from sparkwright.sandbox.vllm.config import (
-    ALIGN_SINCE,
-    MODE_IGNORED_SINCE,
-    PREFIX_FORCED_OFF_UNTIL,
-    PREFIX_ON_SINCE,
+    FIRST_RELEASE_IGNORING_CACHE_MODE,
+    FIRST_RELEASE_WITH_ALIGN_MODE,
+    FIRST_RELEASE_WITH_HYBRID_CACHING_ON,
+    LAST_RELEASE_WITHOUT_HYBRID_CACHING,
     Config,
 )
 from sparkwright.sandbox.vllm.model import Adapter
@@ -82,13 +82,13 @@ def settings_lines(config: Config, arguments: Arguments, version: str) -> TimedL
 
 def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> TimedLines:
     requested = arguments.switch("enable_prefix_caching", False)
-    if release <= PREFIX_FORCED_OFF_UNTIL:
+    if release <= LAST_RELEASE_WITHOUT_HYBRID_CACHING:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
         yield 0, _info_line(API, "config.py:339", message)
-    elif release < ALIGN_SINCE and requested and not config.prefix_caching:
+    elif release < FIRST_RELEASE_WITH_ALIGN_MODE and requested and not config.prefix_caching:
         message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
         yield 0, _info_line(API, "config.py:339", message)
-    elif release >= ALIGN_SINCE:
+    elif release >= FIRST_RELEASE_WITH_ALIGN_MODE:
         yield from _mode_lines(config, arguments.text("mamba_cache_mode"), release)
     if arguments.switch("calculate_kv_scales", False) and release >= KV_SCALES_OFF_SINCE:
         message = (
@@ -102,7 +102,7 @@ def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> 
 
 def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
     mode = config.mamba_cache_mode
-    if release >= MODE_IGNORED_SINCE and requested:
+    if release >= FIRST_RELEASE_IGNORING_CACHE_MODE and requested:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
         yield 0, _warning_line(API, "config.py:688", f"{message} --enable-prefix-caching.")
     elif mode == "none" and requested not in ("", "none"):
@@ -113,11 +113,16 @@ def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
     elif mode != "none" and not requested:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
-        yield 0, _format_line("INFO" if release >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
+        yield (
+            0,
+            _format_line(
+                "INFO" if release >= FIRST_RELEASE_WITH_HYBRID_CACHING_ON else "WARNING", API, "config.py:688", message
+            ),
+        )
     elif requested == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
         yield 0, _warning_line(API, "config.py:691", f"{message} 'align' mode.")
-    if mode != "none" and release < PREFIX_ON_SINCE:
+    if mode != "none" and release < FIRST_RELEASE_WITH_HYBRID_CACHING_ON:
         message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
         yield 0, _info_line(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
