@@ -22,7 +22,7 @@ GOOD = f"1795705678.044 killed qwen35 {ID} falling {GIB} 1048576 {3 * GIB}"
 )  # fmt: skip
 def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
     state = StateFolder.in_home(tmp_path)
-    events = state.folder(start_guard.FOLDER) / service_guard.EVENTS
+    events = state.folder(start_guard.FOLDER) / service_guard.EVENTS_FILE
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
     (action,) = service_guard.list_actions(state)
     assert action.name == "qwen35"

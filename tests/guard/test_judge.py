@@ -91,7 +91,7 @@ def test_stalled_host_with_little_memory_is_in_danger() -> None:
 def test_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
     floors = Floors(TOTAL, left=10 * GIB, expected=10 * GIB)
     danger = find_danger(fall(10, 0.05), 600, floors=floors, most_s=1.0)
-    assert danger is not None and danger.graceful
+    assert danger is not None and danger.is_graceful
     assert danger.available > floors.floor
 
 

@@ -25,7 +25,7 @@ def test_reused_pid_is_not_killed(bystander: subprocess.Popen[bytes]) -> None:
     target = Target(ID, "")
     assert not target.hold_process(bystander.pid)
     assert target.kill_processes() == "its process is not known"
-    assert target.gone
+    assert target.has_ended
     assert bystander.poll() is None
 
 

@@ -30,18 +30,18 @@ UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
 @pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
 def test_promtool_accepts_the_metrics(record: Record) -> None:
     command = ["promtool", "check", "metrics"]
-    result = subprocess.run(command, input=textfile.build_metrics_page(record), capture_output=True, text=True, check=False)
+    result = subprocess.run(command, input=textfile.render_metrics(record), capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 def test_unknown_values_have_no_sample() -> None:
-    text = textfile.build_metrics_page(UNKNOWN)
+    text = textfile.render_metrics(UNKNOWN)
     assert "gpu_temperature" not in text and "None" not in text
-    assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.build_metrics_page(FULL)
+    assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.render_metrics(FULL)
 
 
 def test_only_the_current_state_is_1() -> None:
-    rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.build_metrics_page(FULL))
+    rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.render_metrics(FULL))
     assert dict(rows) == {state: str(int(state == "degraded")) for state in STATES}
 
 

@@ -97,7 +97,7 @@ def test_every_alert_has_a_case() -> None:
 
 
 def test_rules_and_dashboard_use_metrics_that_are_written() -> None:
-    page = textfile.build_metrics_page(Record(0.0, "ok", "ok", 0.0))
+    page = textfile.render_metrics(Record(0.0, "ok", "ok", 0.0))
     written = {name.removeprefix(textfile.PREFIX) for name in re.findall(r"^# HELP (\S+)", page, re.M)}
     written |= {metric.name for metric in textfile.METRICS}
     written |= {f"client_{field.replace('queue_ms', 'queue_seconds')}_total" for field in usage.FIELDS}

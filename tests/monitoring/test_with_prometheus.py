@@ -39,7 +39,7 @@ def render_page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = F
         gpu=Gpu(95 if hot else 47, 38.2, 2411, 3),
         serves=Serves("image", "0.32.0", "a/b", "1" * 40, "q", 1.7e9),
     )
-    return textfile.build_metrics_page(record)
+    return textfile.render_metrics(record)
 
 
 @needs_prometheus

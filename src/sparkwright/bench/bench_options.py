@@ -203,11 +203,13 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
     """
     loads: list[Load] = []
     for kind in options.loads or LOADS_BY_COMMAND[options.command]:
-        default = replace(DEFAULT_LOADS[kind], seed=options.seed)
+        default_load = replace(DEFAULT_LOADS[kind], seed=options.seed)
         if kind == "depth":
-            loads += _depth_loads(options, default, limits)
+            loads += _depth_loads(options, default_load, limits)
             continue
-        loads += _serve_loads(options, default, folder) if kind == "serve" else [_with_sizes(options, default)]
+        loads += (
+            _serve_loads(options, default_load, folder) if kind == "serve" else [_with_sizes(options, default_load)]
+        )
     notes: list[str] = []
     if any(load.kind in LONG_PROMPT_KINDS for load in loads):
         long_tokens, notes = _choose_long_tokens(options, limits, loads)
@@ -220,7 +222,7 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
     )
 
 
-def _serve_loads(options: BenchOptions, default: Load, folder: Path) -> list[Load]:
+def _serve_loads(options: BenchOptions, default_load: Load, folder: Path) -> list[Load]:
     lengths: dict[str, Any] = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
     arrivals: list[dict[str, Any]] = [{"rate": rate} for rate in options.rates] or [
         {"concurrency": streams} for streams in options.concurrency or DEFAULT_CONCURRENCY.get(options.command, (1, 8))
@@ -228,7 +230,7 @@ def _serve_loads(options: BenchOptions, default: Load, folder: Path) -> list[Loa
     loads = []
     for arrival in arrivals:
         requests = options.requests or max(16, 4 * int(arrival.get("concurrency", 8)))
-        loads.append(replace(default, requests=requests, **lengths, **arrival))
+        loads.append(replace(default_load, requests=requests, **lengths, **arrival))
     if options.dataset:
         max_requests = max(load.requests for load in loads)
         prompts = tuple(read_prompts(folder / expand_home(options.dataset), max_requests, seed=options.seed))
@@ -236,40 +238,40 @@ def _serve_loads(options: BenchOptions, default: Load, folder: Path) -> list[Loa
     return loads
 
 
-def _depth_loads(options: BenchOptions, default: Load, limits: LoadLimits) -> list[Load]:
+def _depth_loads(options: BenchOptions, default_load: Load, limits: LoadLimits) -> list[Load]:
     """Return loads with prompts that double in length up to the context, shortest first.
 
     Raises:
         Refused: the longest prompt does not fit into the server's context.
     """
-    load = _with_sizes(options, default)
+    load = _with_sizes(options, default_load)
     max_tokens = (
         int((limits.length - load.output_tokens) * (1 - LENGTH_ERROR_SHARE)) - MARGIN_TOKENS if limits.length else None
     )
     if options.depth and max_tokens is not None and options.depth > max_tokens:
         message = f"a prompt of {options.depth} tokens does not fit a context of {limits.length}."
         raise Refused(message, fix=f"Use --depth {max_tokens} or less.")
-    longest = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
-    depths = [longest]
+    longest_prompt = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
+    depths = [longest_prompt]
     while depths[-1] // 2 >= MIN_DEPTH_TOKENS:
         depths.append(depths[-1] // 2)
     streams = options.streams or 1
     return [replace(load, prompt_tokens=depth, concurrency=streams) for depth in reversed(depths)]
 
 
-def _with_sizes(options: BenchOptions, default: Load) -> Load:
+def _with_sizes(options: BenchOptions, default_load: Load) -> Load:
     """Return a load with the sizes from the command line, and defaults for the rest."""
     lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in lengths.items() if value}
-    if options.requests and default.kind == "smoke":
+    if options.requests and default_load.kind == "smoke":
         changes["requests"] = options.requests
-    if default.kind == "mixed":
+    if default_load.kind == "mixed":
         changes |= {"concurrency": options.concurrency[0]} if options.concurrency else {}
         changes |= {"rate": options.rates[0], "concurrency": 0} if options.rates else {}
         if options.requests:
-            longs = max(1, options.requests // 5)
-            changes |= {"longs": longs, "shorts": options.requests - longs}
-    return replace(default, **changes)
+            long_count = max(1, options.requests // 5)
+            changes |= {"longs": long_count, "shorts": options.requests - long_count}
+    return replace(default_load, **changes)
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
@@ -337,9 +339,9 @@ def _parse_share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
         ):
             continue
         prompt, answer = str(turns[0].get("value") or ""), str(turns[1].get("value") or "")
-        sizes = [len(part) // CHARS_PER_TOKEN for part in (prompt, answer)]
-        if all(MIN_LENGTH <= size <= MAX_LENGTH for size in sizes):
-            yield prompt, sizes[1]
+        token_counts = [len(part) // CHARS_PER_TOKEN for part in (prompt, answer)]
+        if all(MIN_LENGTH <= size <= MAX_LENGTH for size in token_counts):
+            yield prompt, token_counts[1]
 
 
 def _speaker(turn: Any) -> str:

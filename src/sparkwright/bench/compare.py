@@ -120,8 +120,17 @@ def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "")
     for row, other in _match_rows(first, second):
         description, hides_stalls = f"{prefix}{row.description}", _has_hidden_stalls(row, other)
         differences += [
-            Difference(description, title, a, b, digits, more, is_significant, hides_stalls and name == "itl_p99_ms")
-            for title, name, digits, more in COMPARED_FIGURES
+            Difference(
+                description,
+                title,
+                a,
+                b,
+                digits,
+                higher_is_better,
+                is_significant,
+                hides_stalls and name == "itl_p99_ms",
+            )
+            for title, name, digits, higher_is_better in COMPARED_FIGURES
             if name in FIGURES_BY_KIND.get(str(row.load.get("kind")), Figures.model_fields)
             for a, b, is_significant in _compare_values(row, other, name)
         ]

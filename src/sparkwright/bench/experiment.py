@@ -126,14 +126,14 @@ def build_turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping
         identities: everything that identifies an arm, by arm; a changed command results in a different cell.
     """
     repetitions: dict[str, int] = {}
-    built = []
+    turns = []
     for arm in order:
         repetitions[arm] = repetitions.get(arm, 0) + 1
         cells = [
             Cell(_cell_key(arm, load, identities[arm], repetitions[arm]), arm, load, repetitions[arm]) for load in loads
         ]
-        built.append(Turn(arm, tuple(cells)))
-    return tuple(built)
+        turns.append(Turn(arm, tuple(cells)))
+    return tuple(turns)
 
 
 def _cell_key(arm: str, load: Load, identity: Any, repetition: int) -> str:
@@ -168,19 +168,19 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         text: `chunked-prefill` for on and off, or NAME or NAME=VALUE for the recipe unchanged and with this flag.
         pinned: entries of spark.lock for the recipe's image and model.
     """
-    written, equals, value = text.partition("=")
-    if written == CHUNKED_PREFILL and not equals:
+    written_name, equals, value = text.partition("=")
+    if written_name == CHUNKED_PREFILL and not equals:
         return _chunked_prefill_arms(base, pinned)
-    if equals and is_secret(written, value):
+    if equals and is_secret(written_name, value):
         raise Refused(
-            f"--flag {written}: its value looks like a secret, which results and `docker inspect` would show."
+            f"--flag {written_name}: its value looks like a secret, which results and `docker inspect` would show."
         )
     base, flags = as_deployed(base, pinned), base.engine.flags
-    name = base.engine.advice.CHUNKED_PREFILL if written == CHUNKED_PREFILL else written
+    name = base.engine.advice.CHUNKED_PREFILL if written_name == CHUNKED_PREFILL else written_name
     flag_value = document.parse(value, Path("--flag")).data if equals else True
     if "." in name or flag_value == axis.UNSET:
-        changed = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))
-        return [_build_arm("a", base.name, base, {}), *changed]
+        arms_with_flag = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))
+        return [_build_arm("a", base.name, base, {}), *arms_with_flag]
     change = flags.normalize({name: flag_value})
     arguments = flags.argv(change)
     arms = [
@@ -220,44 +220,44 @@ def grid_arms(
             f"{len(combinations)} arms: an experiment can have at most {axis.MAX_ARMS}, because each takes minutes to load.",
             fix="Give fewer values.",
         )
-    if len({axis.canonical_name(swept.name, base.engine.flags) for swept in axes}) < len(axes):
-        raise Refused(f"{' and '.join(swept.name for swept in axes)} are the same flag.")
+    if len({axis.canonical_name(swept_axis.name, base.engine.flags) for swept_axis in axes}) < len(axes):
+        raise Refused(f"{' and '.join(swept_axis.name for swept_axis in axes)} are the same flag.")
     names = names or axis.arm_names(combinations)
     arms = [_grid_arm(name, base, axes, values) for name, values in zip(names, combinations, strict=True)]
-    for swept in axes:
-        _check_axis(swept, arms, pinned)
+    for swept_axis in axes:
+        _check_axis(swept_axis, arms, pinned)
     return arms
 
 
-def value_arms(base: Recipe, swept: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
+def value_arms(base: Recipe, swept_axis: Axis, pinned: Mapping[str, Any]) -> list[Arm]:
     """Return two arms that differ in the value of one flag. Raises Refused as `grid_arms` does."""
-    return grid_arms(base, [swept], pinned, names=("a", "b"))
+    return grid_arms(base, [swept_axis], pinned, names=("a", "b"))
 
 
 def _grid_arm(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str, Any]) -> Arm:
     """Return the arm of one combination of values."""
     changes: dict[str, Any] = {}
-    for swept in axes:
-        changes |= swept.flag_changes(values[swept.name], {**base.file.flags, **changes}, base.engine.flags)
+    for swept_axis in axes:
+        changes |= swept_axis.flag_changes(values[swept_axis.name], {**base.file.flags, **changes}, base.engine.flags)
     title = ", ".join(f"{flag} {axis.format_value(value)}" for flag, value in values.items())
     return _build_arm(name, title, base, changes, values)
 
 
-def _check_axis(swept: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
+def _check_axis(swept_axis: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
     """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
-    flag_name = arms[0].recipe.engine.flags.canonical(swept.flag)
+    flag_name = arms[0].recipe.engine.flags.canonical(swept_axis.flag)
     key = arms[0].recipe.engine.flags.SET_BY.get(flag_name)
     if key:
-        raise Refused(f"--flag {swept.name}: recipes set it under `{key}`.", fix="Compare two recipes: -a and -b.")
+        raise Refused(f"--flag {swept_axis.name}: recipes set it under `{key}`.", fix="Compare two recipes: -a and -b.")
     for arm in arms:
         for finding in arm.serving(pinned).findings:
             if (
                 finding.rule == UNKNOWN_FLAG_RULE
                 and finding.severity == "error"
-                and finding.flag in (flag_name, swept.flag)
+                and finding.flag in (flag_name, swept_axis.flag)
             ):
                 fix = next((f"{way.text[:1].upper()}{way.text[1:]}." for way in finding.ways_out), "")
-                raise Refused(f"--flag {swept.name}: {finding.sentence}", fix=fix)
+                raise Refused(f"--flag {swept_axis.name}: {finding.sentence}", fix=fix)
 
 
 def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:

@@ -70,17 +70,19 @@ def server_tasks(experiment: Experiment, series: str, parts: str) -> list[Task]:
 def _restart_tasks(parts: str) -> Iterator[Task]:
     """Yield the tasks that restart the server if a failed measurement made it exit."""
     check_only: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
-    failed = "failed_result.failed"
-    yield task("Wait for the Docker Engine", "docker_ready", when=failed)
-    yield task("Check whether it still runs", "container", {"spec": "{{ container }}"}, when=failed, **check_only)
-    stop = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
+    failed_condition = "failed_result.failed"
+    yield task("Wait for the Docker Engine", "docker_ready", when=failed_condition)
+    yield task(
+        "Check whether it still runs", "container", {"spec": "{{ container }}"}, when=failed_condition, **check_only
+    )
+    stop_arguments = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
     why = "{{ failed_result.msg }}"
     yield {
         "name": "Start the server again",
-        "when": [failed, "left.exists | default(false) and not left.running"],
+        "when": [failed_condition, "left.exists | default(false) and not left.running"],
         "block": [
             task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
-            task("Stop it for a clean start", "stopped", stop),
+            task("Stop it for a clean start", "stopped", stop_arguments),
             task("Read how it was started", "restore_previous", {**NAME_ARGUMENTS, "why": why}, register="restored"),
             _serve_again_task(parts, "restored.to_start"),
         ],
@@ -106,12 +108,12 @@ def arm_tasks(
     """
     remaining = remaining_turns(experiment, known_settings)
     names, lab = remaining.names, _Lab(experiment, series, parts, remaining, changed_flags)
-    stop = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
+    stop_arguments = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
     block = {
         "name": "Measure the arms",
         "when": (" and " if experiment.compares else " or ").join(f"({lab.start_condition(name)})" for name in names),
         "block": [
-            task("Stop server, keep it for later", "stop_and_keep", stop),
+            task("Stop server, keep it for later", "stop_and_keep", stop_arguments),
             *(lab.turn(turn, number) for number, turn in enumerate(remaining.turns)),
         ],
         "always": [
@@ -202,9 +204,13 @@ class _Lab:
 def _fetch_tasks(arm: Arm) -> Iterator[Task]:
     """Yield the tasks that fetch an arm's image and model."""
     arm_path = f"arms[{arm.name!r}]"
-    needs = {"container": f"{arm_path}.spec", "image": f"{arm_path}.lock.image", "model": f"{arm_path}.lock.model"}
-    needs |= {"model_dir": f"{arm_path}.model.dir", "home": "home"}
-    yield task("Run preflight checks", "preflight", as_templates(needs))
+    need_expressions = {
+        "container": f"{arm_path}.spec",
+        "image": f"{arm_path}.lock.image",
+        "model": f"{arm_path}.lock.model",
+    }
+    need_expressions |= {"model_dir": f"{arm_path}.model.dir", "home": "home"}
+    yield task("Run preflight checks", "preflight", as_templates(need_expressions))
     image = {
         "ref": f"{arm_path}.spec.image",
         "manifests": f"{arm_path}.lock.image.manifests",
@@ -291,11 +297,11 @@ def fits_register(experiment: Experiment, arm: str) -> str:
 
 def _budget_arguments() -> dict[str, str]:
     """Return the arguments of the memory budget of `to_serve`."""
-    needs = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
-    needs["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
-    needs["engine_memory"] = "to_serve.serve.engine_memory | default({})"
-    needs |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
-    return as_templates(needs)
+    need_expressions = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
+    need_expressions["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
+    need_expressions["engine_memory"] = "to_serve.serve.engine_memory | default({})"
+    need_expressions |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
+    return as_templates(need_expressions)
 
 
 def free_memory_tasks(**drain_keywords: Any) -> Iterator[Task]:
@@ -330,12 +336,12 @@ def arm_title(experiment: Experiment, arm: str) -> str:
 
 def distinct_arms(experiment: Experiment, names: Sequence[str]) -> Iterator[Arm]:
     """Yield an arm for each combination of image and model."""
-    seen: set[str] = set()
+    seen_identities: set[str] = set()
     for arm in (arm for arm in experiment.arms if arm.name in names):
         file = arm.recipe.file
         identity = f"{file.image} {file.model.id} {file.model.revision} {file.model.dir}"
-        if identity not in seen:
-            seen.add(identity)
+        if identity not in seen_identities:
+            seen_identities.add(identity)
             yield arm
 
 

@@ -288,9 +288,9 @@ def read_results(path: Path) -> Results:
     try:
         return Results.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        location = ".".join(str(part) for part in first["loc"])
-        raise Refused(f"{path}: {location}: {first['msg'].lower()}.") from None
+        first_error = error.errors()[0]
+        location = ".".join(str(part) for part in first_error["loc"])
+        raise Refused(f"{path}: {location}: {first_error['msg'].lower()}.") from None
 
 
 def to_csv(results: Results) -> str:
@@ -309,9 +309,9 @@ def to_csv(results: Results) -> str:
 def csv_rows(results: Results) -> Iterable[dict[str, Any]]:
     """Yield the rows of the CSV, by column."""
     for cell in results.cells:
-        common: dict[str, Any] = {"experiment": results.experiment, "host": results.host, "arm": cell.arm}
-        common |= {"repetition": cell.repetition, "verdict": cell.verdict}
-        common |= {name: cell.load.get(name) or "" for name in LOAD_COLUMNS}
+        common_values: dict[str, Any] = {"experiment": results.experiment, "host": results.host, "arm": cell.arm}
+        common_values |= {"repetition": cell.repetition, "verdict": cell.verdict}
+        common_values |= {name: cell.load.get(name) or "" for name in LOAD_COLUMNS}
         groups = cell.groups if len(cell.groups) > 1 else {}
         for group, figures in {"": cell.figures, **groups}.items():
-            yield {**common, "group": group, **figures.model_dump()}
+            yield {**common_values, "group": group, **figures.model_dump()}

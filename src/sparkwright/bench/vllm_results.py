@@ -20,7 +20,7 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
 #: our names of the kinds of figures, by vLLM's names
-KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
+STATISTIC_NAMES = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
 MAX_TEXT_CHARS = 200
@@ -59,7 +59,9 @@ def read_results(path: Path) -> Results:
     except OSError as error:
         raise Refused(f"{path} can't be read: {error.strerror}.") from None
     data = _parse_json_object(text) or parse_printed(text)
-    if not any(f"{word}_{metric}_ms" in data for word in KINDS for metric in METRICS) and not data.get("itls"):
+    if not any(f"{word}_{metric}_ms" in data for word in STATISTIC_NAMES for metric in METRICS) and not data.get(
+        "itls"
+    ):
         raise Refused(
             f"{path} is neither the JSON nor the text of `vllm bench serve`.",
             fix="Such a file contains median_ttft_ms, or a line `Median TTFT (ms):`.",
@@ -126,8 +128,10 @@ def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
         "output_tok_per_s": throughput if throughput is not None else round(tokens / wall_s, 3) if wall_s else 0,
     }
     for metric in METRICS:
-        reported = {kind: _number(data.get(f"{vllm_kind}_{metric}_ms")) for vllm_kind, kind in KINDS.items()}
-        figures |= {f"{metric}_{kind}_ms": value for kind, value in reported.items() if value is not None}
+        reported_values = {
+            kind: _number(data.get(f"{vllm_kind}_{metric}_ms")) for vllm_kind, kind in STATISTIC_NAMES.items()
+        }
+        figures |= {f"{metric}_{kind}_ms": value for kind, value in reported_values.items() if value is not None}
     if figures.get("tpot_p50_ms"):
         figures["stream_tok_per_s"] = round(1000 / figures["tpot_p50_ms"], 3)
     return {**_gap_figures(data), **figures}
@@ -136,8 +140,8 @@ def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
 def _gap_figures(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures that need individual times: the spreads of gaps and TTFT, the largest gap, and the stalls."""
     figures: dict[str, Any] = {}
-    gaps, firsts = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
-    for name, values in (("itl", gaps), ("ttft", firsts)):
+    gaps, first_token_times = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
+    for name, values in (("itl", gaps), ("ttft", first_token_times)):
         spread = TimeSpread.from_values(values)
         figures |= spread.to_json(name) if spread else {}
     if gaps:

@@ -35,13 +35,13 @@ STATUS_HEADERS = {
 }
 
 
-NO_KEY = "The gateway requires its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
-NO_MODEL = (
+NO_KEY_MESSAGE = "The gateway requires its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+NO_MODEL_MESSAGE = (
     "The gateway found no `model` in the body: it must be a JSON object with a string `model`, not deeply nested."
 )
-NO_FIELD = "The gateway found no field `model` in the form."
-UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists its models."
-NOT_UP = "No server of this model is up. Try again."
+NO_FIELD_MESSAGE = "The gateway found no field `model` in the form."
+UNKNOWN_MODEL_MESSAGE = "The gateway serves no model of this name; /v1/models lists its models."
+NOT_UP_MESSAGE = "No server of this model is up. Try again."
 
 
 def unknown_path_message(paths: Iterable[str]) -> str:

@@ -27,11 +27,11 @@ _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
 _FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
 _LIMIT = re.compile(r"(?m)^(\S{1,40}) ([0-9]{1,13})$")
 
-EXPIRED = "This key has expired."
-OTHER_MODEL = "This key does not allow this model."
-TOO_MANY = "This key has reached its limit of requests per minute. Try again."
-TOO_MANY_NOW = "This key has reached its limit of concurrent requests. Try again."
-TOO_MANY_TOKENS = "This key has reached its token limit for today. The limit is reset at 0:00 UTC."
+EXPIRED_MESSAGE = "This key has expired."
+OTHER_MODEL_MESSAGE = "This key does not allow this model."
+RATE_LIMIT_MESSAGE = "This key has reached its limit of requests per minute. Try again."
+CONCURRENCY_LIMIT_MESSAGE = "This key has reached its limit of concurrent requests. Try again."
+TOKEN_LIMIT_MESSAGE = "This key has reached its token limit for today. The limit is reset at 0:00 UTC."
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
@@ -100,7 +100,7 @@ def expiry_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject an expired key."""
     if gateway.named:
         yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL_FILE})"
-        refusal = answers.error_arguments(401, EXPIRED, "key_expired")
+        refusal = answers.error_arguments(401, EXPIRED_MESSAGE, "key_expired")
         yield f"http-request return {refusal} if {{ var(txn.until) -m found }} {{ date,sub(txn.until) ge 0 }}"
 
 
@@ -118,7 +118,7 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
     if adapters:  # adapters may be allowed without the model, and the model without adapters
         if_adapter = f" if {{ var(txn.model) -m str {' '.join(adapters)} }}"
         yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.model,),map_str({MODELS_FILE}){if_adapter}"
-    refusal = answers.error_arguments(403, OTHER_MODEL, "model_not_allowed")
+    refusal = answers.error_arguments(403, OTHER_MODEL_MESSAGE, "model_not_allowed")
     yield f"http-request return {refusal} if {has_client} !{{ var(txn.allowed) -m found }}"
     yield f"http-request track-sc2 var(txn.client) table {TABLE_BACKEND} if {has_client}"
     yield f"http-request set-var(txn.rate) var(txn.client),map_str_int({RATES_FILE})"
@@ -130,11 +130,11 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
     over_tokens = "{ var(txn.tokens) -m found } { lua.tokens_today,sub(txn.tokens) ge 0 }"
     yield f"http-request set-var(txn.over) str(tokens) if {over_tokens}"
     yield "http-request lua.count_refused if { var(txn.over) -m found }"
-    for limit, message in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
+    for limit, message in (("rate", RATE_LIMIT_MESSAGE), ("now", CONCURRENCY_LIMIT_MESSAGE)):
         rate_refusal = answers.error_arguments(429, message, "rate_limit_exceeded")
         yield f"http-request return {rate_refusal} if {{ var(txn.over) -m str {limit} }}"
     # not 429: agents repeat the request, or with Retry-After wait for the rest of the day (Codex 0.171, OpenCode 1.18)
-    quota_refusal = answers.error_arguments(403, TOO_MANY_TOKENS, "insufficient_quota")
+    quota_refusal = answers.error_arguments(403, TOKEN_LIMIT_MESSAGE, "insufficient_quota")
     yield f"http-request return {quota_refusal} if {{ var(txn.over) -m str tokens }}"
     yield f"http-request sc-inc-gpc0(2) if {has_client}"
 

@@ -97,13 +97,15 @@ def frontend_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines of the frontend for the gateway's hosts."""
     yield from listeners.control_lines(gateway)
     yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS_FILE})"
-    no_key = answers.error_arguments(401, "This is for the gateway's own hosts.", "invalid_operator_key")
-    yield f"http-request return {no_key} if !{{ var(txn.operator) -m found }}"
+    no_key_refusal = answers.error_arguments(401, "This is for the gateway's own hosts.", "invalid_operator_key")
+    yield f"http-request return {no_key_refusal} if !{{ var(txn.operator) -m found }}"
     yield listeners.mark_known_rule()
     yield "http-request set-var-fmt(txn.asked) '%[var(txn.operator)]:%[method]:%[url]'"
     yield f"http-request set-var(txn.operation) var(txn.asked),map_str({OPERATIONS_FILE})"
-    not_allowed = answers.error_arguments(403, "A host reads, drains and returns its own servers only.", "not_allowed")
+    not_allowed_refusal = answers.error_arguments(
+        403, "A host reads, drains and returns its own servers only.", "not_allowed"
+    )
     has_body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
-    yield f"http-request return {not_allowed} if !{{ var(txn.operation) -m found }} || {has_body}"
+    yield f"http-request return {not_allowed_refusal} if !{{ var(txn.operation) -m found }} || {has_body}"
     yield from wake.report_rules(gateway)
     yield "http-request use-service lua.operate"

@@ -157,7 +157,7 @@ def _defaults_lines(gateway: Gateway) -> Iterator[str]:
     yield f"timeout check {CHECK_TIMEOUT_S}s"
     yield from operations.defaults_lines()
     yield from (
-        f"http-error {answers.error_arguments(status, *about)}" for status, about in answers.HAPROXY_ERRORS.items()
+        f"http-error {answers.error_arguments(status, *error)}" for status, error in answers.HAPROXY_ERRORS.items()
     )
 
 
@@ -174,7 +174,7 @@ def _frontend_lines(gateway: Gateway) -> Iterator[str]:
         yield from clients.identification_rules(gateway, key_samples)
         unless_client = " !{ var(txn.client) -m found }" if gateway.named else ""
         yield (
-            f"http-request return {answers.error_arguments(401, answers.NO_KEY, 'invalid_api_key')} if "
+            f"http-request return {answers.error_arguments(401, answers.NO_KEY_MESSAGE, 'invalid_api_key')} if "
             f"{unless_known_key}{unless_client}"
         )
         yield from clients.expiry_rules(gateway)
@@ -196,14 +196,14 @@ def _frontend_lines(gateway: Gateway) -> Iterator[str]:
 def _refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject requests by path, method and size."""
     yield from requests.refusal_rules(gateway)
-    too_large = answers.error_arguments(413, answers.too_large_message(gateway.body_bytes), "request_too_large")
-    yield f"http-request return {too_large} if {{ req.body_size gt {gateway.body_bytes} }}"
-    headers_too_large = answers.error_arguments(
+    body_refusal = answers.error_arguments(413, answers.too_large_message(gateway.body_bytes), "request_too_large")
+    yield f"http-request return {body_refusal} if {{ req.body_size gt {gateway.body_bytes} }}"
+    headers_refusal = answers.error_arguments(
         431, f"The headers are larger than {MAX_HEADERS_BYTES} bytes.", "headers_too_large"
     )
-    yield f"http-request return {headers_too_large} if {{ req.hdrs,length gt {MAX_HEADERS_BYTES} }}"
+    yield f"http-request return {headers_refusal} if {{ req.hdrs,length gt {MAX_HEADERS_BYTES} }}"
     yield f"http-request wait-for-body time {BODY_TIMEOUT_S}s"
-    yield f"http-request return {too_large} if {{ req.body_len gt {gateway.body_bytes} }}"
+    yield f"http-request return {body_refusal} if {{ req.body_len gt {gateway.body_bytes} }}"
 
 
 def _model_list_rules(gateway: Gateway) -> Iterator[str]:
@@ -252,9 +252,9 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
-        not_up = answers.error_arguments(503, answers.NOT_UP, "model_not_up")
+        not_up_refusal = answers.error_arguments(503, answers.NOT_UP_MESSAGE, "model_not_up")
         # in a process that is stopping after a reload, nbsrv is 0
-        yield f"http-request return {not_up} if {{ nbsrv lt 1 }} !{{ stopping }}"
+        yield f"http-request return {not_up_refusal} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
             # a retry needs another server, and a copy of the whole buffer, which takes 0.2 ms per request with 1 MiB
             yield "retry-on conn-failure empty-response"
@@ -264,11 +264,11 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from _balance_lines(gateway, len(model.upstreams))
     yield from requests.server_rules(gateway, model)
     yield "option httpchk"
-    authorized = f' hdr Authorization "{key}"' if model.key else ""
+    authorization = f' hdr Authorization "{key}"' if model.key else ""
     yield (
         f"http-check send meth POST uri {tasks.proof_path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type "
         "application/json"
-        f"{authorized} body {quote(model.check)}"
+        f"{authorization} body {quote(model.check)}"
     )
     yield f"http-check expect rstring {tasks.proof_word(model.task)}"
     soon_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)
@@ -276,9 +276,9 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
     yield f"default-server check {intervals} init-addr last,libc,none"
     for upstream in model.upstreams:
         limit = f" maxconn {upstream.slots}" if upstream.slots else ""
-        first, *interim = (f" id {requests.server_number(model, name)}" for name in upstream.names)
+        first, *interim_ids = (f" id {requests.server_number(model, name)}" for name in upstream.names)
         yield f"server {upstream.name} {upstream.address}:{upstream.port}{limit}{first}"
-        for number in interim:
+        for number in interim_ids:
             yield f"server {upstream.name}{INTERIM_SUFFIX} {upstream.address}:{upstream.interim_port}{limit}{number} disabled"
     if gateway.waits:
         yield f"server {WAITING_SERVER} {PLACEHOLDER_ADDRESS} backup no-check"

@@ -79,11 +79,13 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 def refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject requests by path and method, before the body is read."""
     paths = gateway.paths
-    named = [path.path for path in paths if path.model != "response"]
+    named_paths = [path.path for path in paths if path.model != "response"]
     response_patterns = [_path_pattern(path) for path in select_paths(gateway, "response")]
-    unknown = answers.error_arguments(404, answers.unknown_path_message(path.path for path in paths), "unknown_url")
+    unknown_path_refusal = answers.error_arguments(
+        404, answers.unknown_path_message(path.path for path in paths), "unknown_url"
+    )
     unless_response = f" !{{ path -m reg {' '.join(response_patterns)} }}" if response_patterns else ""
-    yield f"http-request return {unknown} if !{{ path -m str {' '.join(named)} }}{unless_response}"
+    yield f"http-request return {unknown_path_refusal} if !{{ path -m str {' '.join(named_paths)} }}{unless_response}"
     read_patterns = [_path_pattern(path) for path in select_paths(gateway, "response") if path.method == "GET"]
     if read_patterns:
         yield f"acl read path -m reg {' '.join(read_patterns)}"
@@ -91,8 +93,8 @@ def refusal_rules(gateway: Gateway) -> Iterator[str]:
             f"http-request return {answers.error_arguments(405, 'Use GET.', 'method_not_allowed', allow='GET')} if read "
             f"!{{ method GET }}"
         )
-    use_post = answers.error_arguments(405, "Use POST.", "method_not_allowed")
-    yield f"http-request return {use_post} if !{{ method POST }}{' !read' if read_patterns else ''}"
+    use_post_refusal = answers.error_arguments(405, "Use POST.", "method_not_allowed")
+    yield f"http-request return {use_post_refusal} if !{{ method POST }}{' !read' if read_patterns else ''}"
 
 
 def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
@@ -109,15 +111,15 @@ def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
     has_responses = _has_responses(gateway)
     if has_responses:
         yield from _response_rules(gateway)
-    no_model = answers.error_arguments(400, answers.NO_MODEL, "model_missing")
-    yield f"http-request return {no_model} if !{{ var(txn.model) -m found }}{' !kept' if has_responses else ''}"
+    no_model_refusal = answers.error_arguments(400, answers.NO_MODEL_MESSAGE, "model_missing")
+    yield f"http-request return {no_model_refusal} if !{{ var(txn.model) -m found }}{' !kept' if has_responses else ''}"
     if form_paths:
-        no_field = answers.error_arguments(400, answers.NO_FIELD, "model_missing")
-        yield f"http-request return {no_field} if form {{ var(txn.model) -m len 0 }}"
+        no_field_refusal = answers.error_arguments(400, answers.NO_FIELD_MESSAGE, "model_missing")
+        yield f"http-request return {no_field_refusal} if form {{ var(txn.model) -m len 0 }}"
     unless_response = " if !kept" if has_responses else ""
     yield f"http-request set-var(txn.backend) var(txn.model),map_str({routes_file}){unless_response}"
-    unknown = answers.error_arguments(404, answers.UNKNOWN_MODEL, "model_not_found")
-    yield f"http-request return {unknown} if !{{ var(txn.backend) -m found }}"
+    unknown_model_refusal = answers.error_arguments(404, answers.UNKNOWN_MODEL_MESSAGE, "model_not_found")
+    yield f"http-request return {unknown_model_refusal} if !{{ var(txn.backend) -m found }}"
 
 
 def _response_rules(gateway: Gateway) -> Iterator[str]:
@@ -127,16 +129,16 @@ def _response_rules(gateway: Gateway) -> Iterator[str]:
     yield f"acl kept path -m reg {patterns}"
     yield f"http-request set-var(txn.made) path,field({depth},/),table_gpt0({TABLE_BACKEND}) if kept"
     yield f"http-request set-var(txn.backend) var(txn.made),map_str({MAKERS_FILE}) if kept"
-    unknown = answers.error_arguments(404, UNKNOWN_RESPONSE_MESSAGE, "response_not_found")
-    yield f"http-request return {unknown} if kept !{{ var(txn.backend) -m found }}"
-    creates = f"{{ path {RESPONSES} }}"
-    yield f"http-request set-var(txn.makes) bool(true) if {creates}"
-    previous = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
-    yield f"http-request set-var(txn.made) {previous} if {creates}"
-    makes = "{ var(txn.makes) -m bool } { status 200 }"
-    yield f"http-response wait-for-body time {BEGIN_TIMEOUT_S}s at-least {MIN_BEGIN_BYTES} if {makes}"
+    unknown_response_refusal = answers.error_arguments(404, UNKNOWN_RESPONSE_MESSAGE, "response_not_found")
+    yield f"http-request return {unknown_response_refusal} if kept !{{ var(txn.backend) -m found }}"
+    is_creation = f"{{ path {RESPONSES} }}"
+    yield f"http-request set-var(txn.makes) bool(true) if {is_creation}"
+    previous_server = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
+    yield f"http-request set-var(txn.made) {previous_server} if {is_creation}"
+    is_creation_recorded = "{ var(txn.makes) -m bool } { status 200 }"
+    yield f"http-response wait-for-body time {BEGIN_TIMEOUT_S}s at-least {MIN_BEGIN_BYTES} if {is_creation_recorded}"
     id_extraction = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{ID_CHARACTER}+)\\".*$","\\\\1")'
-    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_WITHIN_BYTES}),{id_extraction}' if {makes}"
+    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_WITHIN_BYTES}),{id_extraction}' if {is_creation_recorded}"
     has_id = "{ var(txn.response) -m beg resp_ }"
     yield f"http-response track-sc1 var(txn.response) table {TABLE_BACKEND} if {has_id}"
     yield f"http-response sc-set-gpt0(1) srv_id if {has_id}"

@@ -44,18 +44,18 @@ def model_statistics(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 
 def _model_statistics(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     name = row.get("pxname", "")
-    not_servers = (BACKEND, FRONTEND, WAITING_SERVER)
+    non_server_names = (BACKEND, FRONTEND, WAITING_SERVER)
     server_rows = [
         other
         for other in rows
-        if other.get("pxname") == name and other.get("svname") not in not_servers and not _is_unused_interim(other)
+        if other.get("pxname") == name and other.get("svname") not in non_server_names and not _is_unused_interim(other)
     ]
-    running = sum(_count(server_row, "scur") for server_row in server_rows)
+    running_requests = sum(_count(server_row, "scur") for server_row in server_rows)
     return {
         "model": model_name(name),
         "requests": _count(row, "stot"),
-        "running": running,
-        "queued": max(0, _count(row, "scur") - running),
+        "running": running_requests,
+        "queued": max(0, _count(row, "scur") - running_requests),
         "errors": _count(row, "hrsp_5xx"),
         "servers": [
             {"host": server_row.get("svname", ""), **server_statistics(server_row)} for server_row in server_rows
@@ -78,7 +78,7 @@ def server_statistics(row: Mapping[str, str]) -> dict[str, Any]:
 
 def parse_state(status: str) -> str:
     """Return the one of STATES that corresponds to HAProxy's status, such as "UP 1/3", "DOWN (agent)" or "no check"."""
-    first = status.split(" ")[0].upper()
+    first_word = status.split(" ")[0].upper()
     return {
         "UP": "up",
         "NO": "up",
@@ -86,7 +86,7 @@ def parse_state(status: str) -> str:
         "MAINT": "maintenance",
         "DOWN": "down",
         "NOLB": "draining",
-    }.get(first, "unknown")
+    }.get(first_word, "unknown")
 
 
 def _count(row: Mapping[str, str], name: str) -> int:

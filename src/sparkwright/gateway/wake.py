@@ -73,23 +73,23 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
         return
     request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
     up_conditions = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
-    reported = f"{{ date,sub({report}) lt {REPORT_VALIDITY_S} }}"
+    is_report_valid = f"{{ date,sub({report}) lt {REPORT_VALIDITY_S} }}"
     yield from (f"acl served {condition}" for condition in up_conditions)
-    yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {reported}"
-    asleep = "{ var(txn.asleep) -m bool }"
-    unknown = f"{{ var({needs}) -m int 0 }}"
-    yield f"http-request set-var({request}) date if {asleep}"
-    yield f"http-request set-var(txn.wake) var({needs}) if {asleep}"
-    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep} {unknown}"
+    yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {is_report_valid}"
+    is_asleep = "{ var(txn.asleep) -m bool }"
+    is_need_unknown = f"{{ var({needs}) -m int 0 }}"
+    yield f"http-request set-var({request}) date if {is_asleep}"
+    yield f"http-request set-var(txn.wake) var({needs}) if {is_asleep}"
+    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {is_asleep} {is_need_unknown}"
     if gateway.waits:
         yield (
-            f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep} "
+            f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {is_asleep} "
             f"{{ var({needs}) -m int gt {gateway.queue_s} }}"
         )
         yield f"http-error {_unavailable_arguments(LATE_MESSAGE, 'overloaded', 'var(txn.wake,5)')}"
         return
-    yield f"http-request return {_unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)} if {asleep} {unknown}"
-    yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep}"
+    yield f"http-request return {_unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)} if {is_asleep} {is_need_unknown}"
+    yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {is_asleep}"
 
 
 def _unavailable_arguments(message: str, code: str, seconds: str = "var(txn.wake)") -> str:

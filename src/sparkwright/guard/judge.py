@@ -13,7 +13,7 @@ from __future__ import annotations
 GIB = 2**30
 
 #: share of MemTotal below which the server is killed immediately: 0.5 GiB of 121.7
-LAST_SHARE = 0.004
+EXHAUSTED_SHARE = 0.004
 #: share of MemTotal that the available memory must not reach while it falls: 1.2 GiB of 121.7
 FLOOR_SHARE = 0.01
 #: shares of MemTotal for available and free memory, below both of which a GB10's driver fails to allocate: 9.7 and 2 GiB of 121.7
@@ -52,7 +52,7 @@ class Floors:
     def __init__(self, total: int, floor: int = 0, expected: int = 0, left: int = 0) -> None:
         self.total, self.expected, self.left = total, expected, left
         self.floor = floor or int(total * FLOOR_SHARE)
-        self.exhausted = floor or int(total * LAST_SHARE)
+        self.exhausted = floor or int(total * EXHAUSTED_SHARE)
         settled_level = min(level for level in (expected, left, total) if level)
         if not floor and settled_level < total:
             self.floor, self.exhausted = min(self.floor, settled_level // 2), min(self.exhausted, settled_level // 4)
@@ -75,7 +75,7 @@ class Danger:
         self.kind, self.time_s, self.available, self.free, self.rate = kind, time_s, available, free, rate
 
     @property
-    def graceful(self) -> bool:
+    def is_graceful(self) -> bool:
         """Return True if there is time to stop the server instead of killing it."""
         return self.kind == "leaking"
 

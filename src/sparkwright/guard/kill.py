@@ -68,7 +68,7 @@ class Target:
         self._pidfd = self._cgroup = -1
 
     @property
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the first process has ended, or if `hold_process` did not find it; False before `hold_process`."""
         if self._pidfd < 0:
             return self._is_pid_set
@@ -120,11 +120,11 @@ class Target:
         if not self._address:
             return None
         host, _, port = self._address.rpartition(":")
-        unix = self._address.startswith("/")
-        sock = _socket.socket(_socket.AF_UNIX if unix else _socket.AF_INET, _socket.SOCK_STREAM)
+        is_unix = self._address.startswith("/")
+        sock = _socket.socket(_socket.AF_UNIX if is_unix else _socket.AF_INET, _socket.SOCK_STREAM)
         sock.settimeout(0.2)
         try:
-            sock.connect(self._address if unix else (host, int(port)))
+            sock.connect(self._address if is_unix else (host, int(port)))
         except OSError:
             sock.close()
             return None

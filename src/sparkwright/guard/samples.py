@@ -12,7 +12,7 @@ BUFFER_BYTES = 8192
 #: rows of /proc/meminfo that a sample needs
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
 #: rows for pages that must be written before they can be reused, which MemAvailable includes
-UNWRITTEN = (b"Dirty:", b"Writeback:")
+UNWRITTEN_FIELDS = (b"Dirty:", b"Writeback:")
 STALL_PREFIX = b"full "
 
 HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
@@ -52,8 +52,10 @@ class Meter:
         """
         size, text = self._fill_buffer(self._meminfo), self._buffer
         self.total, self.free = _parse_meminfo_bytes(text, TOTAL, size), _parse_meminfo_bytes(text, FREE, size)
-        unwritten = _parse_meminfo_bytes(text, UNWRITTEN[0], size) + _parse_meminfo_bytes(text, UNWRITTEN[1], size)
-        self.available = max(0, _parse_meminfo_bytes(text, AVAILABLE, size) - unwritten)
+        unwritten_bytes = _parse_meminfo_bytes(text, UNWRITTEN_FIELDS[0], size) + _parse_meminfo_bytes(
+            text, UNWRITTEN_FIELDS[1], size
+        )
+        self.available = max(0, _parse_meminfo_bytes(text, AVAILABLE, size) - unwritten_bytes)
         if self._pressure >= 0:
             size = os.preadv(self._pressure, [self._buffer], 0)
             self.stall_s = _parse_stall_s(self._buffer, size)
@@ -86,18 +88,18 @@ def read_boot_id(root: str = "") -> str:
 
 def _parse_meminfo_bytes(text: bytearray, name: bytes, size: int) -> int:
     """Return a value of /proc/meminfo in bytes, or 0 if it is missing."""
-    at = text.find(name, 0, size)
-    if at < 0:
+    position = text.find(name, 0, size)
+    if position < 0:
         return 0
-    end = text.find(b"k", at + len(name), size)
-    return int(text[at + len(name) : end]) * 1024 if end > 0 else 0
+    end = text.find(b"k", position + len(name), size)
+    return int(text[position + len(name) : end]) * 1024 if end > 0 else 0
 
 
 def _parse_stall_s(text: bytearray, size: int) -> float:
     """Return `total` of the "full" line in /proc/pressure/memory, in seconds."""
-    at = text.find(STALL_PREFIX, 0, size)
-    at = text.find(b"total=", at, size) if at >= 0 else -1
-    return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
+    position = text.find(STALL_PREFIX, 0, size)
+    position = text.find(b"total=", position, size) if position >= 0 else -1
+    return int(text[position + 6 : size].split()[0]) / 1e6 if position >= 0 else 0.0
 
 
 class Ring:
@@ -133,9 +135,9 @@ class Ring:
     def flush(self) -> None:
         """Write new samples to disk. Raises OSError."""
         count = self._count
-        new = min(count - self._flushed, LINES)
-        first = (count - new) % LINES
-        parts = [(first, min(first + new, LINES)), (0, first + new - LINES)]
+        new_count = min(count - self._flushed, LINES)
+        first_line = (count - new_count) % LINES
+        parts = [(first_line, min(first_line + new_count, LINES)), (0, first_line + new_count - LINES)]
         for begin, end in parts:
             if end > begin:
                 piece = bytes(self._body[begin * LINE_BYTES : end * LINE_BYTES])

@@ -20,13 +20,13 @@ from sparkwright.guard.kill import Target
 from sparkwright.guard.process import Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
-CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
+CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE = "service.conf", "service.ring", "service.events", "service.lock"
 #: longest pause between two samples in seconds; sampling then uses less than 0.1 % of a core
 PAUSE_S = 1.0
 #: intervals of writing samples in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
 #: a level counts for the expected lowest level only after this many seconds, so that a current fall does not lower it
-SETTLE_S = 60.0
+MIN_SETTLED_S = 60.0
 #: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine goes
 #: first, because its restart policy would start killed processes again
 ENGINE_KILL_TIMEOUT_S = 0.5
@@ -73,7 +73,7 @@ class Conf:
         self.rows: dict[str, str] = {}
         self.notify_command: list[str] = []
         server_rows: list[list[str]] = []
-        for row in _read_rows(f"{folder}/{CONF}"):
+        for row in _read_rows(f"{folder}/{CONF_FILE}"):
             name, _, rest = row.partition(" ")
             if name == "server":
                 server_rows.append(rest.split(" "))
@@ -102,7 +102,7 @@ class Service:
         self.conf = Conf(folder)
         self.meter = Meter(self.conf.rows.get("root", ""))
         self.ring = memory_samples.Ring(
-            f"{folder}/{RING}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())}
+            f"{folder}/{RING_FILE}", {"state": "guarding", "what": "serving", "pid": str(os.getpid())}
         )
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.settled_lowest = self.minute_lowest = self.meter.total
@@ -111,7 +111,7 @@ class Service:
 
     def _reload(self) -> None:
         """Reread the conf if it has changed."""
-        changed_ns = _modified_ns(f"{self.folder}/{CONF}")
+        changed_ns = _modified_ns(f"{self.folder}/{CONF_FILE}")
         if changed_ns == self.changed_ns:
             return
         try:
@@ -160,7 +160,7 @@ class Service:
             return None
         meter, now_s = self.meter, time.monotonic()
         self.ring.add(time.time(), meter.available, meter.free, meter.stall_s)
-        if now_s - self.minute_s > SETTLE_S:
+        if now_s - self.minute_s > MIN_SETTLED_S:
             self.settled_lowest, self.minute_lowest, self.minute_s = (
                 min(self.settled_lowest, self.minute_lowest),
                 meter.available,
@@ -177,29 +177,29 @@ class Service:
         """Stop the server that grew most, unless the guard of a start is active, which then acts."""
         now_s = time.monotonic()
         is_waiting = self.victim is not None or now_s - self.acted_s < COOLDOWN_S
-        must_kill_stopping = self.victim and not danger.graceful and not self.kill_s
+        must_kill_stopping = self.victim and not danger.is_graceful and not self.kill_s
         if (is_waiting and not must_kill_stopping) or is_start_guarded(self.folder):
             return
         server = self.victim or self._select_victim()
-        method = "stopped" if danger.graceful else "killed"
-        error = server.target.stop_by_engine() if danger.graceful else server.target.kill_by_engine()
+        method = "stopped" if danger.is_graceful else "killed"
+        error = server.target.stop_by_engine() if danger.is_graceful else server.target.kill_by_engine()
         self.victim, self.acted_s = server, now_s
-        self.kill_s = 0.0 if danger.graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
+        self.kill_s = 0.0 if danger.is_graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
         self.ring.set_header_row("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
         self._record_event(server, method, danger)
 
     def _select_victim(self) -> Server:
         """Return the server whose cgroup grew most, or the largest if none has grown: cgroups don't include CUDA memory."""
-        fastest = max(self.conf.servers, key=Server.growth_bytes)
-        if fastest.growth_bytes() > self.detector.floors.total // 200:
-            return fastest
+        fastest_growing = max(self.conf.servers, key=Server.growth_bytes)
+        if fastest_growing.growth_bytes() > self.detector.floors.total // 200:
+            return fastest_growing
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish_kill(self) -> None:
         """Kill the processes that the Docker Engine did not kill. When all have ended, start the check that reports the kill."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
-        if target.gone or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
+        if target.has_ended or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
             self.victim, self.kill_s = None, 0.0
             _start_program(self.conf.notify_command)
         elif self.kill_s and now_s > self.kill_s:
@@ -213,7 +213,7 @@ class Service:
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file = os.open(f"{self.folder}/{EVENTS}", flags, 0o600)
+            file = os.open(f"{self.folder}/{EVENTS_FILE}", flags, 0o600)
             try:
                 if os.fstat(file).st_size > MAX_EVENTS_BYTES:
                     os.ftruncate(file, 0)
@@ -231,7 +231,7 @@ def is_start_guarded(folder: str) -> bool:
     and must not cause another server to be stopped.
     """
     for name in os.listdir(folder):  # noqa: PTH208
-        if not name.endswith(".ring") or name == RING:
+        if not name.endswith(".ring") or name == RING_FILE:
             continue
         try:
             with open(f"{folder}/{name}", "rb") as file:
@@ -313,13 +313,13 @@ def _start_program(words: list[str]) -> None:
 
 def main(folder: str) -> int:
     """Guard until SIGTERM. Return 0, even if another instance is already running, or 1 if the guard can't work."""
-    lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = os.open(f"{folder}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return 0
     try:
-        _keep_samples(folder)
+        _archive_samples(folder)
         Service(folder).run()
     except (OSError, ValueError, IndexError) as error:
         os.write(2, f"cannot guard: {error}\n".encode())
@@ -327,9 +327,9 @@ def main(folder: str) -> int:
     return 0
 
 
-def _keep_samples(folder: str) -> None:
+def _archive_samples(folder: str) -> None:
     """Rename the samples of an earlier boot, so that a check can report them."""
-    path = f"{folder}/{RING}"
+    path = f"{folder}/{RING_FILE}"
     try:
         header, _ = memory_samples.read(path)
         boot_id = samples.read_boot_id(Conf(folder).rows.get("root", ""))

@@ -76,19 +76,19 @@ class Guard:
 
     def _watch_release(self) -> None:
         """Sample while the memory is released, and kill again while the container's process has not ended."""
-        until_s = again_s = time.monotonic() + RELEASE_WATCH_S
+        until_s = next_kill_s = time.monotonic() + RELEASE_WATCH_S
         while not self.ended and (time.monotonic() < until_s or self._is_stuck()):
             self._sample()
             self._read_commands()
             time.sleep(PAUSE_S)
-            if time.monotonic() > again_s and self.target is not None and self._is_stuck():
-                again_s = time.monotonic() + RELEASE_WATCH_S
+            if time.monotonic() > next_kill_s and self.target is not None and self._is_stuck():
+                next_kill_s = time.monotonic() + RELEASE_WATCH_S
                 self.target.kill_by_engine()
                 self.target.kill_processes()
 
     def _is_stuck(self) -> bool:
         """Return True if the container's process is known and has not ended."""
-        return self.target is not None and self.target.pid > 0 and not self.target.gone
+        return self.target is not None and self.target.pid > 0 and not self.target.has_ended
 
     def _sample(self) -> Danger | None:
         """Take, store and evaluate a sample. The sample is skipped if a file can't be read."""
@@ -106,16 +106,16 @@ class Guard:
 
     def _kill_container(self, danger: Danger) -> None:
         """Kill the container, then report it."""
-        by_engine = by_process = "no container"
+        engine_error = process_error = "no container"
         if self.target is not None:
-            by_engine = self.target.kill_by_engine()
-            by_process = self.target.kill_processes()
+            engine_error = self.target.kill_by_engine()
+            process_error = self.target.kill_processes()
         self.killed = danger
         words = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
         self.ring.set_header_row("danger", words)
         self.ring.set_header_row("killed", f"{time.time():.3f}")
-        self.ring.set_header_row("by_engine", by_engine or "sent")
-        self.ring.set_header_row("by_process", by_process or "sent")
+        self.ring.set_header_row("by_engine", engine_error or "sent")
+        self.ring.set_header_row("by_process", process_error or "sent")
         _write_line("killed " + words)
 
     def _read_commands(self) -> None:
@@ -141,7 +141,7 @@ class Guard:
         """Return True if the runner has exited, and either the container's process has ended or MAX_ORPHAN_S have passed."""
         if not self.orphaned_at_s:
             return False
-        has_ended = self.target is None or self.target.gone
+        has_ended = self.target is None or self.target.has_ended
         return has_ended or time.monotonic() - self.orphaned_at_s > MAX_ORPHAN_S
 
 

@@ -97,7 +97,7 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
     else:
         path, mode = context.state.ensure_records_folder() / FILE, private.FILE_MODE
     try:
-        write_atomically(path, build_metrics_page(record, heals=len(history.heals), server=server).encode(), mode=mode)
+        write_atomically(path, render_metrics(record, heals=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
         context.note(f"cannot write {path}: {error.strerror}")
 
@@ -107,7 +107,7 @@ def shared_file(server: str) -> str:
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
-def build_metrics_page(record: Record, *, heals: int = 0, server: str = "") -> str:
+def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
     """Return the text of all metrics.
 
     Args:

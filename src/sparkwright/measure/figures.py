@@ -35,9 +35,9 @@ class TimeSpread:
         """Return the spread of the values, or None if there are none."""
         if not values:
             return None
-        ordered = sorted(values)
-        p50, p99 = percentile(ordered, 50), percentile(ordered, 99)
-        return cls(len(ordered), statistics.fmean(ordered), p50, p99, ordered[-1])
+        sorted_values = sorted(values)
+        p50, p99 = percentile(sorted_values, 50), percentile(sorted_values, 99)
+        return cls(len(sorted_values), statistics.fmean(sorted_values), p50, p99, sorted_values[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
         """Return the times in milliseconds and their number, with the metric's name in each key: ttft_p50_ms, ttft_count."""
@@ -93,31 +93,31 @@ class Figures:
 
 def summarize(streams: Sequence[Stream]) -> Figures:
     """Return the figures of finished streams. Streams without tokens are only counted in `streams`."""
-    with_tokens = [stream for stream in streams if stream.points]
-    gaps = [gap for stream in with_tokens for gap in stream.gaps_s]
+    streams_with_tokens = [stream for stream in streams if stream.points]
+    gaps = [gap for stream in streams_with_tokens for gap in stream.gaps_s]
     itl = TimeSpread.from_values(gaps)
     limit_s = STALL_FACTOR * _typical_gap_s(itl) if itl else math.inf
     stalls = [gap for gap in gaps if gap > limit_s]
-    began_s = min((stream.sent_s for stream in with_tokens), default=0.0)
-    wall_s = max((stream.sent_s + stream.points[-1][0] for stream in with_tokens), default=0.0) - began_s
-    tokens = sum(stream.tokens for stream in with_tokens)
-    rates = [stream.tok_per_s for stream in with_tokens if stream.tok_per_s]
+    began_s = min((stream.sent_s for stream in streams_with_tokens), default=0.0)
+    wall_s = max((stream.sent_s + stream.points[-1][0] for stream in streams_with_tokens), default=0.0) - began_s
+    tokens = sum(stream.tokens for stream in streams_with_tokens)
+    rates = [stream.tok_per_s for stream in streams_with_tokens if stream.tok_per_s]
     return Figures(
         streams=len(streams),
         tokens=tokens,
-        prompt_tokens=sum(stream.prompt_tokens for stream in with_tokens),
+        prompt_tokens=sum(stream.prompt_tokens for stream in streams_with_tokens),
         wall_s=wall_s,
-        ttft=TimeSpread.from_values([stream.ttft_s for stream in with_tokens if stream.ttft_s is not None]),
+        ttft=TimeSpread.from_values([stream.ttft_s for stream in streams_with_tokens if stream.ttft_s is not None]),
         itl=itl,
-        tpot=TimeSpread.from_values([stream.tpot_s for stream in with_tokens if stream.tpot_s]),
-        e2el=TimeSpread.from_values([stream.points[-1][0] for stream in with_tokens]),
+        tpot=TimeSpread.from_values([stream.tpot_s for stream in streams_with_tokens if stream.tpot_s]),
+        e2el=TimeSpread.from_values([stream.points[-1][0] for stream in streams_with_tokens]),
         largest_gap_s=max(gaps, default=0.0),
         stalls=len(stalls),
         stall_s=sum(stalls),
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
         stream_tok_per_s=statistics.median(rates) if rates else None,
-        approximate=any(stream.approximate for stream in with_tokens),
-        bursts=sum(stream.in_bursts for stream in with_tokens),
+        approximate=any(stream.approximate for stream in streams_with_tokens),
+        bursts=sum(stream.in_bursts for stream in streams_with_tokens),
     )
 
 
@@ -126,14 +126,14 @@ def _typical_gap_s(itl: TimeSpread) -> float:
     return itl.p50 if itl.p50 >= itl.mean * MIN_MEDIAN_SHARE else itl.mean
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
+def percentile(sorted_values: Sequence[float], percent: float) -> float:
     """Return a percentile, with linear interpolation as in NumPy.
 
     Args:
-        ordered: values in ascending order, not empty.
+        sorted_values: values in ascending order, not empty.
         percent: percentage from 0 to 100.
     """
-    position = (len(ordered) - 1) * percent / 100
+    position = (len(sorted_values) - 1) * percent / 100
     low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    high = min(low + 1, len(sorted_values) - 1)
+    return sorted_values[low] + (sorted_values[high] - sorted_values[low]) * (position - low)

@@ -67,8 +67,8 @@ class GpuState(GpuSample):
             return ""
         if self.power_w >= MIN_POWER_SHARE * baseline_w:
             return ""
-        busy = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
-        return f"{busy}: it waits more than it computes"
+        sentence = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
+        return f"{sentence}: it waits more than it computes"
 
     @property
     def _is_busy(self) -> bool:

@@ -139,7 +139,7 @@ def _describe_mismatch(before: Mapping[str, float], after: Mapping[str, float], 
     streamed = sum(stream.tokens for stream in streams)
     return (
         f"the server counted {served:.0f} tokens, the client {streamed}"
-        if has_count_mismatch(served, streamed, capped=0)
+        if has_count_mismatch(served, streamed, capped_streams=0)
         else ""
     )
 

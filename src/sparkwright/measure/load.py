@@ -99,7 +99,7 @@ class _Queue:
         self.recordings: list[Recording | Exception | None] = [None] * len(requests)
         self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
         self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done
-        self._waiting, self._done, self._mutex = iter(range(len(requests))), 0, threading.Lock()
+        self._waiting_indexes, self._done_count, self._mutex = iter(range(len(requests))), 0, threading.Lock()
 
     def work(self) -> None:
         """Send requests until none is left, each at its time."""
@@ -121,13 +121,13 @@ class _Queue:
             except Exception as error:
                 self.recordings[index] = error
             with self._mutex:
-                self._done += 1
-                self._on_done(self._done)
+                self._done_count += 1
+                self._on_done(self._done_count)
             index, connection = self._take_next(), None
 
     def _take_next(self) -> int | None:
         with self._mutex:
-            return next(self._waiting, None)
+            return next(self._waiting_indexes, None)
 
     def _open_connection(self) -> Any:
         try:

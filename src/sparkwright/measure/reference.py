@@ -178,7 +178,7 @@ class Divergence:
 
 
 def query_texts(
-    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, long: bool = False
+    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, with_long_prompt: bool = False
 ) -> list[GeneratedText]:
     """Send the prompts one after the other and return their texts. Raises Unanswered.
 
@@ -188,10 +188,10 @@ def query_texts(
         model: served name.
         api_key: key of the server.
         timeout_s: time limit for each request.
-        long: also send LONG_PROMPT, whose text is left out if the server refuses it as too long.
+        with_long_prompt: also send LONG_PROMPT, whose text is left out if the server refuses it as too long.
     """
     texts = []
-    for prompt in (*PROMPTS, *((LONG_PROMPT,) if long else ())):
+    for prompt in (*PROMPTS, *((LONG_PROMPT,) if with_long_prompt else ())):
         body = openai_api.build_reference_request(http, model, prompt, MAX_TOKENS, TOP_LOGPROBS)
         response = http_probe.send_with_fewer_options(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
         if prompt is LONG_PROMPT and response.status in openai_api.REFUSAL_STATUSES:
@@ -223,13 +223,15 @@ def _parse_steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Candi
     return tuple(steps)
 
 
-def compare_texts(before: Sequence[GeneratedText], now: Sequence[GeneratedText]) -> tuple[Verdict, list[Divergence]]:
+def compare_texts(
+    earlier_texts: Sequence[GeneratedText], current_texts: Sequence[GeneratedText]
+) -> tuple[Verdict, list[Divergence]]:
     """Compare the texts for all prompts. Return the verdict and the first difference of each pair that differs.
 
     The verdict is "another" model if all texts differ, each within its first tokens or away from a near-tie. It is "doubtful" if
     a text differs away from a near-tie, or if all texts differ, which rounding alone hardly causes.
     """
-    texts_by_prompt = list(zip((*PROMPTS, LONG_PROMPT_NAME), before, now, strict=False))
+    texts_by_prompt = list(zip((*PROMPTS, LONG_PROMPT_NAME), earlier_texts, current_texts, strict=False))
     comparisons = [find_divergence(prompt, old, new) for prompt, old, new in texts_by_prompt]
     divergences = [divergence for divergence in comparisons if divergence is not None]
     all_differ = len(divergences) == len(comparisons) > 0
@@ -245,20 +247,22 @@ def _is_significant(divergence: Divergence) -> bool:
     return not divergence.tied or divergence.token <= EARLY_TOKENS
 
 
-def find_divergence(prompt: str, before: GeneratedText, now: GeneratedText) -> Divergence | None:
+def find_divergence(prompt: str, earlier_text: GeneratedText, current_text: GeneratedText) -> Divergence | None:
     """Return the first difference between two texts for a prompt, or None if they are equal."""
-    char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
-    if char is None and len(before.text) == len(now.text):
+    char_index = next(
+        (n for n, (a, b) in enumerate(zip(earlier_text.text, current_text.text, strict=False)) if a != b), None
+    )
+    if char_index is None and len(earlier_text.text) == len(current_text.text):
         return None
-    char = min(len(before.text), len(now.text)) if char is None else char
-    if not before.steps or not now.steps:
-        return Divergence(prompt, before.text, now.text, char)
-    for n, (old, new) in enumerate(zip(before.steps, now.steps, strict=False), 1):
+    char_index = min(len(earlier_text.text), len(current_text.text)) if char_index is None else char_index
+    if not earlier_text.steps or not current_text.steps:
+        return Divergence(prompt, earlier_text.text, current_text.text, char_index)
+    for n, (old, new) in enumerate(zip(earlier_text.steps, current_text.steps, strict=False), 1):
         if old[0][0] != new[0][0]:
             gap = max(_logprob_gap(old, new[0][0]), _logprob_gap(new, old[0][0]))
-            return Divergence(prompt, before.text, now.text, char, n, gap, gap < NEAR_TIE_NATS)
-    shorter_length = min(len(before.steps), len(now.steps))  # one text is the beginning of the other
-    return Divergence(prompt, before.text, now.text, char, shorter_length + 1, float("inf"))
+            return Divergence(prompt, earlier_text.text, current_text.text, char_index, n, gap, gap < NEAR_TIE_NATS)
+    shorter_length = min(len(earlier_text.steps), len(current_text.steps))  # one text is the beginning of the other
+    return Divergence(prompt, earlier_text.text, current_text.text, char_index, shorter_length + 1, float("inf"))
 
 
 def _logprob_gap(step: Sequence[Candidate], token: str) -> float:
@@ -303,22 +307,22 @@ def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Answe
         answers: answers to QUESTIONS, in order.
         texts: answers to prompts that have no single right answer.
     """
-    wrong = [
+    wrong_answers = [
         (question, text) for question, text in zip(QUESTIONS, answers, strict=True) if not question.is_answered_by(text)
     ]
-    right_count = len(QUESTIONS) - len(wrong)
+    right_count = len(QUESTIONS) - len(wrong_answers)
     reasons = Counter(reason for text in (*answers, *texts) if (reason := describe_nonsense(text)))
     is_broken = sum(reasons.values()) > (len(answers) + len(texts)) / 2 or (
         texts and all(map(describe_nonsense, texts))
     )
     evidence = tuple(
         f"{one_line(question.prompt[-MAX_SHOWN_CHARS:])!r}: {one_line(text.strip(), max_chars=MAX_SHOWN_CHARS)!r}"
-        for question, text in wrong
+        for question, text in wrong_answers
     )
     score = f"{right_count} of {len(QUESTIONS)} simple questions right"
     if right_count <= MAX_GARBAGE_ANSWERS or is_broken:
-        all_same = len({text.strip() for text in answers}) == 1
-        detail = "the same answer to all" if all_same else next(iter(reasons), "")
+        all_are_same = len({text.strip() for text in answers}) == 1
+        detail = "the same answer to all" if all_are_same else next(iter(reasons), "")
         return AnswersEvaluation(
             "garbage", f"it answers garbage: {score}{f'; {detail}' if detail else ''}", right_count, evidence
         )
@@ -328,16 +332,16 @@ def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Answe
     return AnswersEvaluation("sane", score, right_count, evidence)
 
 
-def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh: str, cached: str) -> AnswersEvaluation:
+def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh_answer: str, cached_answer: str) -> AnswersEvaluation:
     """Return the evaluation after NEEDLE_QUESTION was repeated. It is doubtful if only one answer is right.
 
     Args:
         evaluation: result of `evaluate_answers`.
-        fresh: the first answer.
-        cached: the answer when the prompt was in the prefix cache.
+        fresh_answer: the first answer.
+        cached_answer: the answer when the prompt was in the prefix cache.
     """
-    is_right = NEEDLE_QUESTION.is_answered_by(fresh)
-    if evaluation.verdict != "sane" or is_right == NEEDLE_QUESTION.is_answered_by(cached):
+    is_right = NEEDLE_QUESTION.is_answered_by(fresh_answer)
+    if evaluation.verdict != "sane" or is_right == NEEDLE_QUESTION.is_answered_by(cached_answer):
         return evaluation
     first, second = ("right", "wrong") if is_right else ("wrong", "right")
     sentence = f"the same prompt was answered {first} when it was new and {second} from the prefix cache"
@@ -345,7 +349,7 @@ def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh: str, cached: st
         "doubtful",
         sentence,
         evaluation.right,
-        (f"new: {fresh[:MAX_SHOWN_CHARS]!r}", f"cached: {cached[:MAX_SHOWN_CHARS]!r}"),
+        (f"new: {fresh_answer[:MAX_SHOWN_CHARS]!r}", f"cached: {cached_answer[:MAX_SHOWN_CHARS]!r}"),
     )
 
 

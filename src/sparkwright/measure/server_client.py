@@ -127,17 +127,18 @@ def measure_prefix_reuse(
         progress: called with the number of finished requests and the total.
     """
     prefix, measurements = random_text(word_count), []
-    before = get_counters()
+    counters_before = get_counters()
     for n, question in enumerate(PREFIX_QUESTIONS, 1):
         body = openai_api.build_stream_request(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
-        measured = stream.measure_stream(
+        measured_stream = stream.measure_stream(
             base_url, body, counter_keys=http.token_count_keys, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
         )
-        after = get_counters()
+        counters_after = get_counters()
         increases = [
-            counter_increase(before, after, name) for name in (engine_http.PREFIX_QUERIES, engine_http.PREFIX_HITS)
+            counter_increase(counters_before, counters_after, name)
+            for name in (engine_http.PREFIX_QUERIES, engine_http.PREFIX_HITS)
         ]
-        measurements.append(PrefixMeasurement(measured.ttft_s or 0.0, measured.prompt_tokens, *increases))
-        before = after
+        measurements.append(PrefixMeasurement(measured_stream.ttft_s or 0.0, measured_stream.prompt_tokens, *increases))
+        counters_before = counters_after
         progress(n, len(PREFIX_QUESTIONS))
     return measurements

@@ -47,32 +47,39 @@ def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: 
     return current
 
 
-def has_foreign_tokens(served: float, streamed: int, capped: int) -> bool:
+def has_foreign_tokens(served_tokens: float, streamed_tokens: int, capped_streams: int) -> bool:
     """Return True if the server generated tokens that this client did not request.
 
     Args:
-        served: number of tokens by the server's counters.
-        streamed: number of tokens by this client's count.
-        capped: number of requests that the client ended early.
+        served_tokens: number of tokens by the server's counters.
+        streamed_tokens: number of tokens by this client's count.
+        capped_streams: number of requests that the client ended early.
     """
-    return served - streamed > max(MAX_MISMATCH_SHARE * served, MAX_TOKENS_AFTER_CAP * capped)
+    return served_tokens - streamed_tokens > max(
+        MAX_MISMATCH_SHARE * served_tokens, MAX_TOKENS_AFTER_CAP * capped_streams
+    )
 
 
-def has_count_mismatch(served: float, streamed: int, capped: int) -> bool:
+def has_count_mismatch(served_tokens: float, streamed_tokens: int, capped_streams: int) -> bool:
     """Return True if the two counts disagree in either direction. Takes the arguments of `has_foreign_tokens`."""
-    return has_foreign_tokens(served, streamed, capped) or streamed - served > MAX_MISMATCH_SHARE * served
+    return (
+        has_foreign_tokens(served_tokens, streamed_tokens, capped_streams)
+        or streamed_tokens - served_tokens > MAX_MISMATCH_SHARE * served_tokens
+    )
 
 
-def counter_increase(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+def counter_increase(
+    counters_before: Mapping[str, float], counters_after: Mapping[str, float], name: str
+) -> float | None:
     """Return the increase of a counter, or None if it is missing before or after."""
-    return after[name] - before[name] if name in before and name in after else None
+    return counters_after[name] - counters_before[name] if name in counters_before and name in counters_after else None
 
 
 def read_settled_counters(
-    read: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
+    get_counters: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
     """Return the counters after a measurement. They are read again for up to COUNTER_LAG_S while `is_stale` returns true."""
     deadline_s = time.monotonic() + COUNTER_LAG_S
-    while is_stale(after := read()) and time.monotonic() <= deadline_s:
+    while is_stale(counters := get_counters()) and time.monotonic() <= deadline_s:
         time.sleep(0.05)
-    return after
+    return counters

@@ -37,25 +37,35 @@ class Acceptance:
     positions: tuple[float, ...]
 
 
-def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
+def acceptance(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> Acceptance | None:
     """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
-    drafts = counter_increase(before, after, engine_http.DRAFTS)
+    drafts = counter_increase(counters_before, counters_after, engine_http.DRAFTS)
     if not drafts or drafts < 0:
         return None
-    accepted = counter_increase(before, after, engine_http.ACCEPTED_TOKENS)
+    accepted_tokens = counter_increase(counters_before, counters_after, engine_http.ACCEPTED_TOKENS)
     positions: list[float] = []
-    while (name := f"{engine_http.ACCEPTED_AT_PREFIX}{len(positions)}") in after:
-        positions.append(round(max(0.0, after[name] - before.get(name, 0.0)) / drafts, 3))
-    return Acceptance(drafts, round(accepted / drafts, 2) if accepted is not None else None, tuple(positions))
+    while (name := f"{engine_http.ACCEPTED_AT_PREFIX}{len(positions)}") in counters_after:
+        positions.append(round(max(0.0, counters_after[name] - counters_before.get(name, 0.0)) / drafts, 3))
+    return Acceptance(
+        drafts, round(accepted_tokens / drafts, 2) if accepted_tokens is not None else None, tuple(positions)
+    )
 
 
-def describe_acceptance_drop(now: Acceptance | None, before: Sequence[float]) -> str:
+def describe_acceptance_drop(current: Acceptance | None, earlier_shares: Sequence[float]) -> str:
     """Describe a drop of the first position's acceptance below MIN_ACCEPTANCE_SHARE; empty if there is none or it is unknown."""
-    if now is None or now.drafts < MIN_DRAFTS or not now.positions or not before or not before[0]:
+    if (
+        current is None
+        or current.drafts < MIN_DRAFTS
+        or not current.positions
+        or not earlier_shares
+        or not earlier_shares[0]
+    ):
         return ""
-    if now.positions[0] >= MIN_ACCEPTANCE_SHARE * before[0]:
+    if current.positions[0] >= MIN_ACCEPTANCE_SHARE * earlier_shares[0]:
         return ""
-    return f"{now.positions[0]:.0%} of the drafts' first tokens are accepted, against {before[0]:.0%} before"
+    return (
+        f"{current.positions[0]:.0%} of the drafts' first tokens are accepted, against {earlier_shares[0]:.0%} before"
+    )
 
 
 def format_positions(positions: Sequence[float]) -> str:
@@ -121,8 +131,8 @@ def query_cells(
 
 
 def _evaluate_cell(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
-    right = sum(question.is_answered_by(text) for question, text in zip(QUESTIONS, texts, strict=True))
-    return Cell(streams, temperature, right, sum(bool(reference.describe_nonsense(text)) for text in texts))
+    right_count = sum(question.is_answered_by(text) for question, text in zip(QUESTIONS, texts, strict=True))
+    return Cell(streams, temperature, right_count, sum(bool(reference.describe_nonsense(text)) for text in texts))
 
 
 def describe_failure(cells: Sequence[Cell]) -> str:

@@ -171,25 +171,27 @@ class Measurements:
         """The median decoding time of a run in seconds."""
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
-    def add_tokens(self, measured: stream.Stream) -> None:
+    def add_tokens(self, measured_stream: stream.Stream) -> None:
         """Count the tokens of a stream, without adding a run."""
-        self.tokens += measured.tokens
+        self.tokens += measured_stream.tokens
         self.thinking_tokens += (
-            measured.tokens
-            if measured.points and measured.thinking_tokens >= measured.points[-1][1]
-            else measured.thinking_tokens
+            measured_stream.tokens
+            if measured_stream.points and measured_stream.thinking_tokens >= measured_stream.points[-1][1]
+            else measured_stream.thinking_tokens
         )
-        self.capped += measured.capped
-        self.approximate = self.approximate or measured.approximate
-        self.prompt_tokens += measured.prompt_tokens
+        self.capped += measured_stream.capped
+        self.approximate = self.approximate or measured_stream.approximate
+        self.prompt_tokens += measured_stream.prompt_tokens
 
-    def add_run(self, name: str, measured: stream.Stream) -> None:
+    def add_run(self, name: str, measured_stream: stream.Stream) -> None:
         """Count a stream and add a run for it if it has a decode rate. name: name of the prompt."""
-        self.add_tokens(measured)
-        if measured.in_bursts and measured.request_tok_per_s:
-            self.burst_rates.append(measured.request_tok_per_s)
-        elif measured.tok_per_s is not None:
-            self.runs.append(Run(name, measured.tok_per_s, measured.ttft_s or 0.0, tuple(measured.gaps_s)))
+        self.add_tokens(measured_stream)
+        if measured_stream.in_bursts and measured_stream.request_tok_per_s:
+            self.burst_rates.append(measured_stream.request_tok_per_s)
+        elif measured_stream.tok_per_s is not None:
+            self.runs.append(
+                Run(name, measured_stream.tok_per_s, measured_stream.ttft_s or 0.0, tuple(measured_stream.gaps_s))
+            )
 
 
 @dataclass

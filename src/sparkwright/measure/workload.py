@@ -119,24 +119,24 @@ def _build_hol1_phases(load: Load, sender: ServerClient) -> list[Phase]:
 
 
 def _build_itl_phases(load: Load, sender: ServerClient) -> list[Phase]:
-    longs = [_long_request(load, sender, load.after_s + n * load.every_s) for n in range(load.longs)]
-    return [Phase((*_decoding_requests(load, sender), *longs))]
+    long_requests = [_long_request(load, sender, load.after_s + n * load.every_s) for n in range(load.longs)]
+    return [Phase((*_decoding_requests(load, sender), *long_requests))]
 
 
 def _build_hol2_phases(load: Load, sender: ServerClient) -> list[Phase]:
     """Return a phase with only short prompts, and one with a long prompt followed by short ones."""
-    behind = _equal_requests(load, sender, load.shorts, "short", load.after_s)
+    requests_behind = _equal_requests(load, sender, load.shorts, "short", load.after_s)
     return [
         Phase(_equal_requests(load, sender, load.shorts, "short alone")),
-        Phase((_long_request(load, sender, 0.0), *behind)),
+        Phase((_long_request(load, sender, 0.0), *requests_behind)),
     ]
 
 
 def _build_mixed_phases(load: Load, sender: ServerClient) -> list[Phase]:
-    order = ["long"] * load.longs + ["short"] * load.shorts
-    random.Random(load.seed).shuffle(order)
+    groups = ["long"] * load.longs + ["short"] * load.shorts
+    random.Random(load.seed).shuffle(groups)
     requests = []
-    for group, at_s in zip(order, arrivals(load), strict=False):
+    for group, at_s in zip(groups, arrivals(load), strict=False):
         tokens = load.long_tokens if group == "long" else load.prompt_tokens
         requests.append(sender.sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
@@ -202,8 +202,8 @@ def warm_up_lengths(load: Load) -> Sequence[int]:
     """Return the length, in tokens, of one prompt of each length class that needs a warm-up."""
     if load.kind == "depth":
         return ()  # the warm-up would take as long as the measurement
-    typical = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
-    return sorted({typical, load.long_tokens} - {0})
+    typical_tokens = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
+    return sorted({typical_tokens, load.long_tokens} - {0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +222,10 @@ class LadderStep:
     lowest_bytes: int | None = None
 
     def __str__(self) -> str:
-        left = f"{format_gib(self.lowest_bytes)} GiB left" if self.lowest_bytes is not None else ""
-        rate = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else ""
-        first = f"TTFT {self.ttft_s:.1f} s" if self.ttft_s is not None else ""
-        return f"{self.context} x {self.streams}: {', '.join(filter(None, (left, rate, first)))}"
+        left_text = f"{format_gib(self.lowest_bytes)} GiB left" if self.lowest_bytes is not None else ""
+        rate_text = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else ""
+        ttft_text = f"TTFT {self.ttft_s:.1f} s" if self.ttft_s is not None else ""
+        return f"{self.context} x {self.streams}: {', '.join(filter(None, (left_text, rate_text, ttft_text)))}"
 
 
 def build_ladder(context: int, streams: int) -> list[LadderStep]:

@@ -235,7 +235,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         long = MEMBERS in args.baseline_key
         try:
             texts = reference.query_texts(
-                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, long=long
+                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, with_long_prompt=long
             )
         except reference.Unanswered as error:
             return _unanswered_result(error)

@@ -218,9 +218,9 @@ class PromptCache:
     def cache_prompt(self, prompt: Sequence[int]) -> int:
         """Cache a prompt. Return the number of leading tokens that were already cached; at least one token is always computed."""
         with self._mutex:
-            cached = max((_shared_prefix_length(prompt, other) for other in self._prompts), default=0)
+            cached_tokens = max((_shared_prefix_length(prompt, other) for other in self._prompts), default=0)
             self._prompts.append(prompt)
-        return max(0, min(cached, len(prompt) - 1))
+        return max(0, min(cached_tokens, len(prompt) - 1))
 
 
 def _shared_prefix_length(prompt: Sequence[int], other: Sequence[int]) -> int:

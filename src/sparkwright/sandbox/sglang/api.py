@@ -198,7 +198,7 @@ class SglangAnswer(ChatAnswer):
         if self.body.get("logprobs") is True:
             top_count = int(self.body.get("top_logprobs") or 0)
             answer["choices"][0]["logprobs"] = {
-                "content": [token_logprobs(token.build_metrics_page, top_count) for token in tokens]
+                "content": [token_logprobs(token.text, top_count) for token in tokens]
             }
         return answer
 
