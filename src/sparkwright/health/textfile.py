@@ -46,7 +46,7 @@ def _is_memory_growing(record: Record) -> float | None:
         left_bytes=machine.mem_verified_bytes,
         lowest_bytes=machine.mem_lowest_bytes,
     )
-    return None if level.left_bytes is None else float(level.near_exhaustion)
+    return None if level.left_bytes is None else float(level.is_near_exhaustion)
 
 
 #: metrics with one sample each, in Prometheus's base units: seconds, bytes, hertz, watts, celsius, ratios

@@ -215,9 +215,12 @@ def find_unchanged_copies(project: Path) -> Iterator[tuple[str, str]]:
     Symbolic links and files below them are left out.
     """
     names = [name for name in sorted(_candidate_names(project)) if is_unchanged_copy(project, name)]
-    needed = _find_needed_copies(project, names)
+    reasons_by_name = _find_needed_copies(project, names)
     for name in names:
-        yield name, _find_schema_reference(project, name) if name.startswith("schemas/") else needed.get(name, "")
+        yield (
+            name,
+            _find_schema_reference(project, name) if name.startswith("schemas/") else reasons_by_name.get(name, ""),
+        )
 
 
 def _candidate_names(project: Path) -> Iterator[str]:
@@ -247,18 +250,19 @@ def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]
     or behave differently. Copies that include one of these parts need the same version too.
     """
     paths = [path.relative_to(project).as_posix() for path in sorted((project / "playbooks").rglob("*.yml"))]
-    included = {name: _find_includes(project, name, paths) for name in paths}
-    differing = {
+    included_by_name = {name: _find_includes(project, name, paths) for name in paths}
+    differing_names = {
         name
         for name in names
-        if name in included and _try_read_text(project / name) != _try_read_text(shipped_files.shipped_folder() / name)
+        if name in included_by_name
+        and _try_read_text(project / name) != _try_read_text(shipped_files.shipped_folder() / name)
     }
     queue, reasons = [name for name in paths if name not in names], dict[str, str]()
     while queue:
         playbook = queue.pop()
-        for part in included[playbook] & differing - reasons.keys():
+        for part in included_by_name[playbook] & differing_names - reasons.keys():
             reasons[part] = f"{playbook} includes it, and this version's file differs"
-            for name in sorted(name for name in differing - reasons.keys() if part in included[name]):
+            for name in sorted(name for name in differing_names - reasons.keys() if part in included_by_name[name]):
                 reasons[name] = f"it includes {part}, which is kept"
                 queue.append(name)
     return reasons

@@ -174,9 +174,11 @@ def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, An
     networks = dict(map(parse_network, (spec.network, *spec.networks)))
     if list(networks) == [spec.network]:
         return ({"network_mode": spec.network} if spec.network else {}), {}
-    by_name = {"default" if name in ("", BRIDGE) else name: aliases for name, aliases in networks.items()}
-    service = {name: {"aliases": aliases} if aliases else None for name, aliases in by_name.items()}
-    return {"networks": service}, {"networks": {name: {"external": True} for name in by_name if name != "default"}}
+    aliases_by_name = {"default" if name in ("", BRIDGE) else name: aliases for name, aliases in networks.items()}
+    service = {name: {"aliases": aliases} if aliases else None for name, aliases in aliases_by_name.items()}
+    return {"networks": service}, {
+        "networks": {name: {"external": True} for name in aliases_by_name if name != "default"}
+    }
 
 
 def _escape_dollars(value: Any) -> Any:
@@ -242,11 +244,11 @@ def _options_outside_sparkrun(export: Export) -> list[str]:
     """
     spec, defaults = export.spec, ContainerSpec("", "")
     names = DOCKER_OPTIONS.keys() - {"ports", "volumes", "env"}
-    left_out = [name for name in names if getattr(spec, name) != getattr(defaults, name)]
-    left_out += ["ports"] if len(spec.ports) > 1 or any(port.count(":") > 1 for port in spec.ports) else []
-    left_out += ["volumes"] if len(spec.volumes) > 1 else []
-    left_out += ["entrypoint"] if export.recipe.file.container.entrypoint is not None else []
-    return sorted(left_out)
+    unsupported_options = [name for name in names if getattr(spec, name) != getattr(defaults, name)]
+    unsupported_options += ["ports"] if len(spec.ports) > 1 or any(port.count(":") > 1 for port in spec.ports) else []
+    unsupported_options += ["volumes"] if len(spec.volumes) > 1 else []
+    unsupported_options += ["entrypoint"] if export.recipe.file.container.entrypoint is not None else []
+    return sorted(unsupported_options)
 
 
 def _published_port(export: Export) -> str:

@@ -172,8 +172,10 @@ def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     roles = {**http.roles, **(http.task_roles if task != GENERATE else {})}
     if not http.metrics or HEARTBEAT not in roles:
         return None
-    moves, requests = ([roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES))
-    return model.Progress(http.metrics, tuple(dict.fromkeys(moves)), tuple(requests), http.still_s)
+    progress_samples, request_samples = (
+        [roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES)
+    )
+    return model.Progress(http.metrics, tuple(dict.fromkeys(progress_samples)), tuple(request_samples), http.still_s)
 
 
 def _upstream_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
@@ -254,11 +256,11 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
                 if owners.setdefault(name, first) != first:
                     message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
                     yield message, where, "Give one another served name, or put their hosts into separate groups."
-                lacking = next((other for other in group if name not in other.recipe.served_names), None)
-                if lacking is not None:
+                lacking_server = next((other for other in group if name not in other.recipe.served_names), None)
+                if lacking_server is not None:
                     message = (
-                        f"{server.host.name} also serves `{first}` as {quoted_name}, but {lacking.host.name} does not: a request "
-                        "could go to either."
+                        f"{server.host.name} also serves `{first}` as {quoted_name}, but {lacking_server.host.name} does not: "
+                        "a request could go to either."
                     )
                     yield (
                         message,
@@ -269,19 +271,22 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
 
 def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield names of the group's `models` that cannot be routed."""
-    served = {name: server for server in servers for name in server.recipe.served_names}
+    servers_by_name = {name: server for server in servers for name in server.recipe.served_names}
     for alias, name in gateway.file.models.items():
         subject, where = f"`{gateway.name}.gateway.models`: `{visible.display_name(alias)}`", gateway.where("models")
         if why := model.check_model_name(alias):
             yield f"{subject} {why}.", where, "Choose another name."
-        elif name not in served:
+        elif name not in servers_by_name:
             message = f"{subject} refers to `{visible.display_name(name)}`, which no server serves."
-            yield message, where, suggest_name(name, served)
-        elif name in served[name].recipe.adapter_names:
+            yield message, where, suggest_name(name, servers_by_name)
+        elif name in servers_by_name[name].recipe.adapter_names:
             message = f"{subject} refers to the adapter `{name}`, which can't have another name at a gateway."
-            yield message, where, f"Rename it in `adapters` of recipes/{served[name].recipe.name}.yml."
-        elif alias in served and served[alias].recipe.served_name != served[name].recipe.served_name:
-            owner = served[alias].recipe
+            yield message, where, f"Rename it in `adapters` of recipes/{servers_by_name[name].recipe.name}.yml."
+        elif (
+            alias in servers_by_name
+            and servers_by_name[alias].recipe.served_name != servers_by_name[name].recipe.served_name
+        ):
+            owner = servers_by_name[alias].recipe
             yield f"{subject} is a served name of {owner.name} already.", where, "Choose another name."
         else:
             yield from _check_alias_accepted(
@@ -292,11 +297,9 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
 def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield models that a request would start on two hosts."""
     for name, group in _group_by_model(servers).items():
-        wakes = [server.host for server in group if server.host.wake.on_request]
-        for host in wakes[1:]:
-            message = (
-                f"`wake: on_request` on {wakes[0].name} and on {host.name}: a request for `{name}` would wake both."
-            )
+        waking_hosts = [server.host for server in group if server.host.wake.on_request]
+        for host in waking_hosts[1:]:
+            message = f"`wake: on_request` on {waking_hosts[0].name} and on {host.name}: a request for `{name}` would wake both."
             yield message, host.set_at["recipe"], "Remove it from one of them."
 
 
@@ -306,15 +309,15 @@ def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]
     if file.clients and file.key is None:
         message = f"`{gateway.name}.gateway.clients` needs `key` too: without it anyone can use the gateway."
         yield message, where, "Add `key`, your own key: it has no limits, and `gateway.deploy` uses it for its checks."
-    served = {name for server in servers for name in server.recipe.served_names} | {*file.models}
+    served_names = {name for server in servers for name in server.recipe.served_names} | {*file.models}
     for name, client in file.clients.items():
         for model_name in client.models:
-            if model_name not in served:
+            if model_name not in served_names:
                 message = (
                     f"`{gateway.name}.gateway.clients.{name}.models`: no server serves "
                     f"`{visible.display_name(model_name)}`."
                 )
-                yield message, where, suggest_name(model_name, served)
+                yield message, where, suggest_name(model_name, served_names)
 
 
 def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iterator[Mistake]:

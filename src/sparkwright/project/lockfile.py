@@ -153,7 +153,7 @@ class Lock:
         head = shipped_files.schema_line("lock", depth=0)
         head += "# Written by sparkwright; commit it. Pinned digests of image tags and commits of model branches.\n"
         images = {ref: _mark_rows(image, "manifests") for ref, image in sorted(self.images.items())}
-        models = {key: _mark_rows(_drop_unread(model), "files") for key, model in sorted(self.models.items())}
+        models = {key: _mark_rows(_drop_null_keys(model), "files") for key, model in sorted(self.models.items())}
         body = {"schema": FORMAT, "images": images, "models": models}
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LINE_WIDTH)
         write_atomically(project / FILE_NAME, (head + text).encode(), mode=0o644)
@@ -214,7 +214,7 @@ class _Row(dict[str, Any]):
     """A file of a model, or a manifest of an image. Written on one line to keep diffs short."""
 
 
-def _drop_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_null_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's entry without `chat` and `adapter` if they are null, as older locks lack these keys."""
     return {key: value for key, value in entry.items() if key not in ("chat", "adapter") or value is not None}
 
@@ -248,8 +248,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
-    plain = not any(isinstance(item, list | dict) for item in data)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
+    is_plain = not any(isinstance(item, list | dict) for item in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=is_plain)
 
 
 def _represent_row(dumper: _Dumper, data: _Row) -> yaml.Node:

@@ -16,7 +16,7 @@ from sparkwright.project.documents.validation import Strict, build_validator, sc
 from sparkwright.trust.names import COMMIT, check_file_name
 from sparkwright.visible import one_line
 
-FILE, LOCK = "registries.yml", "registries.lock"
+REGISTRIES_FILE, LOCK_FILE = "registries.yml", "registries.lock"
 LOCK_HEADER = "# Written by sparkwright: the pinned commit of each registry. Commit this file.\n"
 
 #: URLs that are safe to pass to git: no password, no option, no transport that runs a program
@@ -65,20 +65,20 @@ class Registry:
 
 def load(project: Path) -> list[Registry]:
     """Read registries.yml and registries.lock. Raises Refused with file and line, also if registries.yml is missing."""
-    path = project / FILE
+    path = project / REGISTRIES_FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
-        raise Refused(f"no {FILE} in {project}.", fix=fix)
+        raise Refused(f"no {REGISTRIES_FILE} in {project}.", fix=fix)
     source = document.load(path)
     if not isinstance(source.data, dict):
         raise Refused("must be a mapping of registries.", where=source.where())
-    pinned = load_commits(project)
+    pinned_commits = load_commits(project)
     registries = []
     for name, data in source.data.items():
         if not isinstance(name, str) or "/" in name or check_file_name(name):
             raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a registry's name.", where=source.where(name))
         registry_file = validate(RegistryFile, source, data, (name,))
-        commit, url = pinned.get(name, ("", ""))
+        commit, url = pinned_commits.get(name, ("", ""))
         pinned_commit = commit if url == registry_file.url else ""
         registries.append(Registry(name, registry_file.url, registry_file.recipes, registry_file.ref, pinned_commit))
     return registries
@@ -88,13 +88,15 @@ def get_registry(project: Path, name: str) -> Registry:
     """Return a registry by name. Raises Refused with the nearest name."""
     registries = {registry.name: registry for registry in load(project)}
     if name not in registries:
-        raise Refused(f"no registry '{one_line(name, max_chars=60)}' in {FILE}.", fix=suggest_name(name, registries))
+        raise Refused(
+            f"no registry '{one_line(name, max_chars=60)}' in {REGISTRIES_FILE}.", fix=suggest_name(name, registries)
+        )
     return registries[name]
 
 
 def load_commits(project: Path) -> dict[str, tuple[str, str]]:
     """Return commit and URL of each pinned registry, by name. Raises Refused if registries.lock is invalid."""
-    path = project / LOCK
+    path = project / LOCK_FILE
     if not document.is_file(path):
         return {}
     source = document.load(path)
@@ -104,7 +106,9 @@ def load_commits(project: Path) -> dict[str, tuple[str, str]]:
         commit, url = (row.get("commit"), row.get("url")) if isinstance(row, dict) else (None, None)
         if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(url, str):
             raise Refused(
-                "must have `url` and `commit`.", where=source.where(name), fix=f"Delete {LOCK}; it is written again."
+                "must have `url` and `commit`.",
+                where=source.where(name),
+                fix=f"Delete {LOCK_FILE}; it is written again.",
             )
         by_name[str(name)] = (commit, url)
     return by_name
@@ -114,4 +118,4 @@ def pin(project: Path, registry: Registry, commit: str) -> None:
     """Write a registry's commit to registries.lock."""
     rows = {name: {"url": url, "commit": pinned_commit} for name, (pinned_commit, url) in load_commits(project).items()}
     rows[registry.name] = {"url": registry.url, "commit": commit}
-    write_atomically(project / LOCK, (LOCK_HEADER + yaml.safe_dump(rows)).encode(), mode=0o644)
+    write_atomically(project / LOCK_FILE, (LOCK_HEADER + yaml.safe_dump(rows)).encode(), mode=0o644)

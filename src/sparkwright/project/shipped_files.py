@@ -52,8 +52,8 @@ def resolve_relative(project: Path, path: Path, relative: str) -> Path:
     included = path.parent / relative
     for top in (project, shipped_folder()):
         name = os.path.relpath(os.path.abspath(included), os.path.abspath(top))  # noqa: PTH100
-        if name.split("/", 1)[0] in SHIPPED_FOLDERS and (overriding := find_file(project, name)):
-            return overriding
+        if name.split("/", 1)[0] in SHIPPED_FOLDERS and (overriding_file := find_file(project, name)):
+            return overriding_file
     return included
 
 
@@ -81,8 +81,8 @@ def shipped_name(path: Path) -> str:
 
 def short_name(name: str) -> str:
     """Return the shortest name for a file that `playbook.eject` accepts."""
-    folder, _, below = name.partition("/")
-    return below.removesuffix(".yml") if folder == "playbooks" else below
+    folder, _, subpath = name.partition("/")
+    return subpath.removesuffix(".yml") if folder == "playbooks" else subpath
 
 
 def list_ejectable() -> list[str]:

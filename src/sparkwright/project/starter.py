@@ -82,8 +82,10 @@ def refuse_existing_project(folder: Path) -> None:
 
 
 def _refuse_existing(targets: Iterable[Path]) -> None:
-    if existing := [path for path in targets if path.exists()]:
-        raise Refused(f"{existing[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
+    if existing_paths := [path for path in targets if path.exists()]:
+        raise Refused(
+            f"{existing_paths[0]} already exists.", fix="`init --diff` shows what this version ships differently."
+        )
 
 
 def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
@@ -98,8 +100,8 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without:
     contents = plan_files(texts or {}, without)
     targets = [folder / name for name in contents]
     _refuse_existing(targets)
-    ignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
-    contents_by_path = {**dict(zip(targets, contents.values(), strict=True)), **ignore}
+    gitignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
+    contents_by_path = {**dict(zip(targets, contents.values(), strict=True)), **gitignore}
     new_folders = [path for path in _parent_folders(contents_by_path) if not path.exists()]
     try:
         for target, content in contents_by_path.items():
@@ -158,13 +160,13 @@ def build_patch(folder: Path) -> str:
 
 def _patch_file(name: Path, folder: Path, shipped: Path) -> str:
     path = folder / name
-    before = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
-    after = shipped_files.to_project_text(shipped.read_text()).splitlines(keepends=True)
+    before_lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
+    after_lines = shipped_files.to_project_text(shipped.read_text()).splitlines(keepends=True)
     before_name = f"a/{name}" if path.exists() else "/dev/null"
-    lines = difflib.unified_diff(before, after, before_name, f"b/{name}")
-    terminated = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+    lines = difflib.unified_diff(before_lines, after_lines, before_name, f"b/{name}")
+    terminated_lines = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     header = [f"diff --git a/{name} b/{name}\n", *([] if path.exists() else ["new file mode 100644\n"])]
-    return "".join([*header, *terminated]) if terminated else ""
+    return "".join([*header, *terminated_lines]) if terminated_lines else ""
 
 
 def _shipped_paths(top: Path, folders: Sequence[str]) -> list[Path]:
@@ -181,12 +183,12 @@ def write_pair(root: Path) -> list[Path]:
         for n, name in enumerate((PAIR_HEAD, PAIR_WORKER), 1)
     }
     texts[root / f"recipes/{PAIR_RECIPE}.yml"] = shipped_files.schema_line("recipe") + PAIR_RECIPE_TEXT
-    if existing := [path for path in texts if path.exists()]:
-        raise Refused(f"{existing[0]} already exists.", fix="Remove it first.")
-    before = groups.read_text() if groups.exists() else shipped_files.schema_line("groups")
-    if any(line.startswith(f"{PAIR_GROUP}:") for line in before.splitlines()):
+    if existing_paths := [path for path in texts if path.exists()]:
+        raise Refused(f"{existing_paths[0]} already exists.", fix="Remove it first.")
+    groups_text = groups.read_text() if groups.exists() else shipped_files.schema_line("groups")
+    if any(line.startswith(f"{PAIR_GROUP}:") for line in groups_text.splitlines()):
         raise Refused(f"{groups} already has a group {PAIR_GROUP}.", fix="Remove it first.")
-    texts[groups] = before + ("" if before.endswith("\n") or not before else "\n") + PAIR_GROUP_TEXT
+    texts[groups] = groups_text + ("" if groups_text.endswith("\n") or not groups_text else "\n") + PAIR_GROUP_TEXT
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

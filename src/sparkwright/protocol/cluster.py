@@ -96,13 +96,12 @@ class Cluster:
         return f"{self.members[rank]} (rank {rank})"
 
 
-def describe_wrong_rank(rank: int, world: int | None, expected_rank: int, expected_world: int | None) -> str:
-    """Describe an unexpected rank or number of ranks; empty if both are right. expected_world: None if unknown."""
-    if rank == expected_rank and expected_world in (None, world):
+def describe_wrong_rank(rank: int, world_size: int | None, expected_rank: int, expected_world_size: int | None) -> str:
+    """Describe an unexpected rank or number of ranks; empty if both are right. expected_world_size: None if unknown."""
+    if rank == expected_rank and expected_world_size in (None, world_size):
         return ""
-    return (
-        f"it is rank {rank} of {world}, not {expected_rank} of {world if expected_world is None else expected_world}."
-    )
+    shown_size = world_size if expected_world_size is None else expected_world_size
+    return f"it is rank {rank} of {world_size}, not {expected_rank} of {shown_size}."
 
 
 def describe_clock_offset(ahead_s: tuple[float, float], other: str) -> str:

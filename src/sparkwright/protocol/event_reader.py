@@ -50,9 +50,9 @@ class EventReader:
             return
         text = self._join_parts(event)
         if text is not None:
-            full = text.encode(errors="replace")
-            event = parse_line(full)
-            yield event if event["event"] != "part" else raw_event(full)
+            full_bytes = text.encode(errors="replace")
+            event = parse_line(full_bytes)
+            yield event if event["event"] != "part" else raw_event(full_bytes)
 
     def _join_parts(self, part: Event) -> str | None:
         """Return the text of an event if this is its last part, else None. Parts out of order or too large are dropped."""

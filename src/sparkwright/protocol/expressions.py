@@ -193,9 +193,9 @@ def _expression_errors(text: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind = UnknownName if isinstance(error, UndefinedError) else ExpressionError
+        error_type = UnknownName if isinstance(error, UndefinedError) else ExpressionError
         line = _line_of(error)
-        raise kind(f"{_describe_error(error)} in {_quote_text(text, line)}", line) from None
+        raise error_type(f"{_describe_error(error)} in {_quote_text(text, line)}", line) from None
 
 
 def _line_of(error: BaseException) -> int:

@@ -40,7 +40,7 @@ class MemoryLevel:
         )
 
     @property
-    def near_exhaustion(self) -> bool:
+    def is_near_exhaustion(self) -> bool:
         """True if the same growth again would exhaust the host's memory."""
         floor = FLOOR_SHARE * self.total_bytes
         return bool(self.growth) and (self.lowest_bytes or 0) - self.grown_bytes < floor

@@ -198,11 +198,11 @@ def _parse_fields(plan_type: type[Any], data: Any) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
-def _is_instance_of(*kinds: type[Any]) -> Callable[[Any], bool]:
+def _build_type_check(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-def _is_amount_of(*kinds: type[Any]) -> Callable[[Any], bool]:
+def _build_amount_check(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value <= 10**9
 
 
@@ -212,16 +212,16 @@ def _is_text_list(value: Any) -> bool:
 
 #: checks by a field's declared type
 _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "str": _is_instance_of(str),
-    "bool": _is_instance_of(bool),
-    "bool | None": _is_instance_of(bool, NoneType),
-    "int": _is_amount_of(int),
-    "float": _is_amount_of(int, float),
-    "dict[str, Any]": _is_instance_of(dict),
+    "str": _build_type_check(str),
+    "bool": _build_type_check(bool),
+    "bool | None": _build_type_check(bool, NoneType),
+    "int": _build_amount_check(int),
+    "float": _build_amount_check(int, float),
+    "dict[str, Any]": _build_type_check(dict),
     "tuple[str, ...]": _is_text_list,
     "tuple[str, ...] | None": lambda value: value is None or _is_text_list(value),
-    "Cluster | None": _is_instance_of(Cluster, NoneType),
-    **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _is_instance_of(list, tuple)),
+    "Cluster | None": _build_type_check(Cluster, NoneType),
+    **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _build_type_check(list, tuple)),
 }
 
 

@@ -160,8 +160,8 @@ def _convert_to_any(value: Any, choices: list[ArgumentType], where: str) -> Any:
     if value is None and ["null"] in choices:
         return None
     choices = [choice for choice in choices if choice != ["null"]]
-    exact = [choice for choice in choices if type(value) is PYTHON_TYPES.get(choice[0])]
-    for choice in exact + choices:
+    exact_choices = [choice for choice in choices if type(value) is PYTHON_TYPES.get(choice[0])]
+    for choice in exact_choices + choices:
         try:
             return _convert(value, choice, where)
         except Refused:

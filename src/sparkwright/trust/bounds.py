@@ -39,7 +39,7 @@ MAX_NUMBER = 2**63
 MIN_FREE_BYTES = 4096
 MAX_PATTERN_CHARS = 1000
 #: a pattern's repeat with a higher maximum counts as unbounded
-UNBOUNDED_REPEATS = 100
+MAX_BOUNDED_REPEATS = 100
 
 
 class LimitExceeded(ValueError):
@@ -67,13 +67,13 @@ def parse_json(
     separators = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
     if max_values < math.inf and sum(map(raw.count, separators)) > max_values:  # type: ignore[arg-type]
         raise LimitExceeded("has too many values")
-    too_deep = LimitExceeded(f"is nested deeper than {max_depth} levels")
+    depth_error = LimitExceeded(f"is nested deeper than {max_depth} levels")
     try:
         value = json.loads(raw)
     except RecursionError:
-        raise too_deep from None
+        raise depth_error from None
     if is_deeper(value, max_depth):
-        raise too_deep
+        raise depth_error
     return value
 
 
@@ -164,12 +164,12 @@ def describe_os_error(error: BaseException) -> str:
 def find_full_disk(paths: Iterable[Path]) -> Path | None:
     """Return the first folder on a full disk, or its nearest existing parent; None if no disk is full."""
     for path in paths:
-        existing = next((parent for parent in (path, *path.parents) if parent.exists()), None)
-        if existing is None:
+        existing_folder = next((parent for parent in (path, *path.parents) if parent.exists()), None)
+        if existing_folder is None:
             continue
-        disk = os.statvfs(existing)
+        disk = os.statvfs(existing_folder)
         if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
-            return existing
+            return existing_folder
     return None
 
 
@@ -179,19 +179,19 @@ def check_pattern(pattern: str) -> str:
         return f"has more than {MAX_PATTERN_CHARS} characters"
     try:
         re.compile(pattern)
-        nested = _has_nested_repeat(_parser.parse(pattern), inside=False)
+        has_nested_repeat = _has_nested_repeat(_parser.parse(pattern), inside=False)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is not a regular expression: {error}"
-    return "has nested unbounded repeats, as in (a+)+, which can take forever to match" if nested else ""
+    return "has nested unbounded repeats, as in (a+)+, which can take forever to match" if has_nested_repeat else ""
 
 
 def _has_nested_repeat(nodes: Any, *, inside: bool) -> bool:
     """Return True if an unbounded repeat is inside another one. inside: True if the nodes are inside an unbounded repeat."""
     for kind, argument in nodes:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-            _, maximum, repeated = argument
-            is_unbounded = maximum is sre.MAXREPEAT or maximum > UNBOUNDED_REPEATS
-            if (is_unbounded and inside) or _has_nested_repeat(repeated, inside=inside or is_unbounded):
+            _, maximum, repeated_nodes = argument
+            is_unbounded = maximum is sre.MAXREPEAT or maximum > MAX_BOUNDED_REPEATS
+            if (is_unbounded and inside) or _has_nested_repeat(repeated_nodes, inside=inside or is_unbounded):
                 return True
         elif any(_has_nested_repeat(subpattern, inside=inside) for subpattern in _subpatterns(kind, argument)):
             return True

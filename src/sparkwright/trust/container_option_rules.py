@@ -78,16 +78,16 @@ def check_port(text: str) -> str:
 def find_port_conflict(ports: Sequence[str]) -> str:
     """Return the first published port that conflicts with an earlier one; empty if there is no conflict."""
     all_addresses = ("", "0.0.0.0", "::")
-    earlier: list[tuple[str, str, str]] = []
-    for published in ports:
-        plain, _, protocol = published.partition("/")
+    earlier_ports: list[tuple[str, str, str]] = []
+    for published_port in ports:
+        plain, _, protocol = published_port.partition("/")
         *prefix, host_port, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
         address, protocol = prefix[0].strip("[]"), protocol or "tcp"
-        for other_address, other_port, other_protocol in earlier:
-            overlaps = address == other_address or address in all_addresses or other_address in all_addresses
-            if overlaps and (host_port, protocol) == (other_port, other_protocol):
-                return published
-        earlier.append((address, host_port, protocol))
+        for other_address, other_port, other_protocol in earlier_ports:
+            has_overlap = address == other_address or address in all_addresses or other_address in all_addresses
+            if has_overlap and (host_port, protocol) == (other_port, other_protocol):
+                return published_port
+        earlier_ports.append((address, host_port, protocol))
     return ""
 
 
@@ -120,13 +120,13 @@ def check_volume(text: str) -> str:
         return f"{quote_text(text)} is not a mount: write /host:/container or /host:/container:ro."
     if reason := check_volume_source(parts[0]) or check_mount_target(parts[1]):
         return f"{quote_text(text)}: {reason}"
-    invalid = parts[2].split(",") if len(parts) == 3 else []
+    invalid_modes = parts[2].split(",") if len(parts) == 3 else []
     for group in (*MOUNT_MODES, COPY_MODES if VOLUME_NAME.fullmatch(parts[0]) else PROPAGATION_MODES):
-        matching = [mode for mode in invalid if mode in group]
-        if len(matching) == 1:
-            invalid.remove(matching[0])
-    message = f"{quote_text(text)}: {quote_text(','.join(invalid))} is not a mount option: ro, rw, z, Z."
-    return message if invalid else ""
+        matching_modes = [mode for mode in invalid_modes if mode in group]
+        if len(matching_modes) == 1:
+            invalid_modes.remove(matching_modes[0])
+    message = f"{quote_text(text)}: {quote_text(','.join(invalid_modes))} is not a mount option: ro, rw, z, Z."
+    return message if invalid_modes else ""
 
 
 def check_volume_source(text: str) -> str:
@@ -173,9 +173,9 @@ def check_label_name(name: str) -> str:
 
 
 def is_ip_address(text: str) -> bool:
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    bare_address = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
-        return "%" not in bare and bool(ipaddress.ip_address(bare))
+        return "%" not in bare_address and bool(ipaddress.ip_address(bare_address))
     except ValueError:
         return False
 

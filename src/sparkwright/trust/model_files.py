@@ -65,10 +65,10 @@ def check_file_set(names: Iterable[str]) -> str:
 
     The reason is too many files, a duplicate, or a name that is also used as a folder.
     """
-    ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
-    if len(ordered) > MAX_FILES:
-        return f"{len(ordered)} files; at most {MAX_FILES} are read"
-    for name, next_name in pairwise(ordered):
+    sorted_names = sorted(names, key=lambda name: name.replace("/", "\0"))
+    if len(sorted_names) > MAX_FILES:
+        return f"{len(sorted_names)} files; at most {MAX_FILES} are read"
+    for name, next_name in pairwise(sorted_names):
         if name == next_name:
             return f"the file '{_quote_value(name)}' twice"
         if next_name.startswith(f"{name}/"):

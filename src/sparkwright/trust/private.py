@@ -46,14 +46,14 @@ def _restrict_opened(path: Path) -> None:
 
     For root, files with several hard links are skipped, because they may be system files.
     """
-    on_linux = hasattr(os, "O_PATH")
-    descriptor = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    is_linux = hasattr(os, "O_PATH")
+    descriptor = os.open(path, (os.O_PATH if is_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         is_risky_for_root = stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and os.geteuid() == 0
         if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not is_risky_for_root:
             mode = status.st_mode & ~OTHERS_MASK & 0o7777
-            Path(f"/proc/self/fd/{descriptor}").chmod(mode) if on_linux else os.fchmod(descriptor, mode)
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode) if is_linux else os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
 

@@ -23,7 +23,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if secret for form in _encoded_forms(secret)}
         self._forms = sorted(forms, key=len, reverse=True)  # longer forms before their parts
-        self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
+        self._json_forms = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def redact_text(self, text: str) -> str:
         for form in self._forms:
@@ -33,7 +33,7 @@ class Redactor:
 
     def has_secret(self, line: bytes) -> bool:
         """Return True if a line of JSON, written with ensure_ascii=False, contains a secret."""
-        return any(form in line for form in self._in_json)
+        return any(form in line for form in self._json_forms)
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value in which all strings, including field names, are redacted."""
@@ -78,5 +78,5 @@ def _base64_forms(secret: bytes) -> Iterator[str]:
 
     for offset in range(3):
         text = b64encode(bytes(offset) + secret).decode()
-        invariant = text[-(-offset * 8 // 6) : (offset + len(secret)) * 8 // 6]
-        yield from (invariant, invariant.replace("+", "-").replace("/", "_"))
+        invariant_part = text[-(-offset * 8 // 6) : (offset + len(secret)) * 8 // 6]
+        yield from (invariant_part, invariant_part.replace("+", "-").replace("/", "_"))

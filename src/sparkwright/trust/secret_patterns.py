@@ -55,7 +55,7 @@ _NAMED = re.compile(
 _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
 #: maximum distances to search for an opening and a closing quote
 MAX_LOOKBEHIND_CHARS, MAX_LOOKAHEAD_CHARS = 4096, 16384
-_ENDS = frozenset(";&|<>)}]\r\n\t ")
+_VALUE_END_CHARS = frozenset(";&|<>)}]\r\n\t ")
 
 
 def mask_text(content: str, mask: str = MASK) -> str:
@@ -143,9 +143,12 @@ def mask_field(name: str, reported: Any) -> Any:
 
 def _mask_fields(fields: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
     """Mask the fields of an object. In {"name": NAME, "value": VALUE}, NAME is the name of VALUE."""
-    lower = {str(key).lower(): value for key, value in fields.items()}
-    variable = next((str(lower[key]) for key in ("name", "key") if isinstance(lower.get(key), str)), "")
-    variable = variable if "value" in lower else ""
+    values_by_lower_name = {str(key).lower(): value for key, value in fields.items()}
+    variable = next(
+        (str(values_by_lower_name[key]) for key in ("name", "key") if isinstance(values_by_lower_name.get(key), str)),
+        "",
+    )
+    variable = variable if "value" in values_by_lower_name else ""
     return {
         key: mask_value(value, variable if variable and str(key).lower() == "value" else str(key), mask)
         if not (variable and str(key).lower() in ("name", "key"))
@@ -223,7 +226,7 @@ def _value_end(content: str, begin: int, *, several_words: bool) -> int:
             return position
         elif letter == " " and several_words and position + 1 < size and content[position + 1] not in "-;&|<>#\\ \"'":
             position += 1
-        elif letter in _ENDS:
+        elif letter in _VALUE_END_CHARS:
             return position
         else:
             position += 2 if letter == "\\" else 1

@@ -16,7 +16,7 @@ CAPABILITIES = (
     "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT",
     "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM",
 )  # fmt: skip
-ALL = "ALL"
+ALL_CAPABILITIES = "ALL"
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
 _GROUP = re.compile(_ACCOUNT)
@@ -27,7 +27,7 @@ _INTERFACE_SYSCTL = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|d
 
 
 def check_capability(text: str) -> str:
-    is_valid = capability_name(text) in (ALL, *CAPABILITIES)
+    is_valid = capability_name(text) in (ALL_CAPABILITIES, *CAPABILITIES)
     return "" if is_valid else f"{quote_text(text)} is not a capability, such as SYS_PTRACE or ALL."
 
 
@@ -41,7 +41,10 @@ def normalize_capabilities(names: Iterable[str] | None) -> list[str]:
 
 def docker_capabilities(names: Iterable[str]) -> list[str]:
     """Return capabilities in the format of Docker's client."""
-    return [capability if capability == ALL else f"CAP_{capability}" for capability in normalize_capabilities(names)]
+    return [
+        capability if capability == ALL_CAPABILITIES else f"CAP_{capability}"
+        for capability in normalize_capabilities(names)
+    ]
 
 
 def check_security_opt(text: str) -> str:

@@ -134,13 +134,13 @@ def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
     return [valid_part for valid_part in valid_parts if valid_part is not None]
 
 
-def build_dataclass(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
+def build_dataclass(dataclass_type: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
     """Construct a dataclass from a validated JSON object, ignoring unknown fields, which a newer version may send.
 
     fields: values that override those of data.
     """
-    names = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in {**data, **fields}.items() if name in names})
+    names = {field.name for field in dataclasses.fields(dataclass_type) if field.init}  # type: ignore[arg-type]
+    return dataclass_type(**{name: value for name, value in {**data, **fields}.items() if name in names})
 
 
 def line(value: Any) -> str:

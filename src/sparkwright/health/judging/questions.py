@@ -302,7 +302,7 @@ def _check_growth(observed: Observation, limits: Limits) -> Answer:
     level = observed.memory_level
     if not level.growth or observed.busy:
         return None
-    if not level.near_exhaustion:
+    if not level.is_near_exhaustion:
         return "ok", level.growth
     message = f"{level.growth}: the same growth again would take the host down"
     return "bad", message, "degraded", "person"

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.guard import samples as memory_samples
-from sparkwright.guard.service import CONF, EVENTS, LOCK, RING
+from sparkwright.guard.service import CONF_FILE, EVENTS_FILE, LOCK_FILE, RING_FILE
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import start_guard
 from sparkwright.host.module import Context
@@ -29,7 +29,7 @@ from sparkwright.units import GIB, format_gib
 #: action of the guard in the history
 HISTORY_ACTION = "stopped to save the host"
 RECORD_NAME = "guarded"
-FILES = (CONF, RING, EVENTS, LOCK)
+FILES = (CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ def folder(state: StateFolder) -> Path:
 
 def is_running(state: StateFolder) -> bool:
     """Return True if the guard of the service is running, which holds its lock."""
-    return private.is_locked(folder(state) / LOCK)
+    return private.is_locked(folder(state) / LOCK_FILE)
 
 
 def stop(state: StateFolder) -> None:
     """Stop the guard of the service, if it is running."""
     if is_running(state):
         with contextlib.suppress(OSError, KeyError, ValueError):
-            header, _ = memory_samples.read(str(folder(state) / RING))
+            header, _ = memory_samples.read(str(folder(state) / RING_FILE))
             os.kill(int(header["pid"]), signal.SIGTERM)
 
 
@@ -85,7 +85,7 @@ def write_configuration(context: Context, notify: Sequence[str] | None = None) -
     Args:
         notify: the command to run after an action; None to keep the current one.
     """
-    path = folder(context.state) / CONF
+    path = folder(context.state) / CONF_FILE
     current_lines = _read_lines(path)
     states = {state.server: verified_states.load_last(state) for state in context.state.servers()}
     states = {server: verified for server, verified in states.items() if verified}
@@ -130,7 +130,7 @@ def _read_lines(path: Path) -> list[str]:
 def read_level(state: StateFolder) -> MemoryLevel:
     """Return the memory level when the server was verified, and the lowest one that the guard recorded since."""
     try:
-        header, _ = memory_samples.read(str(folder(state) / RING))
+        header, _ = memory_samples.read(str(folder(state) / RING_FILE))
     except OSError:
         return MemoryLevel()
     total, left, lowest = (_parse_number(header.get(name, "")) for name in ("total", "left", "lowest"))
@@ -145,7 +145,7 @@ def _parse_number(text: str) -> int | None:
 def list_actions(state: StateFolder) -> list[GuardAction]:
     """Return the actions of the guard, oldest first. Invalid lines are skipped."""
     actions = []
-    for line in _read_lines(folder(state) / EVENTS):
+    for line in _read_lines(folder(state) / EVENTS_FILE):
         with contextlib.suppress(ValueError):
             time_s, method, name, container_id, kind, available, _, rate = line.split(" ")
             has_valid_names = PATH_COMPONENT.fullmatch(name) and PATH_COMPONENT.fullmatch(container_id)

@@ -73,29 +73,31 @@ def schema_field(description: str, default: Any = ..., **limits: Any) -> Any:
     return Field(default, description=description, **limits)
 
 
-def validate(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """Validate a document, or the section `data` at the place `at`, against a model. Raises Refused for the first mistake.
+def validate(model: type[M], document: Document, data: Any = None, section_place: Place = ()) -> M:
+    """Validate a document, or the section `data` at `section_place`, against a model. Raises Refused for the first mistake.
 
     An empty file counts as an empty mapping.
     """
-    value = data if at else {} if document.data is None else document.data
+    value = data if section_place else {} if document.data is None else document.data
     if not isinstance(value, dict):
-        raise Refused(f"must be a mapping, got {describe_type(value)}.", where=document.where(*at))
+        raise Refused(f"must be a mapping, got {describe_type(value)}.", where=document.where(*section_place))
     try:
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         # report an unknown key first: it may be the misspelling of one that is reported missing
-        first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
-        place = at + _error_place(value, first)
+        first_mistake = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
+        place = section_place + _error_place(value, first_mistake)
         type_errors = [
             mistake
             for mistake in mistakes
             if mistake["type"].endswith(("_type", "_parsing", "literal_error"))
-            and at + _error_place(value, mistake) == place
+            and section_place + _error_place(value, mistake) == place
         ]
         # escaped first, so that the limit applies to the escaped text
-        message = one_line(one_line(_describe_error(model, first, place, type_errors)), max_chars=MAX_MESSAGE_CHARS)
+        message = one_line(
+            one_line(_describe_error(model, first_mistake, place, type_errors)), max_chars=MAX_MESSAGE_CHARS
+        )
         raise Refused(message, where=document.where(*place)) from None
 
 
@@ -136,10 +138,10 @@ def build_validator(check: Callable[[str], str]) -> AfterValidator:
 def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Available") -> str:
     """Return a hint for an unknown name: the nearest valid name, or a list of all of them."""
     names = sorted(valid_names)
-    containing = sorted((name for name in names if len(word) >= MIN_PART_CHARS and word in name), key=len)
-    close = [*containing, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
-    if close:
-        return f"Did you mean `{close[0]}`?"
+    containing_names = sorted((name for name in names if len(word) >= MIN_PART_CHARS and word in name), key=len)
+    close_names = [*containing_names, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
+    if close_names:
+        return f"Did you mean `{close_names[0]}`?"
     return f"{label}: {', '.join(names)}." if names else ""
 
 

@@ -80,17 +80,17 @@ def matches(data: dict[str, Any]) -> bool:
 def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     """Return the recipe of the service. Raises Refused if no service can be imported."""
     name, service = _select_service(as_mapping(data["services"]), report)
-    fill = _build_interpolator(report)
-    image = fill(as_text(service.get("image")))
+    fill_variables = _build_interpolator(report)
+    image = fill_variables(as_text(service.get("image")))
     if not image and "build" in service:
         sentence = "the image is built from a folder: an image to pull instead, as REPOSITORY:TAG"
         image = report.ask("image", sentence) or "owner/image:tag"
-    entrypoint = _command_words(service.get("entrypoint"), fill)
-    command_words = [*entrypoint[1:], *_command_words(service.get("command"), fill)]
+    entrypoint = _command_words(service.get("entrypoint"), fill_variables)
+    command_words = [*entrypoint[1:], *_command_words(service.get("command"), fill_variables)]
     options = {"entrypoint": entrypoint[:1]}
     for key, value in service.items():
         if key in OPTIONS:
-            options[OPTIONS[key]] = [fill(word) for word in _option_values(key, value)]
+            options[OPTIONS[key]] = [fill_variables(word) for word in _option_values(key, value)]
         elif key == "deploy":
             _report_deploy(as_mapping(value), report)
         elif key not in READ_KEYS:
@@ -149,10 +149,10 @@ def _build_interpolator(report: ImportReport) -> Callable[[str], str]:
     return lambda text: _VARIABLE.sub(interpolate, text)
 
 
-def _command_words(value: Any, fill: Callable[[str], str]) -> list[str]:
+def _command_words(value: Any, fill_variables: Callable[[str], str]) -> list[str]:
     if isinstance(value, list):
-        return [fill(word) for word in as_texts(value)]
-    return split_command(fill(as_text(value))) if value else []
+        return [fill_variables(word) for word in as_texts(value)]
+    return split_command(fill_variables(as_text(value))) if value else []
 
 
 def _option_values(key: str, value: Any) -> list[str]:
@@ -185,8 +185,8 @@ def _format_pairs(value: Any, key: str) -> list[str]:
 
 def _report_deploy(deploy: dict[str, Any], report: ImportReport) -> None:
     resources = as_mapping(deploy.pop("resources", None))
-    reserved = as_mapping(resources.pop("reservations", None))
-    if reserved.pop("devices", None):
+    reservations = as_mapping(resources.pop("reservations", None))
+    if reservations.pop("devices", None):
         report.add("translated", "deploy: devices", "gpus: all, the default of recipes")
-    for key in (*reserved, *resources, *deploy):
+    for key in (*reservations, *resources, *deploy):
         report.add("dropped", f"deploy: {key}", "recipes have no such setting")

@@ -127,18 +127,18 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
     for name in [name for name in container if name in DOCKER_OPTIONS]:
         check, value = DOCKER_OPTIONS[name].check, container[name]
         items = value if isinstance(value, list) else [value]
-        supported = []
+        supported_items = []
         for item in items:
             if problem := check(item):
                 report.add("dropped", f"{name} {one_line(format_value(item), max_chars=60)}", problem)
             else:
-                supported.append(item)
-        if not supported and getattr(defaults, name):
+                supported_items.append(item)
+        if not supported_items and getattr(defaults, name):
             container[name] = ""
-        elif not supported:
+        elif not supported_items:
             del container[name]
-        elif len(supported) < len(items):
-            container[name] = supported
+        elif len(supported_items) < len(items):
+            container[name] = supported_items
 
 
 def _published_port(
@@ -152,18 +152,18 @@ def _published_port(
         raise Refused(f"`--{engine_flags.PORT}` {problem}.")
     container_port = engine_flags.port(section)
     flag_port = section.pop(engine_flags.PORT, None)
-    published = next(
+    published_port = next(
         (port for port in foreign.ports if port.partition("/")[0].rpartition(":")[2] == str(container_port)), ""
     )
-    without_protocol = published.rpartition("/")[0] or published
+    without_protocol = published_port.rpartition("/")[0] or published_port
     host_port = without_protocol.rpartition(":")[0].rpartition(":")[2] or str(container_port)
-    mapping = f"{host_port}:{server_command.imports.port_inside}"
-    if published or flag_port is not None:
-        report.add("translated", f"port {published or flag_port}", f"container.ports: {mapping}")
+    port_mapping = f"{host_port}:{server_command.imports.port_inside}"
+    if published_port or flag_port is not None:
+        report.add("translated", f"port {published_port or flag_port}", f"container.ports: {port_mapping}")
     for port in foreign.ports:
-        if port != published:
+        if port != published_port:
             report.add("dropped", f"port {port}", "the server does not listen there")
-    return mapping
+    return port_mapping
 
 
 def _select_volumes(foreign: ForeignRecipe, report: ImportReport) -> list[str]:
@@ -184,7 +184,7 @@ def _select_volumes(foreign: ForeignRecipe, report: ImportReport) -> list[str]:
 
 def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], report: ImportReport) -> dict[str, str]:
     """Return the variables for the recipe. set_by_cluster: those that a cluster sets for each member."""
-    selected: dict[str, str] = {}
+    selected_variables: dict[str, str] = {}
     for name, value in env.items():
         if name in HUB_TOKENS:
             report.add("secret", name, f"not written: {HUB_TOKEN_HINT}")
@@ -201,13 +201,13 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
             sentence = f"the variable {name} is set from the shell ({value}). Enter its value, or `{DROP_ANSWER}`"
             answer = report.ask(f"env.{name}", sentence)
             if answer and answer != DROP_ANSWER:
-                selected[name] = answer
+                selected_variables[name] = answer
             elif answer:
                 report.add("dropped", name, "as answered")
         else:
-            selected[name] = value
+            selected_variables[name] = value
             report.add("kept", f"env {name}")
-    return selected
+    return selected_variables
 
 
 def convert_running(settings: Mapping[str, Any], host: str, report: ImportReport) -> ForeignRecipe:

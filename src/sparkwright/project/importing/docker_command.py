@@ -227,10 +227,10 @@ def split_command(line: str) -> list[str]:
     """Return the words of a single command. Raises Refused for several commands, and for syntax that needs a shell."""
     if len(line) > MAX_CHARS:
         raise Refused(f"the command line is longer than {MAX_CHARS} characters.")
-    joined = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
-    _refuse_shell(joined)
+    joined_line = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
+    _refuse_shell(joined_line)
     try:
-        words = shlex.split(joined, comments=False)
+        words = shlex.split(joined_line, comments=False)
     except ValueError as error:
         raise Refused(f"the command line cannot be split into words: {str(error).lower()}.") from None
     if len(words) > MAX_WORDS:

@@ -66,10 +66,10 @@ class ImportReport:
     #: keys of the questions and answers that were used
     used_keys: set[str] = field(default_factory=set)
 
-    def add(self, sort: RowKind, what: str, why: str = "") -> None:
+    def add(self, row_kind: RowKind, what: str, why: str = "") -> None:
         """Add a row, with secrets masked, unless it exists already."""
         what = one_line(secret_patterns.mask_text(what), max_chars=MAX_ROW_CHARS)
-        self.rows.setdefault(ReportRow(sort, what, secret_patterns.mask_text(why)))
+        self.rows.setdefault(ReportRow(row_kind, what, secret_patterns.mask_text(why)))
 
     def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
         """Return the user's answer to a question. If there is none, add the question to the report and return "".
@@ -92,10 +92,10 @@ class ImportReport:
 
     def refuse_unused_answers(self) -> None:
         """Raise Refused for an answer without a question."""
-        unused = sorted(set(self.answers) - self.used_keys)
-        if unused and not self.questions:
+        unused_keys = sorted(set(self.answers) - self.used_keys)
+        if unused_keys and not self.questions:
             fix = f"Questions: {', '.join(sorted(self.used_keys))}." if self.used_keys else "There are no questions."
-            raise Refused(f"`--answer {one_line(unused[0], max_chars=80)}=...` answers no question.", fix=fix)
+            raise Refused(f"`--answer {one_line(unused_keys[0], max_chars=80)}=...` answers no question.", fix=fix)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -157,8 +157,8 @@ def resolve_merges(value: Any) -> Any:
         if len(key) > MAX_KEY_CHARS or one_line(key) != key:
             raise ShapeError(f"has an invalid key: '{one_line(key, max_chars=60)}'")
     resolved = {key: resolve_merges(item) for key, item in value.items() if key != MERGE_KEY}
-    merged = resolve_merges(value.get(MERGE_KEY, []))
-    for mapping in merged if isinstance(merged, list) else [merged]:
+    merged_mappings = resolve_merges(value.get(MERGE_KEY, []))
+    for mapping in merged_mappings if isinstance(merged_mappings, list) else [merged_mappings]:
         if not isinstance(mapping, dict):
             raise ShapeError(f"has a `{MERGE_KEY}` that must be a mapping, got {describe_type(mapping)}")
         resolved = {**mapping, **resolved}

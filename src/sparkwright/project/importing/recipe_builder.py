@@ -137,16 +137,18 @@ def _find_task(
     foreign: ForeignRecipe, server_command: ServerCommand, section: dict[str, Any], report: ImportReport
 ) -> str:
     """Return the task of a server whose flags rule out text generation, from its name or the user's answer; else ""."""
-    excluded = server_command.engine.task_flags.excludes.get(GENERATE, {})
-    excluding = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
-    if not excluding:
+    excluded_values = server_command.engine.task_flags.excludes.get(GENERATE, {})
+    excluding_flags = [
+        f"--{name} {section[name]}" for name, values in excluded_values.items() if section.get(name) in values
+    ]
+    if not excluding_flags:
         return ""
     names = f"{foreign.name} {foreign.model}".lower()
     task = next((task for word, task in (("embed", "embed"), ("rerank", "rerank")) if word in names), "")
     if task:
-        report.add("translated", excluding[0], f"task: {task}, according to the name")
+        report.add("translated", excluding_flags[0], f"task: {task}, according to the name")
         return task
-    sentence = f"with {excluding[0]} the server generates no text: vectors (embed) or scores (rerank)"
+    sentence = f"with {excluding_flags[0]} the server generates no text: vectors (embed) or scores (rerank)"
     return report.ask("task", sentence, ("embed", "rerank"))
 
 
@@ -160,8 +162,8 @@ def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
     """Use the image in the user's answers, even without a question: it may include mods or packages of the source."""
     answer = report.find_answer("image")
     if answer:
-        replaced = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
-        report.add("translated", replaced, f"{answer}, as answered")
+        replaced_text = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
+        report.add("translated", replaced_text, f"{answer}, as answered")
         foreign.image = answer
 
 
@@ -189,9 +191,9 @@ def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportR
     if reason := check_image(image_text):
         raise Refused(f"the image '{one_line(image_text, max_chars=80)}' {reason}.")
     image = ImageReference.parse(image_text)
-    pinned = f"; the source pins {image.digest}" if image.digest else ""
+    pinned_text = f"; the source pins {image.digest}" if image.digest else ""
     report.add(
-        "kept", f"image {image.by_tag}", f"`invoke lock` pins its digest and checks that it is for arm64{pinned}"
+        "kept", f"image {image.by_tag}", f"`invoke lock` pins its digest and checks that it is for arm64{pinned_text}"
     )
     return image.by_tag, image.digest
 

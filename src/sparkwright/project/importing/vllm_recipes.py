@@ -91,8 +91,8 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     for key in (key for key in data if key not in READ_KEYS):
         report.add("dropped", key, DROPPED_KEYS.get(key, "unknown key"))
     name, variant = _select_variant(data, report)
-    hosts = _host_count(data, name, variant, report)
-    strategy = SINGLE_HOST_STRATEGY if hosts == 1 else MULTI_HOST_STRATEGY
+    host_count = _host_count(data, name, variant, report)
+    strategy = SINGLE_HOST_STRATEGY if host_count == 1 else MULTI_HOST_STRATEGY
     if PROFILE not in as_mapping(meta.get("hardware")):
         report.add("note", PROFILE, "the DGX Spark is not in the recipe's list of tested hardware")
     args, env = _collect_arguments(data, base, variant, strategy, report)
@@ -100,7 +100,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     model_id = as_text(variant.get("model_id") or base.get("model_id"))
     image = _select_image(base, variant, report)
     imports = engine.get_engine("vllm").imports
-    tensor = [f"--{imports.tensor}", str(hosts)] if imports and hosts > 1 else []
+    tensor_words = [f"--{imports.tensor}", str(host_count)] if imports and host_count > 1 else []
     title = as_text(meta.get("title"))
     precision = as_text(variant.get("precision"))
     suffix = "" if name == "default" else f"-{name}"
@@ -110,10 +110,12 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
         description=f"{title}, {precision}" if precision else title,
         engine="vllm",
         model=model_id,
-        hosts=hosts,
+        hosts=host_count,
         task=next((TASKS[task] for task in as_texts(meta.get("tasks")) if task in TASKS), ""),
     )
-    return parse_arguments(build_arguments(image, [model_id, *args, *tensor], env=format_pairs(env)), foreign, report)
+    return parse_arguments(
+        build_arguments(image, [model_id, *args, *tensor_words], env=format_pairs(env)), foreign, report
+    )
 
 
 def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, dict[str, Any]]:
@@ -129,8 +131,10 @@ def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, di
             if 0 < _memory_gb(variant) <= max_gb and not _is_other_hardware(variant)
         ]
 
-    for_spark = [name for name, variant in variants.items() if PROFILE in as_mapping(variant.get("hardware_overrides"))]
-    names = for_spark or list_fitting(SPARK_GB) or list_fitting(SPARK_GB * MAX_SPARKS) or list(variants)
+    spark_variants = [
+        name for name, variant in variants.items() if PROFILE in as_mapping(variant.get("hardware_overrides"))
+    ]
+    names = spark_variants or list_fitting(SPARK_GB) or list_fitting(SPARK_GB * MAX_SPARKS) or list(variants)
     if len(names) == 1:
         report.add("note", f"variant {names[0]}", _describe_variant(variants[names[0]]))
         return names[0], variants[names[0]]
@@ -197,10 +201,10 @@ def _collect_arguments(
     for layer in (as_mapping(layer) for layer in layers):
         words += as_texts(layer.get("extra_args"))
         env |= as_mapping(layer.get("extra_env"))
-    opt_in = as_texts(data.get("opt_in_features"))
+    opt_in_features = as_texts(data.get("opt_in_features"))
     for name, entry in as_mapping(data.get("features")).items():
         feature = as_mapping(entry)
-        if name in opt_in or "modes" in feature:
+        if name in opt_in_features or "modes" in feature:
             report.add("dropped", f"feature {name}", "opt-in feature: add its flags by hand")
         else:
             words += as_texts(feature.get("args"))

@@ -137,7 +137,7 @@ def _load_groups(project: Path, path: Path) -> GroupsDocument:
             raise Refused(
                 message, where=groups_document.where(name), fix="List its members as `hosts: [spark1]` below it."
             )
-    by_name = {name: validate(GroupFile, groups_document, data, at=(name,)) for name, data in groups.items()}
+    by_name = {name: validate(GroupFile, groups_document, data, section_place=(name,)) for name, data in groups.items()}
     for name, group in by_name.items():
         rules.refuse_secrets(group, groups_document, (name,))
         variables.check(group.vars, groups_document, (name,), project)
@@ -162,23 +162,27 @@ def _build_host(project: Path, name: str, host_document: HostDocument, groups: G
         if group_name in groups.by_name
     ]
     layers.append(_SettingsLayer(file, host_document.source))
-    inherited = {key: patterns.last_set(getattr(layer.file, key) for layer in layers) for key in INHERITED_SETTINGS}
-    merged = {key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED_SETTINGS}
-    recipe = project / "recipes" / f"{inherited['recipe']}.yml"
+    inherited_settings = {
+        key: patterns.last_set(getattr(layer.file, key) for layer in layers) for key in INHERITED_SETTINGS
+    }
+    merged_settings = {
+        key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED_SETTINGS
+    }
+    recipe = project / "recipes" / f"{inherited_settings['recipe']}.yml"
     fabric = file.fabric
     return Host(
         name=name,
         address=file.address or name,
         connection=file.connection,
         groups=host_groups,
-        env=merged["env"],
-        vars=merged["vars"],
-        secret_sources=merged["secrets"],
+        env=merged_settings["env"],
+        vars=merged_settings["vars"],
+        secret_sources=merged_settings["secrets"],
         fabric=Fabric(tuple(fabric.interfaces), fabric.address, tuple(fabric.adapters)) if fabric else None,
         where=document.format_path(host_document.source.path),
         set_at={key: location for layer in layers for key, location in layer.set_at().items()},
         key_variable=_read_key_variable(recipe) if file.connection != "ssh" else "",
-        **inherited,
+        **inherited_settings,
     )
 
 
@@ -203,8 +207,8 @@ def _split_by_recipe(project: Path, machine: Host, host_document: HostDocument) 
     recipe_by_container: dict[str, str | None] = {}
     for server, entry in zip(servers, entries, strict=True):
         if server.server in recipe_by_container:
-            both = f"{recipe_by_container[server.server]} and {server.recipe}"
-            message = f"{both} would both run as the container '{visible.display_name(server.server)}'."
+            both_recipes = f"{recipe_by_container[server.server]} and {server.recipe}"
+            message = f"{both_recipes} would both run as the container '{visible.display_name(server.server)}'."
             raise Refused(message, where=entry.where, fix="Give one recipe another `container.name`.")
         recipe_by_container[server.server] = server.recipe
     turns = tuple(server.server for server, entry in zip(servers, entries, strict=True) if entry.key == ON_DEMAND_KEY)

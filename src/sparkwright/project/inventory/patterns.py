@@ -55,23 +55,23 @@ def match_hosts(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequenc
     Raises Refused for an unknown name, and if no host matches.
     """
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
-    matched: set[str] = set()
-    unions = [part for part in parts if part[0] not in "!&"]
-    for part in unions or [ALL_HOSTS]:
-        matched |= _resolve_word(part, hosts, groups)
+    matched_names: set[str] = set()
+    union_words = [part for part in parts if part[0] not in "!&"]
+    for part in union_words or [ALL_HOSTS]:
+        matched_names |= _resolve_word(part, hosts, groups)
     for part in parts:
         if part[0] == "&":
-            matched &= _resolve_word(part[1:], hosts, groups)
+            matched_names &= _resolve_word(part[1:], hosts, groups)
     for part in parts:
         if part[0] == "!":
-            matched -= _resolve_word(part[1:], hosts, groups)
-    if not matched and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
+            matched_names -= _resolve_word(part[1:], hosts, groups)
+    if not matched_names and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
         selected = ", ".join(part for part in parts if not part.startswith("&/"))
         serving = ", ".join(groups[f"/{recipe}"])
         raise Refused(f"{selected} does not serve the recipe {recipe!r}.", fix=f"Served by: {serving}.")
-    if not matched:
+    if not matched_names:
         raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
-    return [name for name in hosts if name in matched]
+    return [name for name in hosts if name in matched_names]
 
 
 def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> set[str]:
@@ -80,12 +80,12 @@ def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence
     if word in hosts:
         return {word}
     if any(sign in word for sign in "*?["):
-        matching = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
+        matching_names = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
         for group, members in groups.items():
             if not group.startswith("/") and fnmatch.fnmatchcase(group, word):
-                matching.update(members)
-        if matching:
-            return matching
+                matching_names.update(members)
+        if matching_names:
+            return matching_names
     from sparkwright.project.documents.validation import suggest_name
 
     if word.startswith("/"):

@@ -53,10 +53,12 @@ def check(variables: Mapping[str, Any], source: Document, section: Place, projec
             raise Refused(f"`vars.{name}` must be true or false.", where=where)
         if name in GIB_VARIABLES and not _is_amount(value):
             raise Refused(f"`vars.{name}` must be a number of GiB, 0 or more.", where=where)
-        similar = [] if name in DEFAULTS else get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=MIN_SIMILARITY)
+        similar_names = (
+            [] if name in DEFAULTS else get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=MIN_SIMILARITY)
+        )
         usage = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
-        if similar and not any(map(usage.search, _read_texts_with_variables(project))):
-            fix = f"Did you mean `{similar[0]}`?"
+        if similar_names and not any(map(usage.search, _read_texts_with_variables(project))):
+            fix = f"Did you mean `{similar_names[0]}`?"
             raise Refused(f"`vars.{name}` is not used by any playbook or template.", where=where, fix=fix)
 
 

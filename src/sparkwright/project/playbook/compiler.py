@@ -63,13 +63,13 @@ def compile(
     )
     handlers = compiler.compile_handlers()
     compiler.check_notify()
-    selected = selection.select_steps(steps, options)
+    selected_steps = selection.select_steps(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,
         play=play.name,
         playbook=format_path(play.document.path),
-        steps=selected,
+        steps=selected_steps,
         handlers=handlers,
         vars=compiler.names.values_for_host(),
         open_vars=compiler.names.host_vars,
@@ -134,7 +134,7 @@ class _Compiler:
         return any(expressions.names_in_condition(str(expression)) for expression in conditions)
 
     def _compile_block(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Block:
-        file = validate(BlockFile, self.play.document, item, at=place)
+        file = validate(BlockFile, self.play.document, item, section_place=place)
         self._count += 1
         previous_stage = self.stage
         self.stage = file.stage or previous_stage or ("" if self.has_named_stages else _block_stage(file.name))
@@ -164,15 +164,17 @@ class _Compiler:
         return steps
 
     def _compile_task(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Task:
-        file = validate(TaskFile, self.play.document, item, at=place)
+        file = validate(TaskFile, self.play.document, item, section_place=place)
         module, values = self._split_module(item, place)
-        local = {**outer.vars, **file.vars}
-        args, unresolved = self._render_arguments(module, values, place, local)
+        local_vars = {**outer.vars, **file.vars}
+        args, unresolved = self._render_arguments(module, values, place, local_vars)
         notify = selection.split_names(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
-        title = self.names.render(file.name, self.names.with_local(local), self.locator.in_playbook(*place, "name"))
+        title = self.names.render(
+            file.name, self.names.with_local(local_vars), self.locator.in_playbook(*place, "name")
+        )
         return Task(
             id=f"t{self._count}",
             name=str(title or module),
@@ -180,35 +182,35 @@ class _Compiler:
             args=args,
             open=unresolved,
             where=self.where(place),
-            when=self._evaluate_conditions(file.when, (*place, "when"), local),
+            when=self._evaluate_conditions(file.when, (*place, "when"), local_vars),
             register=file.register_as or "",
-            until=self._evaluate_conditions(file.until, (*place, "until"), local),
+            until=self._evaluate_conditions(file.until, (*place, "until"), local_vars),
             retries=file.retries,
             delay_s=file.delay,
             notify=notify,
-            changed_when=self._evaluate_optional_conditions(file.changed_when, (*place, "changed_when"), local),
-            failed_when=self._evaluate_optional_conditions(file.failed_when, (*place, "failed_when"), local),
+            changed_when=self._evaluate_optional_conditions(file.changed_when, (*place, "changed_when"), local_vars),
+            failed_when=self._evaluate_optional_conditions(file.failed_when, (*place, "failed_when"), local_vars),
             ignore_errors=file.ignore_errors,
             become=outer.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
-            server=self._render_server(file.server, place, local) or outer.server,
+            server=self._render_server(file.server, place, local_vars) or outer.server,
             tags=outer.tags + selection.split_names(file.tags),
             stage=self.stage,
         )
 
-    def _render_server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
+    def _render_server(self, server: str | None, place: Place, local_vars: Mapping[str, Any]) -> str:
         """Return a task's `server`: rendered, or as an expression for the host to evaluate."""
         locate = self.locator.in_playbook(*place, "server")
-        if not server or not self.names.can_render(server, locate, local):
+        if not server or not self.names.can_render(server, locate, local_vars):
             return server or ""
-        return str(self.names.render(server, self.names.with_local(local), locate))
+        return str(self.names.render(server, self.names.with_local(local_vars), locate))
 
     def _split_module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
-        others = [key for key in item if key not in keys]
-        modules = [key for key in others if key in registry.NAMES]
-        for key in others:
+        other_keys = [key for key in item if key not in keys]
+        modules = [key for key in other_keys if key in registry.NAMES]
+        for key in other_keys:
             if key not in registry.NAMES:
                 kind, names = ("key", keys) if modules else ("module", registry.NAMES)
                 fix = suggest_name(key, names, label="Modules")
@@ -224,32 +226,32 @@ class _Compiler:
         return modules[0], dict(arguments or {})
 
     def _render_arguments(
-        self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
+        self, module: str, values: dict[str, Any], place: Place, local_vars: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         template = None
         if module in TEMPLATE_MODULES and "src" in values:
-            template = self._find_template(values["src"], place, local, module)
+            template = self._find_template(values["src"], place, local_vars, module)
             content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
-        names = self.names.with_local(local)
+        names = self.names.with_local(local_vars)
         args, unresolved = dict(values), []
         for key, value in values.items():
             locate = self.locator.in_playbook(*place, module, key)
             if template and key == "content":
                 locate = ErrorLocator.in_template(template)
-            if self.names.can_render(value, locate, local):
+            if self.names.can_render(value, locate, local_vars):
                 args[key] = self.names.render(value, names, locate)
             else:
                 unresolved.append(key)
         try:
             signature.check_arguments(load_signature(module), args, module=module, unresolved=frozenset(unresolved))
         except Refused as refused:
-            raise self.locator.locate_argument_error(refused, (*place, module), values, local) from None
+            raise self.locator.locate_argument_error(refused, (*place, module), values, local_vars) from None
         return args, tuple(unresolved)
 
-    def _find_template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
+    def _find_template(self, src: Any, place: Place, local_vars: Mapping[str, Any], module: str) -> Path:
         locate = self.locator.in_playbook(*place, module, "src")
-        name = str(self.names.render(src, self.names.with_local(local), locate))
+        name = str(self.names.render(src, self.names.with_local(local_vars), locate))
         if reason := check_file_name(name):
             message = f"the template '{one_line(name, max_chars=80)}' {reason}."
             raise Refused(message, where=locate(), fix="Name a file of templates/.")
@@ -260,15 +262,15 @@ class _Compiler:
         return path
 
     def _evaluate_conditions(
-        self, condition: Condition | None, place: Place, local: Mapping[str, Any]
+        self, condition: Condition | None, place: Place, local_vars: Mapping[str, Any]
     ) -> tuple[str, ...]:
         """Return the conditions that only the host can evaluate; ("False",) if one of the others is false."""
         if condition is None:
             return ()
         host_conditions: list[str] = []
-        names = self.names.with_local(local)
+        names = self.names.with_local(local_vars)
         for text in map(str, condition if isinstance(condition, list) else [condition]):
-            if not self.names.can_render("{{ " + text + " }}", self.locator.in_playbook(*place), local):
+            if not self.names.can_render("{{ " + text + " }}", self.locator.in_playbook(*place), local_vars):
                 host_conditions.append(text)
                 continue
             try:
@@ -280,11 +282,11 @@ class _Compiler:
         return tuple(host_conditions)
 
     def _evaluate_optional_conditions(
-        self, condition: Condition | None, place: Place, local: Mapping[str, Any]
+        self, condition: Condition | None, place: Place, local_vars: Mapping[str, Any]
     ) -> tuple[str, ...] | None:
         if condition is None:
             return None
-        return self._evaluate_conditions(condition, place, local) or ("True",)
+        return self._evaluate_conditions(condition, place, local_vars) or ("True",)
 
     def compile_handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")

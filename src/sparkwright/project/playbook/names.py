@@ -59,29 +59,29 @@ class ErrorLocator:
         return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
 
     def locate_argument_error(
-        self, refused: Refused, place: Place, arguments: Mapping[str, Any], local: Mapping[str, Any]
+        self, refused: Refused, place: Place, arguments: Mapping[str, Any], local_vars: Mapping[str, Any]
     ) -> Refused:
         """Return an error about a module's arguments with the line of the wrong value, or of the variable that sets it.
 
         Args:
             place: place of the module in the playbook.
             arguments: the module's arguments as written.
-            local: variables of the task and its blocks.
+            local_vars: variables of the task and its blocks.
         """
         module = place[-1]
         key = next(
             (key for key in arguments if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
         )
         where = self._play.document.where(*place, *([key] if key else []))
-        name = self._find_origin(arguments.get(key), local) if key else ""
+        name = self._find_origin(arguments.get(key), local_vars) if key else ""
         if not name:
             return Refused(refused.message, where=where, fix=refused.fix)
         message = f"`vars.{name}`, used at {where}: {refused.message}"
         return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
 
-    def _find_origin(self, value: Any, local: Mapping[str, Any]) -> str:
+    def _find_origin(self, value: Any, local_vars: Mapping[str, Any]) -> str:
         """Return the only variable of the play or the host that a value depends on; empty if there is none or several."""
-        name, visited = "", set(local)
+        name, visited = "", set(local_vars)
         while expressions.has_expression(value):
             names = expressions.names_in_value(value)
             name = next(iter(names)) if len(names) == 1 else ""
@@ -127,36 +127,38 @@ class Names:
 
     def _render_variables(self, names: Mapping[str, Any], play_vars: Mapping[str, Any]) -> None:
         """Set `laptop_values` and `host_vars`. Variables of the play override `names`."""
-        unrendered = {
+        unrendered_values = {
             name: value
             for name, value in names.items()
             if expressions.has_expression(value) and name not in LITERAL_NAMES
         }
-        plain_values = {name: value for name, value in names.items() if name not in unrendered}
+        plain_values = {name: value for name, value in names.items() if name not in unrendered_values}
         self.laptop_values = {name: value for name, value in plain_values.items() if name not in play_vars}
-        unrendered |= play_vars
+        unrendered_values |= play_vars
         # a play's variable may refer to the host's variable of the same name
-        while ready := [
+        while ready_names := [
             name
-            for name, value in unrendered.items()
+            for name, value in unrendered_values.items()
             if self._find_names(value, name) <= self.laptop_values.keys() | {name} & plain_values.keys()
         ]:
-            for name in ready:
+            for name in ready_names:
                 values = {**({name: plain_values[name]} if name in plain_values else {}), **self.laptop_values}
-                self.laptop_values[name] = self.render(unrendered.pop(name), values, self._locator.of_variable(name))
-        self._refuse_cycle(unrendered)
-        all_names = self.laptop_values.keys() | unrendered.keys() | self._host_names
-        for name, value in unrendered.items():
+                self.laptop_values[name] = self.render(
+                    unrendered_values.pop(name), values, self._locator.of_variable(name)
+                )
+        self._refuse_cycle(unrendered_values)
+        all_names = self.laptop_values.keys() | unrendered_values.keys() | self._host_names
+        for name, value in unrendered_values.items():
             self._refuse_unknown(self._find_names(value, name) - all_names, self._locator.of_variable(name), all_names)
-        self.host_vars = unrendered
+        self.host_vars = unrendered_values
 
     def _refuse_cycle(self, variables: Mapping[str, Any]) -> None:
         """Refuse variables that refer to each other. A variable may refer to a task's result of the same name."""
-        needs = {
+        dependencies = {
             name: self._find_names(value, name) - ({name} if name in self._host_names else set())
             for name, value in variables.items()
         }
-        if path := find_cycle(needs):
+        if path := find_cycle(dependencies):
             message = f"variables refer to each other: {' -> '.join(path)}."
             raise Refused(message, where=self._locator.of_variable(path[0])())
 
@@ -173,31 +175,32 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
 
-    def with_local(self, local: Mapping[str, Any]) -> dict[str, Any]:
+    def with_local(self, local_vars: Mapping[str, Any]) -> dict[str, Any]:
         """Return the laptop's values and the variables of a task and its blocks, by name."""
         return self.laptop_values | {
-            name: self.render(value, self.laptop_values, self._locator.in_playbook()) for name, value in local.items()
+            name: self.render(value, self.laptop_values, self._locator.in_playbook())
+            for name, value in local_vars.items()
         }
 
-    def can_render(self, value: Any, locate: Locate, local: Mapping[str, Any]) -> bool:
+    def can_render(self, value: Any, locate: Locate, local_vars: Mapping[str, Any]) -> bool:
         """Return True if the laptop can render a value. If not, `values_for_host` will include the values that it needs.
 
         Raises Refused for an unknown name, and for a value that uses both local variables and names of the host.
 
-        local: variables of the task and its blocks, which are not sent to the host.
+        local_vars: variables of the task and its blocks, which are not sent to the host.
         """
         try:
-            needed = expressions.names_in_value(value)
+            needed_names = expressions.names_in_value(value)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
         # a variable with the name of a result is valid only until the host has the result
-        renderable = (self.laptop_values.keys() - self._registers) | local.keys()
-        all_names = renderable | self.laptop_values.keys() | self.host_vars.keys() | self._host_names
-        self._refuse_unknown(needed - all_names, locate, all_names, value)
-        if needed <= renderable:
+        renderable_names = (self.laptop_values.keys() - self._registers) | local_vars.keys()
+        all_names = renderable_names | self.laptop_values.keys() | self.host_vars.keys() | self._host_names
+        self._refuse_unknown(needed_names - all_names, locate, all_names, value)
+        if needed_names <= renderable_names:
             return True
-        if needed & local.keys():
-            name, host_name = min(needed & local.keys()), min(needed - renderable)
+        if needed_names & local_vars.keys():
+            name, host_name = min(needed_names & local_vars.keys()), min(needed_names - renderable_names)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
             message = (
                 f"one expression cannot use both `{name}`, a variable of this task or its block, and `{host_name}`, "
@@ -205,14 +208,14 @@ class Names:
             message += "which is evaluated on the host."
             fix = f"Set `{name}` in `vars` of the play, or use it in a separate condition."
             raise Refused(message, where=locate(line), fix=fix)
-        self._sent_names |= needed
+        self._sent_names |= needed_names
         return False
 
     def _refuse_unknown(
-        self, unknown: Set[str], locate: Locate, valid_names: Collection[str], value: Any = None
+        self, unknown_names: Set[str], locate: Locate, valid_names: Collection[str], value: Any = None
     ) -> None:
-        if unknown:
-            name = min(unknown)
+        if unknown_names:
+            name = min(unknown_names)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
             fix = suggest_name(name, valid_names, label="Known variables")
             raise Refused(f"unknown variable `{name}`.", where=locate(line), fix=fix)
@@ -223,18 +226,18 @@ class Names:
         return {name: self.laptop_values[name] for name in sorted(names) if name in self.laptop_values}
 
 
-def find_cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
+def find_cycle(dependencies: Mapping[str, Set[str]]) -> tuple[str, ...]:
     """Return a cycle of names that depend on each other, with the same name first and last; empty if there is none.
 
-    needs: the names that each name depends on. Other names are ignored.
+    dependencies: the names that each name depends on. Other names are ignored.
     """
-    remaining = dict(needs)
-    while ready := [name for name in remaining if not needs[name] & remaining.keys()]:
-        for name in ready:
+    remaining = dict(dependencies)
+    while ready_names := [name for name in remaining if not dependencies[name] & remaining.keys()]:
+        for name in ready_names:
             del remaining[name]
     path: list[str] = []
     name = next(iter(remaining), "")
     while name and name not in path:
         path.append(name)
-        name = min(needs[name] & remaining.keys())
+        name = min(dependencies[name] & remaining.keys())
     return (*path[path.index(name) :], name) if path else ()

@@ -136,11 +136,11 @@ class _IncludeSplicer:
     """
 
     def __init__(
-        self, source: Document, project: Path, opened: tuple[Path, ...], depth: int, included: list[Path]
+        self, source: Document, project: Path, opened_paths: tuple[Path, ...], depth: int, included: list[Path]
     ) -> None:
         self.source = source
         self.project = project
-        self.opened = opened
+        self.opened = opened_paths
         self.depth = depth
         self.included = included
         self.grafts: dict[Place, Document] = {}
@@ -165,7 +165,7 @@ class _IncludeSplicer:
         return {key: self.splice(value, (*place, key)) if key in TASK_LISTS else value for key, value in item.items()}
 
     def _load_include(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
-        include = validate(IncludeFile, self.source, item, at=place)
+        include = validate(IncludeFile, self.source, item, section_place=place)
         path = shipped_files.resolve_relative(self.project, self.source.path, include.include)
         where = self.source.where(*place, "include")
         if not document.is_file(path):
@@ -273,7 +273,9 @@ def load(path: Path, project: Path) -> Playbook:
     source = splice_includes(document.load(path), project)
     if not isinstance(source.data, list) or not source.data:
         raise Refused("a playbook must be a list of plays (- name: ..., hosts: ..., tasks: ...).", where=source.where())
-    plays = [Play(validate(PlayFile, source, data, at=(n,)), source, (n,)) for n, data in enumerate(source.data)]
+    plays = [
+        Play(validate(PlayFile, source, data, section_place=(n,)), source, (n,)) for n, data in enumerate(source.data)
+    ]
     for n, play in enumerate(plays):
         check_steps(source, play.file.tasks, (n, "tasks"))
         check_steps(source, play.file.handlers, (n, "handlers"))
@@ -315,7 +317,12 @@ def check_steps(source: Document, steps: list[Any], place: Place) -> None:
     """Raise Refused for the first invalid task or block of a list, at any depth. place: of the list."""
     for n, step in enumerate(steps):
         step_place = (*place, n)
-        validate(BlockFile if isinstance(step, dict) and "block" in step else TaskFile, source, step, at=step_place)
+        validate(
+            BlockFile if isinstance(step, dict) and "block" in step else TaskFile,
+            source,
+            step,
+            section_place=step_place,
+        )
         for key in TASK_LISTS:
             if isinstance(step.get(key), list):
                 check_steps(source, step[key], (*step_place, key))

@@ -24,29 +24,29 @@ def select_steps(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
     for tag in (*options.tags, *options.skip_tags):
         if tag not in task_tags and tag not in SPECIAL_TAGS:
             raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, task_tags, label="Tags"))
-    selected = _filter_steps(steps, lambda task: is_selected(task.tags, options))
+    selected_steps = _filter_steps(steps, lambda task: is_selected(task.tags, options))
     if not options.start_at_task:
-        return selected
-    return _steps_from(selected, options.start_at_task, [task.name for task in tasks])
+        return selected_steps
+    return _steps_from(selected_steps, options.start_at_task, [task.name for task in tasks])
 
 
 def is_selected(task_tags: tuple[str, ...], options: Options) -> bool:
     """Return True if a task with these tags runs, by Ansible's rules."""
-    selected, skipped = options.tags or ("all",), options.skip_tags
+    selected_tags, skipped_tags = options.tags or ("all",), options.skip_tags
     tags = set(task_tags)
     runs = (
-        bool(tags & set(selected))
-        or ("all" in selected and "never" not in tags)
-        or ("tagged" in selected and bool(tags) and "never" not in tags)
-        or ("untagged" in selected and not tags)
-        or ("always" in tags and "always" not in skipped)
+        bool(tags & set(selected_tags))
+        or ("all" in selected_tags and "never" not in tags)
+        or ("tagged" in selected_tags and bool(tags) and "never" not in tags)
+        or ("untagged" in selected_tags and not tags)
+        or ("always" in tags and "always" not in skipped_tags)
     )
     special_tag = "tagged" if tags else "untagged"
     return (
         runs
-        and not tags & set(skipped)
-        and special_tag not in skipped
-        and not ("all" in skipped and "always" not in tags)
+        and not tags & set(skipped_tags)
+        and special_tag not in skipped_tags
+        and not ("all" in skipped_tags and "always" not in tags)
     )
 
 
@@ -56,17 +56,17 @@ def split_names(names: list[str] | str) -> tuple[str, ...]:
     return tuple(name for name in map(str.strip, parts) if name)
 
 
-def _filter_steps(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
-    selected: list[Step] = []
+def _filter_steps(steps: tuple[Step, ...], is_kept: Callable[[Task], bool]) -> tuple[Step, ...]:
+    selected_steps: list[Step] = []
     for step in steps:
         if isinstance(step, Task):
-            selected += [step] if keep(step) else []
+            selected_steps += [step] if is_kept(step) else []
             continue
-        tasks = _filter_steps(step.tasks, keep)
+        tasks = _filter_steps(step.tasks, is_kept)
         if tasks:
-            rescue, always = _filter_steps(step.rescue, keep), _filter_steps(step.always, keep)
-            selected.append(replace(step, tasks=tasks, rescue=rescue, always=always))
-    return tuple(selected)
+            rescue, always = _filter_steps(step.rescue, is_kept), _filter_steps(step.always, is_kept)
+            selected_steps.append(replace(step, tasks=tasks, rescue=rescue, always=always))
+    return tuple(selected_steps)
 
 
 def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:

@@ -271,13 +271,13 @@ def _parse_recipe(path: Path, text: str) -> Recipe:
 
 def load_valid(project: Path) -> tuple[list[Recipe], list[Refused]]:
     """Return the valid recipes of a project, and the errors of the invalid ones."""
-    recipes, refused = [], []
+    recipes, refusals = [], []
     for name in names(project):
         try:
             recipes.append(load(project, name))
         except Refused as error:
-            refused.append(error)
-    return recipes, refused
+            refusals.append(error)
+    return recipes, refusals
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:

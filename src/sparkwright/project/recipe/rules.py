@@ -133,9 +133,9 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield flags that contradict `task`, and settings that do not apply to it."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
-    for name, needed in recipe_engine.task_flags.needs.get(task, {}).items():
-        if flags.get(name) is not needed:
-            line = f"{name}: {str(needed).lower()}"
+    for name, needed_value in recipe_engine.task_flags.needs.get(task, {}).items():
+        if flags.get(name) is not needed_value:
+            line = f"{name}: {str(needed_value).lower()}"
             message = f"`task: {task}` needs `{line}` with {recipe_engine.title}."
             yield message, ("task",), f"Add `{line}`."
     for name, values in recipe_engine.task_flags.excludes.get(task, {}).items():

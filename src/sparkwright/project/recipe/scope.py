@@ -59,7 +59,7 @@ def scope(
     user: str,
     recipe: Recipe | None,
     pinned: Mapping[str, Any],
-    served: ServerSettings | None = None,
+    server_settings: ServerSettings | None = None,
     gateways: Sequence[Mapping[str, Any]] = (),
     other_servers: Sequence[Mapping[str, Any]] = (),
     turns: Sequence[Mapping[str, Any]] = (),
@@ -70,7 +70,7 @@ def scope(
     Args:
         user: the user that logs in on the host.
         pinned: the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
-        served: the result of `resolve_settings`; computed if None.
+        server_settings: the result of `resolve_settings`; computed if None.
         gateways: gateways that route to the host.
         other_servers: other servers of the same machine (app/plans/server_context.py).
         turns: the `on_demand` servers that take turns with this one (app/plans/server_context.py).
@@ -90,12 +90,12 @@ def scope(
         names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
     is_alone = host.cluster is None and recipe.split is None
     member_settings = None if is_alone else cluster_member.member_settings(recipe, host)
-    served = _server_settings(recipe, pinned, served, member_settings)
-    command = recipe.engine.flags.command(recipe.file.model.mount, served.flags)
+    server_settings = _server_settings(recipe, pinned, server_settings, member_settings)
+    command = recipe.engine.flags.command(recipe.file.model.mount, server_settings.flags)
     further_entries = pinned.get("models") or {}
-    memory = recipe.memory(pinned.get("model") or {}, served.flags, further_entries)
+    memory = recipe.memory(pinned.get("model") or {}, server_settings.flags, further_entries)
     model = _model_context(recipe, pinned.get("model") or {}, further_entries)
-    names |= _recipe_names(recipe, pinned, served, memory, serve_port(host, recipe))
+    names |= _recipe_names(recipe, pinned, server_settings, memory, serve_port(host, recipe))
     names |= {"beside": list(other_servers), "pinned_model": model}
     texts = render_files(recipe, names) if recipe.file.files else {}
     digests = {path: content_digest(text) for path, text in texts.items()}
@@ -112,7 +112,9 @@ def scope(
         "container": container,
         "docker_options": list(map(list, options)),
         "docker_networks": spec.further_networks(),
-        "serve": _serve_settings(host, recipe, served, memory, {**container, "command": command}, model, memory_needs),
+        "serve": _serve_settings(
+            host, recipe, server_settings, memory, {**container, "command": command}, model, memory_needs
+        ),
     }
 
 
@@ -158,28 +160,28 @@ def _host_context(
 def _server_settings(
     recipe: Recipe,
     pinned: Mapping[str, Any],
-    served: ServerSettings | None,
+    server_settings: ServerSettings | None,
     member_settings: MemberSettings | None,
 ) -> ServerSettings:
     """Return the settings of the server, with the flags for a member of a cluster. A member's flag of None is removed."""
-    if served is None:
+    if server_settings is None:
         from sparkwright.project.recipe.engine_settings import resolve_settings
 
-        served = resolve_settings(recipe, pinned)
+        server_settings = resolve_settings(recipe, pinned)
     if member_settings is None:
-        return served
-    flags = {**served.flags, **member_settings.flags}
-    return replace(served, flags={name: value for name, value in flags.items() if value is not None})
+        return server_settings
+    flags = {**server_settings.flags, **member_settings.flags}
+    return replace(server_settings, flags={name: value for name, value in flags.items() if value is not None})
 
 
 def _recipe_names(
-    recipe: Recipe, pinned: Mapping[str, Any], served: ServerSettings, memory: Memory, port: int
+    recipe: Recipe, pinned: Mapping[str, Any], server_settings: ServerSettings, memory: Memory, port: int
 ) -> dict[str, Any]:
-    further = {"models": pinned["models"]} if pinned.get("models") else {}
+    further_models = {"models": pinned["models"]} if pinned.get("models") else {}
     return {
         "recipe": recipe.to_json(),
-        "engine": served.to_json(),
-        "lock": {"image": pinned.get("image"), "model": pinned.get("model"), **further},
+        "engine": server_settings.to_json(),
+        "lock": {"image": pinned.get("image"), "model": pinned.get("model"), **further_models},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
@@ -198,11 +200,11 @@ def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> 
 
 def _model_context(recipe: Recipe, lock_entry: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pinned sources of the model, and under `models` those of adapters and additional models."""
-    further = [
+    further_models = [
         {"role": role, **_model_source(model, further_entries.get(role) or {})}
         for role, model in recipe.file.further_models.items()
     ]
-    return {**_model_source(recipe.file.model, lock_entry), **({"models": further} if further else {})}
+    return {**_model_source(recipe.file.model, lock_entry), **({"models": further_models} if further_models else {})}
 
 
 def _model_source(model: Model | SecondModel, lock_entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def _model_source(model: Model | SecondModel, lock_entry: Mapping[str, Any]) -> 
 def _serve_settings(
     host: Host,
     recipe: Recipe,
-    served: ServerSettings,
+    server_settings: ServerSettings,
     memory: Memory,
     container: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -230,15 +232,15 @@ def _serve_settings(
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,
         "log": {
-            "chunked_prefill": served.expected,
-            "note": served.note,
+            "chunked_prefill": server_settings.expected,
+            "note": server_settings.note,
             "expect": expect.log,
             "forbid": expect.forbid_log,
             "unknown": expect.log_unknown,
         },
         **({"adapters": list(recipe.adapter_names)} if recipe.adapter_names else {}),
         **({"probes": list(expect.probes)} if expect.probes else {}),
-        **({"depths": depths} if (depths := _measured_depths(recipe, served)) else {}),
+        **({"depths": depths} if (depths := _measured_depths(recipe, server_settings)) else {}),
         **({"load": expect.load.model_dump()} if expect.load else {}),
         **({"answers": expect.answers} if expect.answers != "judged" else {}),
         "baseline_key": _baseline_key(host, container, model),
@@ -263,9 +265,11 @@ def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, 
     }
 
 
-def _measured_depths(recipe: Recipe, served: ServerSettings) -> list[int]:
+def _measured_depths(recipe: Recipe, server_settings: ServerSettings) -> list[int]:
     """Return the recipe's `expect.depths` that fit into the server's context."""
-    max_context = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
+    max_context = (
+        recipe.engine.flags.context(server_settings.flags) or server_settings.architecture.max_position_embeddings
+    )
     return [depth for depth in recipe.file.expect.depths if max_context is None or depth <= max_context]
 
 

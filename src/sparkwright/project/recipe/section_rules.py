@@ -125,8 +125,8 @@ def flag_place(source: Document, name: str) -> tuple[str, ...]:
     name: the flag's canonical name; the recipe may spell it differently.
     """
     section = _engine_section(source)
-    spelled = find_spelling(engine.get_engine(section).flags, written_flags(source), name)
-    return (section, spelled) if spelled else (section,)
+    spelling = find_spelling(engine.get_engine(section).flags, written_flags(source), name)
+    return (section, spelling) if spelling else (section,)
 
 
 def _engine_section(source: Document) -> str:
@@ -186,7 +186,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, adapter_flags: AdapterFlags) -> Iterator[Mistake]:
     """Yield adapter names that are not unique, or that requests cannot use."""
-    served = recipe_engine.flags.served_names(
+    served_names = recipe_engine.flags.served_names(
         recipe_engine.flags.normalize(file.flags), file.model.file or file.model.mount
     )
     names = [adapter.name for adapter in file.adapters]
@@ -194,15 +194,15 @@ def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, adapter_flags:
         place = ("adapters", n, "name")
         if name in names[:n]:
             yield f"two `adapters` have the name `{name}`.", place, "Rename one of them."
-        if adapter_flags.named and name in served:
+        if adapter_flags.named and name in served_names:
             yield f"`adapters`: `{name}` is a served name of the model.", place, "Choose another name."
-        elif not adapter_flags.named and name != served[0]:
+        elif not adapter_flags.named and name != served_names[0]:
             message = (
                 f"{recipe_engine.title} cannot select adapters by name and applies this one to every request: the name "
-                f"`{name}` must be the served name, `{visible.display_name(served[0])}`."
+                f"`{name}` must be the served name, `{visible.display_name(served_names[0])}`."
             )
             yield message, place, f"Set the flag for the served name to {name}, or serve it with vLLM."
-    if adapter_flags.prefixed and ":" in served[0]:
+    if adapter_flags.prefixed and ":" in served_names[0]:
         message = f"{recipe_engine.title} takes what follows a colon in a request's model for the name of an adapter."
         yield message, (file.engine,), "Serve the model under a name without a colon."
 

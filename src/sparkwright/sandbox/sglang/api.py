@@ -197,9 +197,7 @@ class SglangAnswer(ChatAnswer):
         answer = {**super().complete(tokens, calls), "metadata": {"weight_version": "default"}}
         if self.body.get("logprobs") is True:
             top_count = int(self.body.get("top_logprobs") or 0)
-            answer["choices"][0]["logprobs"] = {
-                "content": [token_logprobs(token.text, top_count) for token in tokens]
-            }
+            answer["choices"][0]["logprobs"] = {"content": [token_logprobs(token.text, top_count) for token in tokens]}
         return answer
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
