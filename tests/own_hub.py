@@ -22,7 +22,7 @@ def serve_models(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name, files_by_path in models.items():
-            patch.setitem(hub.GGUF, name, tuple(files_by_path))
+            patch.setitem(hub.GGUF_FILES, name, tuple(files_by_path))
         patch.setattr(hub, "list_files", files)
         patch.setattr(hub, "file_content", content)
         server = Server(0, hub.HubApi, hub.Hub())

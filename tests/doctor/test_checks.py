@@ -217,7 +217,7 @@ def test_a_verified_server_without_a_memory_guard_is_a_warning(tmp_path: Path) -
     object.__setattr__(host.context.machine, "sandbox", False)
     finding = find_finding(host, "memory budget", "memory guard")
     assert (finding.verdict, finding.fix) == ("warning", "invoke health.install --host spark1")
-    with (state.folder(start_guard.FOLDER) / service_guard.LOCK).open("w") as lock:
+    with (state.folder(start_guard.FOLDER) / service_guard.LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert find_finding(host, "memory budget", "memory guard").verdict == "ok"
 

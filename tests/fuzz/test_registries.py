@@ -39,12 +39,15 @@ class FakeRepository(Repository):
 
 
 def test_file_of_registries(tmp_path: Path) -> None:
-    feed(via_project_file(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), damaged_texts([FILE]))
+    feed(
+        via_project_file(tmp_path / registries.REGISTRIES_FILE, lambda: registries.load(tmp_path)),
+        damaged_texts([FILE]),
+    )
 
 
 def test_lock_of_registries(tmp_path: Path) -> None:
-    (tmp_path / registries.FILE).write_bytes(FILE)
-    feed(via_project_file(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), damaged_texts([LOCK]))
+    (tmp_path / registries.REGISTRIES_FILE).write_bytes(FILE)
+    feed(via_project_file(tmp_path / registries.LOCK_FILE, lambda: registries.load(tmp_path)), damaged_texts([LOCK]))
 
 
 def test_files_of_a_commit(tmp_path: Path) -> None:

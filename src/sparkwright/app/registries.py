@@ -142,7 +142,7 @@ def _open_repository(project: Path, registry: Registry, *, update: bool) -> tupl
     commit = repository.fetch(registry.ref)
     if commit != registry.commit:
         before = f"{registry.commit[:SHORT_COMMIT_CHARS]} -> " if registry.commit else ""
-        print_text(f"{registries.LOCK}: {registry.name} {before}{commit[:SHORT_COMMIT_CHARS]}.", file=sys.stderr)
+        print_text(f"{registries.LOCK_FILE}: {registry.name} {before}{commit[:SHORT_COMMIT_CHARS]}.", file=sys.stderr)
         registries.pin(project, registry, commit)
     return repository, commit
 

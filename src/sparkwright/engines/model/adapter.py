@@ -51,7 +51,7 @@ def parse_adapter(config: Any, header: Mapping[str, Any] | None) -> dict[str, An
 def validate_entry(data: Any) -> dict[str, Any] | None:
     """Return the lock's entry for an adapter from untrusted data; None for invalid data.
 
-    base: name of the base model, "" if unknown. rank: the largest rank. extras: keys of EXTRAS that are set. layers: number of
+    base: name of the base model, "" if unknown. rank: the largest rank. extras: EXTENSION_KEYS that are set. layers: number of
     the last layer that the adapter changes, counted from 1; None if the weights were not read. sizes: [inputs, outputs] by module,
     such as q_proj; 0 if a size differs between layers. architecture: only from a GGUF file.
     """

@@ -108,7 +108,7 @@ def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
 
     Args:
         error: last line of the traceback.
-        sigquit: SIGQUIT, or LAUNCH_SIGQUIT during the start.
+        sigquit: SIGQUIT_LINE, or LAUNCH_SIGQUIT_LINE during the start.
     """
     return [
         stamp_line("Scheduler hit an exception: Traceback (most recent call last):"),
