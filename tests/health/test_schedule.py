@@ -160,4 +160,4 @@ def test_the_time_limit_of_a_healing_check_includes_the_vote_of_a_cluster() -> N
     every_s = 3600.0
     unit = schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True))
     limit = re.search(r"^TimeoutStartSec=(\d+)$", unit, re.M)
-    assert limit is not None and float(limit[1]) == cluster_heal.WAIT_INTERVALS * every_s + schedule.HEAL_TIMEOUT_S
+    assert limit is not None and float(limit[1]) == cluster_heal.MAX_WAIT_INTERVALS * every_s + schedule.HEAL_TIMEOUT_S

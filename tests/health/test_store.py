@@ -51,12 +51,15 @@ def test_fields_of_a_newer_sparkwright_are_ignored(tmp_path: Path) -> None:
 
 def test_the_history_is_limited_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 2**16
-    monkeypatch.setattr(store, "ROTATE_BYTES", bound)
+    monkeypatch.setattr(store, "MAX_HISTORY_FILE_BYTES", bound)
     state = StateFolder(tmp_path)
     for time_s in range(60):
         store.write_record(state, make_record(float(time_s), size=bound // 8))
     files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))
-    assert files == [record.HISTORY_FILE, *(f"{record.HISTORY_FILE}.{n}" for n in range(1, record.ROTATED_FILES + 1))]
+    assert files == [
+        record.HISTORY_FILE,
+        *(f"{record.HISTORY_FILE}.{n}" for n in range(1, record.MAX_ROTATED_FILES + 1)),
+    ]
     assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY_FILE}*"))
     times = [row.time_s for row in load_history(tmp_path)]
     assert times == sorted(times) and times[-1] == 59 and len(times) > 20

@@ -101,7 +101,7 @@ def test_credential_helper_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "config.json").write_text('{"credsStore": "slow"}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(registry_client, "CREDENTIAL_HELPER_S", 0.3)
+    monkeypatch.setattr(registry_client, "CREDENTIAL_HELPER_TIMEOUT_S", 0.3)
     with pytest.raises(Failed, match="did not finish within 0.3 s"):
         registry_client.find_credentials("ghcr.io")
 

@@ -52,7 +52,7 @@ def test_server_keys_are_masked(tmp_path: Path) -> None:
 
 def test_long_query_sends_alive_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laptop disconnects from a silent host."""
-    monkeypatch.setattr(check_requests, "ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr(check_requests, "ALIVE_INTERVAL_S", 0.05)
     is_received = threading.Event()
 
     def work(emit: Callable[[Event], None]) -> None:

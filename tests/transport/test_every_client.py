@@ -264,7 +264,7 @@ def test_image_stream_of_a_peer_is_checked(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(image_copy, "MIN_RATE", MinimumRate(10_000, LIMIT_S))
     with pytest.raises(image_copy.StreamBroken, match="it sends less than 10000 bytes"):
         copy_image(context, drip_script(CHUNKED, b"1\r\na\r\n"))
-    monkeypatch.setattr(image_copy, "FIRST_BYTE_S", LIMIT_S)
+    monkeypatch.setattr(image_copy, "FIRST_BYTE_TIMEOUT_S", LIMIT_S)
     with pytest.raises(image_copy.StreamBroken, match="does not answer"):
         copy_image(context, drip_script(OK + b"A: "))
     with pytest.raises(Failed, match="cannot export the image"):

@@ -62,7 +62,7 @@ CMA = KnownFact(
     "this kernel reserves CMA, and RDMA memory cannot be registered (ibv_reg_mr: Cannot allocate memory)",
     "NVIDIA NV-Kernels PR 590; NVIDIA developer forum 383023",
 )
-CMA_LOST_BYTES = 4 * GIB
+MIN_EXCESS_CMA_BYTES = 4 * GIB
 NIC_FIRMWARE = KnownFact("an update reached only one half of the port", "NVIDIA developer forum 367853")
 
 LOW_POWER = KnownFact(
@@ -86,7 +86,7 @@ BUDGET = KnownFact("the engine also uses memory outside the GPU's share", "llama
 SHM = KnownFact("files there use memory until they are removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_WARNING_BYTES = 2 * GIB
 #: minimum for NGC's containers; Docker's default is 64 MiB
-SHM_MIN_BYTES = GIB
+MIN_SHM_BYTES = GIB
 SHM_SMALL = KnownFact(
     "the engine's processes exchange data there (`ipc: host`)",
     "the start-up note of NVIDIA's NGC containers; vLLM's documentation",
@@ -99,7 +99,7 @@ LIVE_LOGIN = KnownFact("a login session keeps its groups, and so does a shared s
 TOOLKIT = KnownFact("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
 CDI = KnownFact("containers get the driver libraries that the specification lists", "NVIDIA Container Toolkit, CDI")
 #: first version of the toolkit with a service that updates the specification
-CDI_REFRESH_SINCE = (1, 18)
+FIRST_TOOLKIT_WITH_CDI_REFRESH = (1, 18)
 CDI_REFRESH = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 

@@ -29,7 +29,7 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
 #: number of check intervals that the head waits: enough for each member to check at least once
-WAIT_INTERVALS = 2
+MAX_WAIT_INTERVALS = 2
 #: how long the members' runs wait for each other after a vote, in seconds
 HEAL_JOIN_TIMEOUT_S = 60.0
 AGREE_TIMEOUT_S = 30.0
@@ -96,7 +96,7 @@ class HealVote:
     @property
     def _vote_cluster(self) -> Cluster:
         """The cluster, with the time limit of a vote for joining."""
-        return replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s)
+        return replace(self.cluster, join_s=MAX_WAIT_INTERVALS * self.settings.every_s)
 
     def _open_channel(self, exit_stack: ExitStack) -> Channel:
         redactor = Redactor(secret.reveal() for secret in self.context.secrets.values())

@@ -27,7 +27,7 @@ from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
 #: number of consecutive checks that must recommend a restart
-CHECKS_NEEDED = 2
+MIN_CHECKS_BEFORE_RESTART = 2
 #: number of consecutive failed restarts after which healing stops
 MAX_FAILED_RESTARTS = 2
 ACTOR = "the health check"
@@ -40,7 +40,7 @@ RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
 
 #: reasons against a restart; the first that applies is reported
-_REASONS: tuple[tuple[Predicate, str], ...] = (
+_REASONS_AGAINST_RESTART: tuple[tuple[Predicate, str], ...] = (
     (lambda record, history, settings, now_s: settings.heal == "none", "healing is disabled"),
     (lambda record, history, settings, now_s: bool(record.busy), "a run is in progress on the host"),
     (lambda record, history, settings, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
@@ -54,7 +54,7 @@ _REASONS: tuple[tuple[Predicate, str], ...] = (
         "not restarted: the running server is not the last good state",
     ),
     (
-        lambda record, history, settings, now_s: history.cures < CHECKS_NEEDED,
+        lambda record, history, settings, now_s: history.cures < MIN_CHECKS_BEFORE_RESTART,
         "not restarted yet: a second check has to confirm it",
     ),
     (
@@ -105,7 +105,9 @@ def decide_by_plan(state: StateFolder) -> Decision:
 
 def reason_against_restart(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
     """Return the reason against a restart; empty if there is none."""
-    return next((message for applies, message in _REASONS if applies(record, history, settings, now_s)), "")
+    return next(
+        (message for applies, message in _REASONS_AGAINST_RESTART if applies(record, history, settings, now_s)), ""
+    )
 
 
 def restart(

@@ -30,10 +30,10 @@ SCHEMA = 1
 LATEST_FILE = "health.json"
 HISTORY_FILE = "health.jsonl"
 #: number of rotated files of the history, oldest last: health.jsonl.1, health.jsonl.2 ...
-ROTATED_FILES = 4
-ROTATE_BYTES = 4 * 2**20
+MAX_ROTATED_FILES = 4
+MAX_HISTORY_FILE_BYTES = 4 * 2**20
 #: how long a check on demand is valid, in seconds
-ON_DEMAND_S = 600.0
+ON_DEMAND_VALIDITY_S = 600.0
 
 #: states of a host, from best to worst. The worst of several findings or servers counts; the exit code for several hosts is
 #: determined by app/outcome.py, where a starting host is not a failure
@@ -272,7 +272,7 @@ def format_drift(drift: Sequence[str]) -> str:
 
 def validity_s(every_s: float) -> float:
     """Return how long a check is valid, in seconds. every_s: interval of the scheduled checks; 0 for a check on demand."""
-    return 3 * every_s if every_s else ON_DEMAND_S
+    return 3 * every_s if every_s else ON_DEMAND_VALIDITY_S
 
 
 def parse_foreign_record(data: Any) -> Record:

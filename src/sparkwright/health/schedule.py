@@ -209,7 +209,7 @@ def list_leftover_files(context: Context, check_settings: settings.Settings) -> 
         f"{turns.WAKE_RECORD}.json",
         turns.LOCK,
     ]
-    names += [f"{record.HISTORY_FILE}.{n}" for n in range(1, record.ROTATED_FILES + 1)]
+    names += [f"{record.HISTORY_FILE}.{n}" for n in range(1, record.MAX_ROTATED_FILES + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
     yield from context.state.path.glob(f"{model_hashes.STATE_PREFIX}*.json")
     folders = dict.fromkeys([context.state.path, *(server.records_folder for server in servers)])

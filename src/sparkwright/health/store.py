@@ -17,8 +17,8 @@ from sparkwright.health.judging.judge import FLAP_WINDOW_CHECKS
 from sparkwright.health.record import (
     HISTORY_FILE,
     LATEST_FILE,
-    ROTATE_BYTES,
-    ROTATED_FILES,
+    MAX_HISTORY_FILE_BYTES,
+    MAX_ROTATED_FILES,
     STATES,
     Record,
     Speed,
@@ -144,7 +144,7 @@ def write_record(state: StateFolder, record: Record, redactor: Redactor | None =
     }
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.ensure_records_folder() / HISTORY_FILE
-    if path.exists() and path.stat().st_size + len(line) > ROTATE_BYTES:
+    if path.exists() and path.stat().st_size + len(line) > MAX_HISTORY_FILE_BYTES:
         _rotate(path)
     with open(path, "ab", opener=private.opener) as file:
         file.write(line)
@@ -161,7 +161,7 @@ def load_latest(folder: Path) -> Record | None:
 
 def load_history(folder: Path, since_s: float = 0.0) -> list[Record]:
     """Return the recorded checks, oldest first. since_s: the earliest time, in seconds since the epoch."""
-    files = [folder / f"{HISTORY_FILE}.{n}" for n in range(ROTATED_FILES, 0, -1)] + [folder / HISTORY_FILE]
+    files = [folder / f"{HISTORY_FILE}.{n}" for n in range(MAX_ROTATED_FILES, 0, -1)] + [folder / HISTORY_FILE]
     return [record for path in files for record in _parse_records(path) if record.time_s >= since_s]
 
 
@@ -175,7 +175,7 @@ def _parse_records(path: Path) -> Iterator[Record]:
 
 def _rotate(path: Path) -> None:
     """Rename HISTORY to HISTORY.1 and so on, and remove the oldest file."""
-    files = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, ROTATED_FILES + 1))]
+    files = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, MAX_ROTATED_FILES + 1))]
     for newer, older in reversed(list(itertools.pairwise(files))):
         if newer.exists():
             newer.replace(older)

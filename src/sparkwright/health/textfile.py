@@ -50,7 +50,7 @@ def _is_memory_growing(record: Record) -> float | None:
 
 
 #: metrics with one sample each, in Prometheus's base units: seconds, bytes, hertz, watts, celsius, ratios
-_ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
+_METRIC_ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
     ("health_check_timestamp_seconds", "Time of the last check.", lambda r: r.time_s),
     ("health_check_duration_seconds", "Duration of the last check.", lambda r: r.cost.wall_s),
     ("health_check_cpu_seconds", "CPU time of the last check.", lambda r: r.cost.cpu_s),
@@ -82,7 +82,7 @@ _ROWS: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
     ("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scale(r.gpu.clock_mhz, 1e6)),
     ("gpu_busy_ratio", "GPU utilization.", lambda r: _scale(r.gpu.utilization_percent, 0.01)),
 )  # fmt: skip
-METRICS = tuple(Metric(*row) for row in _ROWS)
+METRICS = tuple(Metric(*row) for row in _METRIC_ROWS)
 
 STATE_METRIC = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
 INFO_METRIC = Metric("server_info", "Labels of the running server; always 1.", lambda r: 1.0)

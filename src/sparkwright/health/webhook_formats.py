@@ -23,16 +23,16 @@ MAX_DISCORD_CHARS = 2000
 #: length at which Slack truncates a text (its reference for chat.postMessage), before markup is escaped
 MAX_SLACK_CHARS = 4000
 #: Discord's flag that disables link previews
-SUPPRESS_EMBEDS = 4
+SUPPRESS_EMBEDS_FLAG = 4
 #: limits for Alertmanager, which accepts any length, unlike the receivers that it forwards alerts to
 MAX_SUMMARY_CHARS, MAX_DESCRIPTION_CHARS = 400, 2000
 #: length at which ntfy turns a message into an attachment (docs.ntfy.sh, "Limitations")
 MAX_NTFY_BYTES = 4096
 #: an alert that is not repeated ends after four check intervals, as in Prometheus, or after MIN_OPEN_S if that is longer
-OPEN_INTERVALS, MIN_OPEN_S = 4, 900.0
+MIN_OPEN_INTERVALS, MIN_OPEN_S = 4, 900.0
 
 #: format by the URL's host
-_BY_HOST = {
+_FORMATS_BY_HOST = {
     "hooks.slack.com": "slack",
     "discord.com": "discord",
     "discordapp.com": "discord",
@@ -41,13 +41,13 @@ _BY_HOST = {
 _ALERTMANAGER_PATH = "/api/v2/alerts"
 
 #: ntfy's priority (5 is the highest) and the tag that it shows as an emoji
-_NTFY = {
+_NTFY_PRIORITIES_AND_TAGS = {
     "ok": ("3", "white_check_mark"),
     "asleep": ("3", "zzz"),
     "starting": ("3", "hourglass"),
     "degraded": ("4", "warning"),
 }
-_NTFY_WORST = ("5", "rotating_light")
+_NTFY_WORST_PRIORITY_AND_TAG = ("5", "rotating_light")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def resolve_format(url: str, shape: str) -> str:
         return "json"
     if parts.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
         return "alertmanager"
-    return _BY_HOST.get(parts.hostname or "", "json")
+    return _FORMATS_BY_HOST.get(parts.hostname or "", "json")
 
 
 def build_post(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
@@ -99,12 +99,12 @@ def _build_slack(message: Mapping[str, Any], every_s: float) -> Post:
 def _build_discord(message: Mapping[str, Any], every_s: float) -> Post:
     text = re.sub(r"([\\*_~|`>#\[\]<@])", r"\\\1", _format_lines(message))
     content = text if len(text) <= MAX_DISCORD_CHARS else f"{text[: MAX_DISCORD_CHARS - 2].rstrip(chr(92))} …"
-    options = {"allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+    options = {"allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS_FLAG}
     return Post(json.dumps({"content": content, **options}).encode())
 
 
 def _build_ntfy(message: Mapping[str, Any], every_s: float) -> Post:
-    priority, tag = _NTFY.get(message["state"], _NTFY_WORST)
+    priority, tag = _NTFY_PRIORITIES_AND_TAGS.get(message["state"], _NTFY_WORST_PRIORITY_AND_TAG)
     title = f"{message['host']}: {message['state']}".encode("ascii", "replace").decode()
     headers = {"Title": title, "Priority": priority, "Tags": tag, "Content-Type": "text/plain; charset=utf-8"}
     return Post(_format_lines(message).encode()[:MAX_NTFY_BYTES].decode(errors="ignore").encode(), headers)
@@ -116,7 +116,7 @@ def _build_alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
     The labels contain only the host: they identify the alert, so they must be the same when it ends.
     """
     now_s = message["time_s"]
-    ends_s = now_s if message["state"] in GOOD_STATES else now_s + max(OPEN_INTERVALS * every_s, MIN_OPEN_S)
+    ends_s = now_s if message["state"] in GOOD_STATES else now_s + max(MIN_OPEN_INTERVALS * every_s, MIN_OPEN_S)
     alert = {
         "labels": {"alertname": ALERT_NAME, "host": message["host"]},
         "annotations": {

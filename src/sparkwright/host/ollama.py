@@ -33,8 +33,8 @@ MAX_NAME_CHARS = 500
 #: limit of models in one list; Ollama keeps three per GPU
 MAX_MODELS = 256
 POLL_S = 0.25
-UNLOAD_RETRY_S = 3.0
-LOOKUP_S = 5.0
+UNLOAD_RETRY_INTERVAL_S = 3.0
+LOOKUP_TIMEOUT_S = 5.0
 
 Kind = Literal["service", "container", "process", "address"]
 
@@ -283,14 +283,14 @@ def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
 
 
 def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
-    """Request the unloading of models, except those requested within UNLOAD_RETRY_S.
+    """Request the unloading of models, except those requested within UNLOAD_RETRY_INTERVAL_S.
 
     Args:
         requested_at_s: the time of the last request for each model, which is updated.
     """
     for usage in held:
         key = f"{usage.instance.url} {usage.model.name}"
-        if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_S) < UNLOAD_RETRY_S:
+        if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_INTERVAL_S) < UNLOAD_RETRY_INTERVAL_S:
             continue
         requested_at_s[key] = time.monotonic()
         try:
@@ -303,7 +303,7 @@ def is_local(url: str) -> bool:
     """Return True if a URL's host is this host, so that the models of its Ollama are in this host's memory."""
     import psutil
 
-    addresses = resolve_host(urlsplit(url).hostname or "127.0.0.1", LOOKUP_S)
+    addresses = resolve_host(urlsplit(url).hostname or "127.0.0.1", LOOKUP_TIMEOUT_S)
     interfaces = psutil.net_if_addrs().values()
     local_addresses = {entry.address.partition("%")[0] for entries in interfaces for entry in entries}
     return bool(addresses & local_addresses) or any(

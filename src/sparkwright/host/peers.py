@@ -56,7 +56,7 @@ MAX_CONNECTIONS = 256
 #: limits of unauthorized connections, from one address and in total
 MAX_PER_STRANGER, MAX_STRANGERS = 8, 64
 #: maximum time until a connection has sent the token
-REQUEST_HEAD_S = 10.0
+REQUEST_HEAD_TIMEOUT_S = 10.0
 
 
 def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
@@ -246,10 +246,10 @@ class Admission:
             self._accepted_s.pop(connection, None)
 
     def expire(self) -> None:
-        """Shut down the connections that have not sent the token within REQUEST_HEAD_S."""
+        """Shut down the connections that have not sent the token within REQUEST_HEAD_TIMEOUT_S."""
         with self._lock:
             for connection, accepted_s in self._accepted_s.items():
-                if time.monotonic() - accepted_s > REQUEST_HEAD_S:
+                if time.monotonic() - accepted_s > REQUEST_HEAD_TIMEOUT_S:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 

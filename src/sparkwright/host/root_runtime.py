@@ -15,7 +15,7 @@ from sparkwright.errors import Refused
 
 #: the runtimes that `runtime.install` installed, by content hash
 FOLDER = Path("/opt/sparkwright/runtime")
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_WRITE_BITS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def resolve_library(runtimes: Path = FOLDER) -> Path:
@@ -42,6 +42,6 @@ def find_changeable(path: Path) -> Path | None:
     """Return the first of a path and its parents that users other than root can change or replace, or None."""
     for parent in (path, *path.parents):
         status = parent.lstat()
-        if stat.S_ISLNK(status.st_mode) or status.st_uid != 0 or status.st_mode & OTHERS_WRITE:
+        if stat.S_ISLNK(status.st_mode) or status.st_uid != 0 or status.st_mode & OTHERS_WRITE_BITS:
             return parent
     return None

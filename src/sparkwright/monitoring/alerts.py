@@ -17,7 +17,7 @@ from sparkwright.measure.throughput import MAX_TOLERANCE
 
 _LIMITS = Limits()
 #: age at which a check counts as stopped: three default intervals
-CHECK_LATE_S = 900
+MAX_CHECK_AGE_S = 900
 #: share of the host's baseline below which a decode rate is low, regardless of its spread
 SLOW_SHARE = 1 - MAX_TOLERANCE
 #: name of Prometheus's scrape job for gateways
@@ -63,7 +63,7 @@ _GATEWAY = f'job="{GATEWAY_JOB}"'
 _ALERT_ROWS = (
     ("ServerDown", "1m", "critical", '%health_state{state=~"down|wedged|stalled|crash-looping"} == 1',
      "The server on @ is {{ $labels.state }}."),
-    ("CheckMissing", "1m", "critical", f"time() - %health_check_timestamp_seconds > {CHECK_LATE_S}",
+    ("CheckMissing", "1m", "critical", f"time() - %health_check_timestamp_seconds > {MAX_CHECK_AGE_S}",
      "The server on @ was last checked {{ $value | humanizeDuration }} ago."),
     ("HostMissing", "5m", "critical",
      f'(max by (instance) (up{{job="{NODE_JOB}"}}) or max by (instance) (%health_check_timestamp_seconds offset 1h))'

@@ -27,13 +27,13 @@ _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation
 SPARK_NAME = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
 CONFIG_SOURCE, KNOWN_HOSTS_SOURCE, NETWORK_SOURCE = "ssh configuration", "known_hosts", "mDNS"
 #: maximum number of candidates that are shown
-MAX_SHOWN = 12
+MAX_SHOWN_CANDIDATES = 12
 #: types of DNS records (RFC 1035, 3.2.2; RFC 2782)
 A, PTR, SRV = 1, 12, 33
 CLASS_IN = 1
 #: bit that requests a unicast answer in a query (RFC 6762, 5.4), and flushes the cache in an answer (10.2)
-TOP_BIT = 0x8000
-RESPONSE = 0x8000
+UNICAST_OR_CACHE_FLUSH_BIT = 0x8000
+RESPONSE_FLAG = 0x8000
 #: limits: the length of a name (RFC 1035, 2.3.4), and more records than any host sends in one packet
 MAX_NAME_BYTES, MAX_RECORDS = 255, 200
 #: limit on nested Include directives in ssh_config(5)
@@ -147,7 +147,9 @@ def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = dis
 
 def build_query(names: Sequence[tuple[str, int]]) -> bytes:
     """Return a DNS packet that queries each (name, type) and requests unicast answers."""
-    parts = [_encode_name(name) + struct.pack("!HH", kind, CLASS_IN | TOP_BIT) for name, kind in names]
+    parts = [
+        _encode_name(name) + struct.pack("!HH", kind, CLASS_IN | UNICAST_OR_CACHE_FLUSH_BIT) for name, kind in names
+    ]
     return struct.pack("!6H", 0, 0, len(parts), 0, 0, 0) + b"".join(parts)
 
 
@@ -159,7 +161,7 @@ def parse_records(packet: bytes) -> list[Record]:
     if len(packet) < 12:
         raise ValueError("is too short")
     _, flags, questions, *counts = struct.unpack_from("!6H", packet)
-    if not flags & RESPONSE or questions + sum(counts) > MAX_RECORDS:
+    if not flags & RESPONSE_FLAG or questions + sum(counts) > MAX_RECORDS:
         raise ValueError("is not an answer")
     offset = 12
     for _ in range(questions):
@@ -172,7 +174,7 @@ def parse_records(packet: bytes) -> list[Record]:
         offset += 10
         if offset + size > len(packet):
             raise ValueError("is cut off")
-        if kind_class & ~TOP_BIT == CLASS_IN and (value := _parse_value(packet, offset, kind, size)):
+        if kind_class & ~UNICAST_OR_CACHE_FLUSH_BIT == CLASS_IN and (value := _parse_value(packet, offset, kind, size)):
             parsed.append((name, kind, value))
         offset += size
     return parsed

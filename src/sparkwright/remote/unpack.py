@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 #: number of unused runtimes to keep: the laptops of a lab may have different versions
-MAX_UNUSED = 3
+MAX_UNUSED_RUNTIMES = 3
 DAMAGE_ERRORS = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
 #: exit code of boot.py if the runtime started
 STARTED_EXIT_CODE = 76
@@ -153,7 +153,7 @@ def _prune(current: Path) -> None:
     leftovers = [path for path in folders if path.name.startswith((".new.", ".old."))]
     others = [path for path in folders if not path.name.startswith(".")]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in [*leftovers, *(other for other in others[MAX_UNUSED:] if not (other / "in-use").exists())]:
+    for path in [*leftovers, *(other for other in others[MAX_UNUSED_RUNTIMES:] if not (other / "in-use").exists())]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as locks:  # BlockingIOError if it is in use
             if (path / "lock").exists():
                 fcntl.flock(locks.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)

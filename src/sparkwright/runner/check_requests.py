@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import server_keys
-from sparkwright.host.runs.journal import ALIVE_EVERY_S
+from sparkwright.host.runs.journal import ALIVE_INTERVAL_S
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import SCHEMA, Event, event
 from sparkwright.protocol.plan import Plan, Task, new_run_id
@@ -51,7 +51,7 @@ def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[E
     threading.Thread(target=run, daemon=True).start()
     while True:
         try:
-            row = events.get(timeout=ALIVE_EVERY_S)
+            row = events.get(timeout=ALIVE_INTERVAL_S)
         except Empty:
             row = event("alive")
         if row is None:

@@ -81,7 +81,7 @@ def test_the_time_for_reading_a_log_is_limited(engine: docker.DockerClient, run_
 
 def test_the_size_of_the_end_of_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:
     name = run_logging("yes aaaaaaaa | head -c 12000000")
-    assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.TAIL_BYTES
+    assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.MAX_TAIL_BYTES
 
 
 def test_an_incomplete_log_does_not_prove_that_a_line_is_absent() -> None:

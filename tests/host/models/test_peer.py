@@ -208,7 +208,7 @@ class NotFoundHandler(peers.PeerHandler):
 
 
 def test_a_slow_request_is_ended_and_an_idle_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "REQUEST_HEAD_S", 0.5)
+    monkeypatch.setattr(peers, "REQUEST_HEAD_TIMEOUT_S", 0.5)
     server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, NotFoundHandler)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()

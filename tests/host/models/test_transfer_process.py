@@ -240,7 +240,7 @@ def test_the_memory_of_a_transfer_with_a_false_length_is_limited(context: Record
         fetch_files(context, [hub.row(BIG)], "hf_transfer", once, stall_seconds=600)
     assert disk_usage_bytes(context) <= 64 * MIB
     peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    assert peak_bytes <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB
+    assert peak_bytes <= file_transfer.MAX_MEMORY_BYTES["hf_transfer"] + 256 * MIB
 
 
 def test_an_etag_that_is_a_path_is_refused(context: RecordingContext, hub: LoopbackHub) -> None:

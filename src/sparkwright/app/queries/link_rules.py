@@ -21,12 +21,12 @@ from sparkwright.visible import format_count
 
 #: perftest's default port; additional halves use the following ports
 FIRST_PERFTEST_PORT = 18515
-MEASURE_S = 4
+MEASUREMENT_DURATION_S = 4
 #: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
 #: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
 MIN_LINK_RATE_SHARE = 0.875
 #: below this rate the card is degraded: throttled by firmware or power supply, a card reached 13 of 200 Gb/s
-DEGRADED_GBPS = 25.0
+MAX_DEGRADED_GBPS = 25.0
 BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
 
@@ -210,7 +210,7 @@ def measure_bandwidth(selection: Selection, members: Sequence[HostLinks]) -> lis
     Returns the findings, each with both hosts' names.
     """
     if sys.stderr.isatty():
-        print(f"Measuring {format_count(len(members) - 1, 'link')}, {MEASURE_S} s each.", file=sys.stderr)
+        print(f"Measuring {format_count(len(members) - 1, 'link')}, {MEASUREMENT_DURATION_S} s each.", file=sys.stderr)
     selection.fleet.connect()
     try:
         return [
@@ -233,7 +233,7 @@ def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Find
     total_gbps = sum(rate["gbps"] for rate in rates)
     halves = " + ".join(f"{rate['gbps']:.1f}" for rate in rates)
     figures = f"{halves} = {total_gbps:.0f} Gb/s" if len(rates) > 1 else f"{total_gbps:.0f} Gb/s"
-    if total_gbps < DEGRADED_GBPS:
+    if total_gbps < MAX_DEGRADED_GBPS:
         return Finding("bandwidth", "bad", f"{figures}: the card is degraded", DEGRADED_FIX, BANDWIDTH_SOURCE)
     if nominal_gbps and total_gbps < MIN_LINK_RATE_SHARE * nominal_gbps:
         return Finding("bandwidth", "warning", f"{figures} of {nominal_gbps:.0f}", source=BANDWIDTH_SOURCE)
@@ -253,7 +253,7 @@ def _measure_pair(selection: Selection, sender: HostLinks, listener: HostLinks) 
 
     def measure(member: Member) -> None:
         role, endpoints = ends[member.host.name]
-        args = {"role": role, "ends": endpoints, "seconds": MEASURE_S}
+        args = {"role": role, "ends": endpoints, "seconds": MEASUREMENT_DURATION_S}
         rates[role] = query_module(selection.fleet, member, "link_rate", args)["rates"]
 
     selection.fleet.each([member for member in selection.fleet.members if member.host.name in ends], measure)

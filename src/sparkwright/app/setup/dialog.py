@@ -235,7 +235,7 @@ def host_from_options(address: str, *, name: str = "", user: str = "", groups: t
 def ask_for_host(*, sandbox: bool) -> NewHost:
     """Find hosts, list them, and ask which one to use. With `sandbox`, the simulated host is listed too."""
     with build_console().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
-        candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN]
+        candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN_CANDIDATES]
     if sandbox:
         candidates.append(Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware"))
     rows = [(str(number), candidate.address, candidate.source) for number, candidate in enumerate(candidates, start=1)]

@@ -14,7 +14,7 @@ from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
 from sparkwright.visible import escape_invisible, format_count
 
-PROGRESS_EVERY_S = 5.0
+PROGRESS_INTERVAL_S = 5.0
 STATUS_WIDTH = 8
 MAX_SKIPPED_LINES = 3
 #: maximum size of two texts that are compared line by line, because that takes quadratic time
@@ -109,7 +109,7 @@ class TaskLines:
 
     def _on_progress(self, event: Event) -> None:
         host, time = event["host"], event["time"]
-        if time - self._progress_at.setdefault(host, time) < PROGRESS_EVERY_S:
+        if time - self._progress_at.setdefault(host, time) < PROGRESS_INTERVAL_S:
             return
         self._progress_at[host] = time
         progress = formatters.format_progress(event["done"], event["total"], event["unit"])

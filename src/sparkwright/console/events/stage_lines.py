@@ -36,7 +36,7 @@ REPORT_MODULE = "fail"
 #: verdicts of checks that were not requested
 UNREQUESTED_VERDICTS = ("off", "not asked for")
 #: a stage without results and changes gets a line if it took at least this many seconds
-SLOW_S = 2.0
+MIN_SLOW_STAGE_S = 2.0
 MARKS = {"ok": "✓", "changed": "✓", "failed": "✗", "unfinished": "…"}
 
 
@@ -227,7 +227,7 @@ class StageLines:
         run = self._runs.get(host, HostRun())
         stage, run.stage, run.progress = run.stage, None, None
         task, run.task = run.task, ""
-        if stage is None or not (stage.facts or task or stage.seconds >= SLOW_S):
+        if stage is None or not (stage.facts or task or stage.seconds >= MIN_SLOW_STAGE_S):
             return
         for line in self._format_stage(host, stage, MARKS[stage.outcome], stage.seconds):
             self._console.print(line, soft_wrap=True)

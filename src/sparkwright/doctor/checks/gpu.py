@@ -104,7 +104,7 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
 def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
     """Check the CDI specification by the driver version that it lists; its date may be the date of a copy."""
     fact, drivers = known_facts.CDI, _cdi_drivers(host)
-    supports_refresh = version_tuple(toolkit_version) >= known_facts.CDI_REFRESH_SINCE
+    supports_refresh = version_tuple(toolkit_version) >= known_facts.FIRST_TOOLKIT_WITH_CDI_REFRESH
     has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
     repair = "CDI service" if has_refresh else "CDI"
     fix = FIXES[repair].manual_command(host.user)
@@ -203,7 +203,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
 
 
 IDLE_NAME = "idle engine"
-SAMPLE_S = 0.5
+CPU_SAMPLE_DURATION_S = 0.5
 #: fields 14 and 15 of /proc/PID/stat, as indices after the name, which may contain spaces
 UTIME_FIELD, STIME_FIELD = 11, 12
 MAX_PROCESSES = 64
@@ -230,7 +230,7 @@ def _spin_finding(host: Host, pids: list[str]) -> Finding:
     fact = known_facts.IDLE_SPIN
     ticks_before = {pid: _cpu_ticks(host, pid) for pid in pids}
     began_s = time.monotonic()
-    time.sleep(SAMPLE_S)
+    time.sleep(CPU_SAMPLE_DURATION_S)
     duration_s = time.monotonic() - began_s
     shares = [
         (after - before) / os.sysconf("SC_CLK_TCK") / duration_s

@@ -19,7 +19,7 @@ from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.units import GB, GIB, format_gib
 
 #: swap in use above which it is reported
-SWAP_USED_BYTES = 2 * GIB
+MAX_USED_SWAP_BYTES = 2 * GIB
 #: limits of the free space; an image of 20 GB needs twice its size while it is unpacked
 DISK_LOW_GB, DISK_CRITICAL_GB = 50, 5
 BUDGET_NAME = "memory budget"
@@ -111,7 +111,7 @@ def check_swap(host: Host) -> Iterator[Finding]:
         yield Finding(SWAP_NAME, "unknown", "no swap figures in /proc/meminfo", source=known_facts.SWAP.source)
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
-    if used > SWAP_USED_BYTES:
+    if used > MAX_USED_SWAP_BYTES:
         evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known_facts.SWAP.text}"
         fix = f"invoke restart --host {host.server.name or 'HOST'}"
         yield Finding(SWAP_NAME, "warning", evidence, fix, known_facts.SWAP.source)
@@ -135,7 +135,7 @@ def check_shm(host: Host) -> Iterator[Finding]:
     size_bytes = _shm_size_bytes(host)
     capacity = "" if size_bytes is None else f" of {format_gib(size_bytes)}"
     summary = f"{format_gib(used_bytes)}{capacity} GiB in {SHM_FOLDER}"
-    if size_bytes is not None and size_bytes < known_facts.SHM_MIN_BYTES and host.server.ipc == "host":
+    if size_bytes is not None and size_bytes < known_facts.MIN_SHM_BYTES and host.server.ipc == "host":
         small_fact = known_facts.SHM_SMALL
         fix = f"sudo mount -o remount,size=50% {SHM_FOLDER} (and in /etc/fstab)"
         yield Finding(SHM_NAME, "warning", f"{summary}: {small_fact.text}", fix, small_fact.source)

@@ -90,7 +90,7 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
         return
     free, total = meminfo["CmaFree"], meminfo["CmaTotal"]
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
-    if re.match(r"7\.0\.", release) and free > total + known_facts.CMA_LOST_BYTES and not is_kho_off:
+    if re.match(r"7\.0\.", release) and free > total + known_facts.MIN_EXCESS_CMA_BYTES and not is_kho_off:
         evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.text}"
         fix = "add kho=off to the kernel command line and reboot"
         yield Finding(RDMA_MEMORY_NAME, "bad", evidence, fix, fact.source)

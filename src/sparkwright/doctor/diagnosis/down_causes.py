@@ -25,7 +25,7 @@ SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 #: exit code that Docker sets for a container that was running before the Docker Engine started and no longer is
 DAEMON_RESTART_EXIT_CODE = 255
 #: how soon after a boot the Docker Engine detects this, in seconds
-BOOT_DETECTION_S = 600.0
+MAX_BOOT_DETECTION_S = 600.0
 MEMORY_FIX = "stop other processes (`invoke plan` lists what holds memory)"
 #: name and fix of the cause for a bad answer, by question of health/judging/questions.py
 HOST_CAUSES = {
@@ -137,7 +137,7 @@ def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
         if server.last_exit.at_s is not None and server.booted_s is not None
         else None
     )
-    if after_boot_s is not None and 0 <= after_boot_s <= BOOT_DETECTION_S:
+    if after_boot_s is not None and 0 <= after_boot_s <= MAX_BOOT_DETECTION_S:
         evidence = (
             f"{observation}; the host had booted {units.format_rough_duration(after_boot_s)} "
             f"before{f': {server.host_loss}' if server.host_loss else ''}"

@@ -27,10 +27,11 @@ EXIT_CODES: dict[State, Exit] = {
 }
 #: number of consecutive checks that confirm a worse state, 1 by default: a stall, for example, is measured over two checks
 CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for HOLD_CHECKS checks
+#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for
+#: MIN_HELD_CHECKS checks
 MIN_FLAP_CHANGES = 4
 FLAP_WINDOW_CHECKS = 12
-HOLD_CHECKS = 3
+MIN_HELD_CHECKS = 3
 GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
 #: states of a server that generated a token; a single check proves them
 SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
@@ -109,7 +110,7 @@ def damp_state(before: State | None, seen: Sequence[State]) -> DampedState:
     if severity(latest) > severity(before):
         needed_checks = CONFIRMING_CHECKS.get(latest, 1)
     else:
-        needed_checks = HOLD_CHECKS if flapping and latest not in SERVING_STATES else 1
+        needed_checks = MIN_HELD_CHECKS if flapping and latest not in SERVING_STATES else 1
     return DampedState(latest if _count_held_checks(seen) >= needed_checks else before, flapping)
 
 
@@ -124,7 +125,7 @@ def is_flapping(seen: Sequence[State]) -> bool:
 
 def is_notifiable(seen: Sequence[State]) -> bool:
     """Return True if the last state is worth a notification. A good state of a flapping server must have held for a while."""
-    return not is_flapping(seen) or seen[-1] not in GOOD_STATES or _count_held_checks(seen) >= HOLD_CHECKS
+    return not is_flapping(seen) or seen[-1] not in GOOD_STATES or _count_held_checks(seen) >= MIN_HELD_CHECKS
 
 
 def _count_held_checks(seen: Sequence[State]) -> int:

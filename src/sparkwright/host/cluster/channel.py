@@ -35,10 +35,10 @@ from sparkwright.visible import one_line
 
 #: limits of the data that a member shares at one barrier, as JSON
 MAX_SHARED_BYTES, MAX_SHARED_DEPTH = 48 * 2**10, 8
-HANDSHAKE_TIMEOUT_S, RETRY_S = 5.0, 0.25
+HANDSHAKE_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.25
 POLL_S = 0.2
 #: delay of the first note about missing members, and interval of the next ones
-NOTE_AFTER_S, NOTE_EVERY_S = 2.0, 60.0
+NOTE_AFTER_S, NOTE_INTERVAL_S = 2.0, 60.0
 #: seconds between calls of `watch` during a wait
 WATCH_INTERVAL_S = 1.0
 GOODBYE_TIMEOUT_S = 5.0
@@ -243,7 +243,7 @@ class Channel:
                 watch()
                 next_watch_s = time.monotonic() + WATCH_INTERVAL_S
             if now_s >= next_note_s and missing:
-                next_note_s = now_s + NOTE_EVERY_S
+                next_note_s = now_s + NOTE_INTERVAL_S
                 self._note(f"waiting for {missing}")
             if now_s >= until_s and not overdue_s:
                 overdue_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
@@ -268,9 +268,9 @@ class Channel:
                 message = f"{head} did not answer within {self.cluster.join_s:g} s ({address}: {reason.lower()})."
                 raise Refused(message, fix=fix)
             if now_s >= next_note_s:
-                next_note_s = now_s + NOTE_EVERY_S
+                next_note_s = now_s + NOTE_INTERVAL_S
                 self._note(f"waiting for {head} at {address}: {reason.lower()}")
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_PAUSE_S)
 
     def _dial_head(self, until_s: float) -> Connection:
         end_s = min(time.monotonic() + HANDSHAKE_TIMEOUT_S, max(until_s, time.monotonic() + 1))

@@ -32,12 +32,12 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT, require_match
 
-RECORDS = "compile_caches"
+RECORDS_FOLDER = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
 #: folder of earlier versions, below the user's home
 OLD_FOLDER = ".local/share/sparkwright/caches"
 KEY = re.compile(r"[0-9a-f]{32}")
-OPEN_MODE = 0o777
+OPEN_FOLDER_MODE = 0o777
 #: disk space that a copy must leave free
 MIN_FREE_BYTES = 1 << 30
 
@@ -78,7 +78,7 @@ def _list_keys_in(parent: Path) -> list[str]:
 
 def read_record(state: StateFolder, key: str) -> CacheRecord:
     """Read the record of a key; an empty record if its file is missing or damaged."""
-    stored = state.read(f"{RECORDS}/{key}") or {}
+    stored = state.read(f"{RECORDS_FOLDER}/{key}") or {}
     fields = {name: value for name, value in stored.items() if name in CacheRecord.__slots__}
     return CacheRecord(**{**fields, "key": key})
 
@@ -330,17 +330,17 @@ def _ensure_open_folder(path: Path) -> Path:
     """Return a folder that any user in the container can write to; create it if missing."""
     if not path.exists():
         path.mkdir(exist_ok=True)
-        path.chmod(OPEN_MODE)
+        path.chmod(OPEN_FOLDER_MODE)
     return path
 
 
 def _write_record(context: Context, record: CacheRecord) -> None:
-    context.state.write(f"{RECORDS}/{record.key}", asdict(record))
+    context.state.write(f"{RECORDS_FOLDER}/{record.key}", asdict(record))
 
 
 def remove_record(context: Context, key: str) -> None:
     """Remove the record of a key whose folder is gone."""
-    context.state.remove(f"{RECORDS}/{key}")
+    context.state.remove(f"{RECORDS_FOLDER}/{key}")
 
 
 # -- unused caches -------------------------------------------------------------------------------------------------------

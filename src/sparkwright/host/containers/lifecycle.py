@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
 #: how long to retry a change of the restart policy while the container is exiting, seconds
-POLICY_UPDATE_S = 5.0
+POLICY_UPDATE_TIMEOUT_S = 5.0
 #: how long Docker may still report a stopped container as running, seconds
-STOP_REPORT_S = 10.0
+STOP_REPORT_TIMEOUT_S = 10.0
 
 
 def create(context: Context, config: Mapping[str, Any], role: str, *, server: str = "", name: str = "") -> str:
@@ -107,7 +107,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
     from docker.errors import APIError
 
     container_id = ownership.require_ours(context, _inspect(context, container["Id"]))
-    deadline_s = time.monotonic() + POLICY_UPDATE_S
+    deadline_s = time.monotonic() + POLICY_UPDATE_TIMEOUT_S
     while True:
         try:
             _api(context).update_container(container_id, restart_policy={"Name": policy, "MaximumRetryCount": 0})
@@ -126,7 +126,7 @@ def connect(context: Context, container_id: str, network: str, aliases: list[str
 
 def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     _api(context).stop(container_id, timeout=timeout_s)
-    deadline_s = time.monotonic() + STOP_REPORT_S
+    deadline_s = time.monotonic() + STOP_REPORT_TIMEOUT_S
     while (container := containers.inspect(context.docker(), container_id)) and container["State"]["Running"]:
         if time.monotonic() > deadline_s:
             name = ownership.name_of(container)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: limits for the beginning of the last start's log: an engine logs its settings within the first 100 kB
 MAX_BYTES, MAX_READ_S = 256 * MIB, 30.0
 #: limits for the end of the log, which contains the reason for an exit
-TAIL_BYTES, TAIL_S = 4 * MIB, 5.0
+MAX_TAIL_BYTES, TAIL_TIMEOUT_S = 4 * MIB, 5.0
 TAIL_LINES = 2000
 
 
@@ -66,14 +66,14 @@ def read_tail(client: docker.DockerClient, name: str, count: int, *, until_s: fl
     Args:
         until_s: only lines written before this time, seconds since the epoch.
     """
-    deadline_s, tail = time.monotonic() + TAIL_S, bytearray()
+    deadline_s, tail = time.monotonic() + TAIL_TIMEOUT_S, bytearray()
     for piece in client.api.logs(name, tail=count, stream=True, follow=False, until=until_s):
         tail += piece
-        if len(tail) > 2 * TAIL_BYTES:
-            del tail[:-TAIL_BYTES]
+        if len(tail) > 2 * MAX_TAIL_BYTES:
+            del tail[:-MAX_TAIL_BYTES]
         if time.monotonic() > deadline_s:
             break
-    return bytes(tail[-TAIL_BYTES:])
+    return bytes(tail[-MAX_TAIL_BYTES:])
 
 
 def read_last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:

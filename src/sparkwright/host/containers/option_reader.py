@@ -19,7 +19,7 @@ SEPARATE_OPTIONS = frozenset(("env", "ports", "volumes", "network"))
 DEFAULT_SHM_BYTES = 64 * 2**20
 DEFAULT_LOG_DRIVER = "json-file"
 #: Docker removes an option from the API's answer, or reports its default, in these forms
-UNSET: tuple[object, ...] = (None, "", 0, False, [], {})
+UNSET_VALUES: tuple[object, ...] = (None, "", 0, False, [], {})
 
 
 def read_options(container: Inspect, image: Inspect) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def read_options(container: Inspect, image: Inspect) -> dict[str, Any]:
             continue
         reader = READERS.get(name)
         value = reader(container, image) if reader else _read_value(option, container, image)
-        if name in ("gpus", "ipc") or value not in UNSET or (name == "init" and value is False):
+        if name in ("gpus", "ipc") or value not in UNSET_VALUES or (name == "init" and value is False):
             options[name] = value
     return options
 

@@ -33,9 +33,9 @@ STATES_VERSION = "1"
 REQUIRED_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
 BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = REQUIRED_COLUMNS
 #: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
-FORCED = 0x01 | 0x08
+FORCED_STATE_BITS = 0x01 | 0x08
 #: bit for `disabled` in the configuration. An interim server with this bit alone serves requests (tested with 2.6.12)
-DISABLED = 0x04
+DISABLED_STATE_BIT = 0x04
 SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
@@ -192,7 +192,7 @@ def _select_states(output: str, ports: dict[tuple[str, str], str]) -> Iterator[s
         if (
             port
             and columns.get(ADMIN_STATE_COLUMN, "").isdecimal()
-            and int(columns[ADMIN_STATE_COLUMN]) & (FORCED | DISABLED)
+            and int(columns[ADMIN_STATE_COLUMN]) & (FORCED_STATE_BITS | DISABLED_STATE_BIT)
         ):
             yield " ".join({**columns, ADDRESS_COLUMN: "-", PORT_COLUMN: port}.values())
 

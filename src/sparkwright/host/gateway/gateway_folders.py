@@ -30,7 +30,7 @@ FILE_NAMES = frozenset((*render.FILE_NAMES, "operations"))
 #: limit of one file
 MAX_FILE_BYTES = 8 * 2**20
 #: number of verified states before the last one that are kept
-MAX_KEPT = 5
+MAX_EARLIER_STATES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
         if rolled_back and match_index is not None
         else [state for state in states if not _is_same(state, new_state)]
     )
-    older = older[:MAX_KEPT]
+    older = older[:MAX_EARLIER_STATES]
     gateway = state_of(context)
     write_files(_state_folder(context, digest), read_files(current_folders(gateway).files))
     gateway.write("verified_before", {"states": older})

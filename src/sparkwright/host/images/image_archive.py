@@ -27,7 +27,7 @@ import sparkwright
 from sparkwright.errors import Failed
 from sparkwright.shell import join
 
-BLOCK = 512
+BLOCK_BYTES = 512
 #: maximum size of a long file name or of extended attributes (Linux allows 64 KiB of attributes)
 MAX_HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
@@ -41,7 +41,7 @@ _NOT_A_TAR = "the archive is not a tar, or is compressed twice."
 _SPARSE_FILE = "the archive has a sparse file, which could fill the disk."
 _INVALID_SIZE = "the archive has a file of invalid size."
 LOAD_COMMAND = ("docker", "load", "-q")
-_MAGIC: dict[bytes, Callable[[], Any]] = {
+_DECOMPRESSORS_BY_MAGIC: dict[bytes, Callable[[], Any]] = {
     b"\x1f\x8b": lambda: _GzipDecompressor(),
     b"BZh": bz2.BZ2Decompressor,
     b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(memlimit=MAX_XZ_BYTES),
@@ -77,7 +77,7 @@ def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         archive.feed(piece)
         if held_back is not None:
             held_back += piece
-            if len(held_back) < BLOCK:
+            if len(held_back) < BLOCK_BYTES:
                 continue
             piece, held_back = held_back, None
         yield piece
@@ -129,10 +129,10 @@ class _TarParser:
                 skipped = min(self._padding_bytes, len(view))
                 self._padding_bytes, view = self._padding_bytes - skipped, view[skipped:]
             else:
-                missing = BLOCK - len(self._header)
+                missing = BLOCK_BYTES - len(self._header)
                 self._header += view[:missing]
                 view = view[missing:]
-                if len(self._header) == BLOCK:
+                if len(self._header) == BLOCK_BYTES:
                     self._start_entry(bytes(self._header))
                     self._header.clear()
 
@@ -158,7 +158,7 @@ class _TarParser:
                 size = 0  # links, devices and folders have no content, whatever their header claims
             elif self._nested:
                 self._file = _FileParser(self._budget)
-        self._content_bytes, self._padding_bytes = size, -size % BLOCK
+        self._content_bytes, self._padding_bytes = size, -size % BLOCK_BYTES
 
     def _consume(self, content: memoryview) -> None:
         if self._extended_header is not None:
@@ -198,10 +198,10 @@ class _FileParser:
             self._first_bytes += data
             data = self._first_bytes
             self._decompressor = _find_decompressor(data)
-            if self._decompressor is None and len(data) < BLOCK:
+            if self._decompressor is None and len(data) < BLOCK_BYTES:
                 return
             self._first_bytes = None
-            if self._decompressor is not None or _is_header(data[:BLOCK]):
+            if self._decompressor is not None or _is_header(data[:BLOCK_BYTES]):
                 self._tar = _TarParser(self._budget, nested=False)
         if self._tar is None:
             return
@@ -261,7 +261,7 @@ class _Decompressor:
 
 
 def _find_decompressor(first_bytes: bytes) -> _Decompressor | None:
-    make = next((make for magic, make in _MAGIC.items() if first_bytes.startswith(magic)), None)
+    make = next((make for magic, make in _DECOMPRESSORS_BY_MAGIC.items() if first_bytes.startswith(magic)), None)
     return _Decompressor(make) if make else None
 
 
@@ -277,7 +277,7 @@ def _zstd_decompressor() -> Any:
 
 def _is_header(block: bytes) -> bool:
     """Return True if a block has a valid header checksum, over unsigned or signed bytes."""
-    if len(block) < BLOCK:
+    if len(block) < BLOCK_BYTES:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
     try:

@@ -37,9 +37,9 @@ USER_EVENTS = ("pull", "tag", "import", "build")
 
 MAX_TRIES = 2
 #: maximum wait for the first byte: an engine that first writes the whole image to disk sends nothing until it is complete
-FIRST_BYTE_S = 600.0
+FIRST_BYTE_TIMEOUT_S = 600.0
 #: maximum wait while the member serves other hosts, and the interval of the retries
-WAIT_S, POLL_S = 3600.0, 1.0
+BUSY_MEMBER_TIMEOUT_S, POLL_S = 3600.0, 1.0
 #: an engine reads the next layer for minutes, and then sends at the network's rate
 MIN_RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
@@ -274,11 +274,11 @@ def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> It
 def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
     """Return the member's stream, after waiting while it serves other hosts. Raises Failed and TransportError."""
     headers = peers.auth_headers(peers.find_token(context.secrets, COPY_PURPOSE))
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + BUSY_MEMBER_TIMEOUT_S
     route = http.Route(keep_alive=True)
     while True:
         stream = http.open_stream(
-            "GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_S, rate=MIN_RATE, route=route
+            "GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_TIMEOUT_S, rate=MIN_RATE, route=route
         )
         if stream.status == 200:
             return stream

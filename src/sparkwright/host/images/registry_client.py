@@ -33,9 +33,9 @@ from sparkwright.visible import one_line
 #: time limit for one document, including login and redirects
 DOCUMENT_TIMEOUT_S = 60.0
 #: time limit for the first request to an insecure registry, which shows whether it supports TLS
-TLS_PROBE_S = 20.0
+TLS_PROBE_TIMEOUT_S = 20.0
 #: time limit for docker's credential helper, which may wait for a PIN
-CREDENTIAL_HELPER_S = 30.0
+CREDENTIAL_HELPER_TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
@@ -44,7 +44,7 @@ MAX_ERROR_BYTES = 64 * 2**10
 #: the manifest size that the distribution specification requires registries to accept, and Docker's maximum
 MAX_MANIFEST_BYTES = 4 * 2**20
 MAX_CONFIG_BYTES = 8 * 2**20
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 #: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
 _PUBLIC_SUFFIX = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
@@ -95,7 +95,9 @@ class RegistryHttp:
         self._base_url = f"https://{host}"
         if self.insecure:
             try:
-                self._request(f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_S, deadline.remaining_s()))
+                self._request(
+                    f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_TIMEOUT_S, deadline.remaining_s())
+                )
             except TransportError:
                 self._base_url = f"http://{host}"
         return self._base_url
@@ -142,7 +144,7 @@ class RegistryHttp:
             raise Failed(f"the registry {self.name.registry} {verb} {one_line(url, max_chars=80)}, which is not https.")
 
     def _build_error(self, answer: Response) -> Exception:
-        message = f"{answer.status} {_REASONS.get(answer.status, '')} {parse_errors(answer.body)}"
+        message = f"{answer.status} {_STATUS_PHRASES.get(answer.status, '')} {parse_errors(answer.body)}"
         redactor = Redactor(self._secrets)  # the registry may echo the login
         return registry_documents.error_from_message(
             self.name.pull_reference, redactor.redact_text(" ".join(message.split()))
@@ -235,14 +237,14 @@ def find_credentials(registry: str) -> tuple[str, str] | None:
     fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."
     try:
         login = call_with_timeout(
-            CREDENTIAL_HELPER_S, lambda: _load_credentials(HUB_LOGIN if registry == DOCKER_HUB else registry)
+            CREDENTIAL_HELPER_TIMEOUT_S, lambda: _load_credentials(HUB_LOGIN if registry == DOCKER_HUB else registry)
         )
     except DockerException as error:
         message = one_line(str(error), max_chars=200)
         raise Failed(f"Docker's credential helper for {registry} failed: {message}", fix=fix) from None
     except TimeoutError:
         message = (
-            f"Docker's credential helper for {registry} did not finish within {CREDENTIAL_HELPER_S:g} s: it may be "
+            f"Docker's credential helper for {registry} did not finish within {CREDENTIAL_HELPER_TIMEOUT_S:g} s: it may be "
             "waiting for input."
         )
         raise Failed(message, fix=fix) from None

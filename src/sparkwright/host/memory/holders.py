@@ -44,7 +44,7 @@ ACCOUNTED_COUNTERS = (
 _DRIVER_FIX = "freed within seconds when a CUDA context exits; otherwise leaked until reboot"
 
 #: maximum time after the exit of a server until its memory is released
-RELEASE_S = 10.0
+MAX_RELEASE_DELAY_S = 10.0
 
 
 def record_available(context: Context, available_bytes: int) -> None:
@@ -261,13 +261,13 @@ def _build_row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str,
 
 
 def server_bytes(name: str, context: Context) -> int | None:
-    """Return the bytes that a container still holds: 0 if it exited more than RELEASE_S ago, None if unknown."""
+    """Return the bytes that a container still holds: 0 if it exited more than MAX_RELEASE_DELAY_S ago, None if unknown."""
     container = containers.inspect(context.docker(), name)
     if container is None:
         return 0
     is_running = container["State"]["Running"]
     exited_s = containers.parse_time(str(container["State"].get("FinishedAt") or ""))
-    if not is_running and (exited_s is None or time.time() - exited_s > RELEASE_S):
+    if not is_running and (exited_s is None or time.time() - exited_s > MAX_RELEASE_DELAY_S):
         return 0
     size_bytes = recorded_bytes(context, container["Id"])
     if size_bytes is not None:

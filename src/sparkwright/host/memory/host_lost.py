@@ -33,7 +33,7 @@ FORBIDDEN, MAX_FORBIDDEN = "lost_configurations", 16
 #: suffix of a ring whose loss was recorded
 REPORTED_SUFFIX = ".lost"
 #: memory was short if it would have been exhausted within this time at the last rate
-EXHAUSTION_S = 10.0
+MAX_EXHAUSTION_S = 10.0
 #: time over which the last rate is computed
 RATE_WINDOW_S = 2.0
 HISTORY_ACTION = "host went down"
@@ -115,7 +115,7 @@ def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, i
         at_s=at_s,
         available_bytes=available,
         rate=rate,
-        memory_was_short=available < total * LOW_SHARE or available - rate * EXHAUSTION_S < total * FLOOR_SHARE,
+        memory_was_short=available < total * LOW_SHARE or available - rate * MAX_EXHAUSTION_S < total * FLOOR_SHARE,
     )
 
 

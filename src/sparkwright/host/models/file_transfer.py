@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import hf_xet
 
 
-RANGES = 20
+MAX_PARALLEL_RANGES = 20
 RANGE_BYTES = 3 * 2**20  # in memory up to three times: 20 x 3 MiB stay below 300 MB
-LARGE_BYTES = 5 * RANGE_BYTES  # smaller files are downloaded sequentially instead of in ranges
+MIN_RANGES_FILE_BYTES = 5 * RANGE_BYTES  # smaller files are downloaded sequentially instead of in ranges
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # limits of hf_transfer for each range
 #: modes whose partial file is the beginning of the file; each can resume the other's
 SEQUENTIAL_MODES = ("plain", "xet")
@@ -42,7 +42,7 @@ MODE_FILE = ".cache/sparkwright/transfer"
 #: partial files of Hugging Face's client
 _HUB_CLIENT_FOLDER = ".cache/huggingface/download"
 #: memory limit of a transfer process: hf_transfer plans all ranges of a file at once, whatever size a server claims
-MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
+MAX_MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
 MIN_FILE_LIMIT_BYTES = 64 * 2**20  # enough for the clients' own files
 STALL_MARGIN_S = 5.0
 #: hf_xet's defaults use up to 6 GB, in memory shared with the GPU
@@ -55,7 +55,7 @@ _XET_SETTINGS = {
     "telemetry.enabled": False,
 }
 #: a store token is renewed this long before it expires
-RENEW_BEFORE_S = 60.0
+MIN_ACCESS_VALIDITY_S = 60.0
 
 _access_lock = threading.Lock()
 #: access to the chunk store, by source
@@ -82,7 +82,7 @@ def limit_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
     largest_bytes = max((int(file["size_bytes"]) for file in files), default=0)
     for kind, limit in (
         (resource.RLIMIT_FSIZE, max(largest_bytes, MIN_FILE_LIMIT_BYTES)),
-        (resource.RLIMIT_DATA, MEMORY_BYTES[mode]),
+        (resource.RLIMIT_DATA, MAX_MEMORY_BYTES[mode]),
     ):
         hard_limit = resource.getrlimit(kind)[1]
         soft_limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
@@ -108,7 +108,7 @@ def download_file(
     with hub.explain_errors(source):
         partial.parent.mkdir(parents=True, exist_ok=True)
         location = hub.locate_file(source, file, retries=settings.retries)
-        if settings.mode == "hf_transfer" and file["size_bytes"] > LARGE_BYTES:
+        if settings.mode == "hf_transfer" and file["size_bytes"] > MIN_RANGES_FILE_BYTES:
             _download_ranges(location, partial)
         elif settings.mode == "xet" and location.xet_hash:
             with _open_appending(partial) as out:
@@ -163,7 +163,7 @@ def _download_ranges(location: FileLocation, partial: Path) -> None:
     hf_transfer.download(
         location.url,
         str(partial),
-        RANGES,
+        MAX_PARALLEL_RANGES,
         RANGE_BYTES,
         parallel_failures=PARALLEL_FAILURES,
         max_retries=RANGE_RETRIES,
@@ -304,7 +304,7 @@ def abort_transfers() -> None:
 def _get_access(source: Source) -> StoreAccess:
     with _access_lock:
         access = _access_by_source.get(source)
-        if access is None or access.expires_s < time.time() + RENEW_BEFORE_S:
+        if access is None or access.expires_s < time.time() + MIN_ACCESS_VALIDITY_S:
             access = _access_by_source[source] = _parse_access(hub.fetch_bytes(source, _refresh_url(source)), source)
         return access
 

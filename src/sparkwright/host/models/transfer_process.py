@@ -198,7 +198,9 @@ def main() -> None:
     file_transfer.limit_process(files, mode)
     file_transfer.prepare_folder(staging, mode)
     settings = TransferSettings(mode, request["retries"], request["stall_s"])
-    range_files = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES]
+    range_files = [
+        file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.MIN_RANGES_FILE_BYTES
+    ]
     plain_files = [file for file in files if file not in range_files]
     mismatched_paths, queue = set(request["again"]), SourceQueue(source.per_address)
     for batch, workers in ((plain_files, PARALLEL_FILES), (range_files, 1)):

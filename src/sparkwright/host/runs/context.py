@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkwright.host.cluster.channel import Channel
     from sparkwright.host.containers.replacement import CreatedContainer
 
-PROGRESS_EVERY_S = 0.1
+PROGRESS_INTERVAL_S = 0.1
 
 
 class SocketDenied(Failed):
@@ -108,7 +108,7 @@ class RunContext:
     def progress(
         self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Report the progress of a long task, at most every PROGRESS_EVERY_S except for the last step.
+        """Report the progress of a long task, at most every PROGRESS_INTERVAL_S except for the last step.
 
         Args:
             total: 0 if unknown.
@@ -116,7 +116,7 @@ class RunContext:
             parts: files in progress, each with path, done, total, rate (bytes per second) and left_s.
         """
         now = time.monotonic()
-        if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
+        if now - self._last_progress_s < PROGRESS_INTERVAL_S and not (total and done >= total):
             return
         self._last_progress_s = now
         extra = {"parts": list(parts)} if parts else {}

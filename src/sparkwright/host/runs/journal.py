@@ -51,7 +51,7 @@ NOTABLE_STATUSES = ("changed", "failed")
 #: younger runs are not removed: the laptop may still be reading them
 MIN_AGE_S = 3600
 POLL_S = 0.02
-ALIVE_EVERY_S = 2.0
+ALIVE_INTERVAL_S = 2.0
 #: events that are flushed to disk, with all earlier ones, before the run continues
 DURABLE_EVENTS = ("task_started", "recap")
 BALLAST_BYTES = 2**20
@@ -155,7 +155,7 @@ class Journal:
 
 
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
-    """Yield all events of a run up to its recap, and `alive` every ALIVE_EVERY_S without an event.
+    """Yield all events of a run up to its recap, and `alive` every ALIVE_INTERVAL_S without an event.
 
     If the runner exited without a recap, yield a recap with that error.
 
@@ -175,12 +175,12 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
             if has_ended:
                 yield _interrupted_recap(folder)
                 return
-            if time.monotonic() - quiet_since > ALIVE_EVERY_S:
+            if time.monotonic() - quiet_since > ALIVE_INTERVAL_S:
                 quiet_since = time.monotonic()
                 yield event("alive")
             if bell is None:
                 time.sleep(POLL_S)
-            elif wait_for_readable([bell], ALIVE_EVERY_S / 4) and not os.read(bell, 4096):
+            elif wait_for_readable([bell], ALIVE_INTERVAL_S / 4) and not os.read(bell, 4096):
                 bell = None  # the runner has exited
 
 

@@ -31,7 +31,7 @@ from sparkwright.visible import one_line
 POLL_S = 0.2
 #: minimum wait for the lock, because a process that only inspects it holds it for a moment
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
-NOTE_EVERY_S = 60.0
+NOTE_INTERVAL_S = 60.0
 MEASUREMENT_FILE = "measuring"
 #: longer than a `verify` takes
 MEASUREMENT_WAIT_S = 60.0
@@ -147,7 +147,7 @@ def _open_file(state: StateFolder) -> IO[str]:
 
 
 def _lock_file(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    started_s, reported_s = time.monotonic(), -NOTE_EVERY_S
+    started_s, reported_s = time.monotonic(), -NOTE_INTERVAL_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +159,7 @@ def _lock_file(file: IO[str], host: str, wait_s: float, note: Callable[[str], No
         if time.monotonic() < started_s + GRACE_S:
             time.sleep(GRACE_POLL_S)
             continue
-        if time.monotonic() - reported_s >= NOTE_EVERY_S:
+        if time.monotonic() - reported_s >= NOTE_INTERVAL_S:
             reported_s = time.monotonic()
             note(f"waiting: {_read_owner(file) or LockOwner()}")
         time.sleep(POLL_S)

@@ -31,7 +31,7 @@ PROGRAM = "ib_write_bw"
 MAX_ENDS = 4
 #: how long a sender retries to connect to its listener, and a listener waits for its sender
 CONNECT_TIMEOUT_S = 15.0
-RETRY_S = 0.3
+RETRY_PAUSE_S = 0.3
 #: perftest excludes this time at the beginning and at the end from the measurement
 MARGIN_S = 1
 #: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the peak of a timed run is 0.00)
@@ -286,7 +286,7 @@ def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.A
         )
         if not is_listener_missing or time.monotonic() > deadline_s:
             break
-        time.sleep(RETRY_S)
+        time.sleep(RETRY_PAUSE_S)
     if completed is not None:
         return _parse_rate(adapter, completed)
     is_installed = host.run_program(PROGRAM, "--version") is not None

@@ -41,7 +41,7 @@ VIRTUAL_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
 CONNECT_TIMEOUT_S = 3
 EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 exports the whole image before it sends the first byte
 CHUNK_BYTES = 2**20
-SSH_FAILED = 255
+SSH_FAILED_EXIT_CODE = 255
 SILENCE_TIMEOUT_S = 600.0  # the receiving engine may stop reading while it unpacks a layer
 FINISH_TIMEOUT_S = 1800.0  # from the last byte until the receiving engine has the image
 MAX_OUTPUT_BYTES, MAX_MESSAGE_CHARACTERS = 64 * 2**10, 400
@@ -326,7 +326,7 @@ def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context
             compressor.kill()
     last_line = monitor.wait_for_end()
     compressor.wait()
-    if ssh.returncode == SSH_FAILED:
+    if ssh.returncode == SSH_FAILED_EXIT_CODE:
         return sent_bytes, last_line
     if ssh.returncode:
         raise Failed(f"the copy stopped after {sent_bytes} bytes: {last_line}", fix="Run the command again.")

@@ -23,7 +23,7 @@ from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
 POLL_S = 0.2
-OTHER_CLIENTS_S = 2.0
+OTHER_CLIENTS_WATCH_S = 2.0
 #: verdicts of `verify_health` that another start would not change
 LASTING_VERDICTS = ("unauthorized", "wrong name")
 
@@ -135,7 +135,7 @@ def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
-    until_s = time.monotonic() + OTHER_CLIENTS_S
+    until_s = time.monotonic() + OTHER_CLIENTS_WATCH_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
         now = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)

@@ -24,7 +24,7 @@ from sparkwright.trust import bounds
 PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
 
 RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
-MAX_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 #: names of folders that are removed with their last file
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
@@ -346,8 +346,8 @@ def _read_text(context: Context, path: str) -> str | None:
         content = context.machine.path(path).read_bytes()
     except OSError:
         return None
-    if len(content) > MAX_BYTES:
-        raise Refused(f"{path} is larger than {MAX_BYTES >> 20} MiB; it is left alone.")
+    if len(content) > MAX_FILE_BYTES:
+        raise Refused(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; it is left alone.")
     try:
         return content.decode()
     except UnicodeDecodeError:
