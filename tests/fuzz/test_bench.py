@@ -82,7 +82,7 @@ def test_state_of_an_experiment(tmp_path: Path) -> None:
 
     def read() -> None:
         (folder / results_file.JSON_FILE).write_text("{}")
-        experiment_folder.ExperimentFolder.open(tmp_path, "x", again=False)
+        experiment_folder.ExperimentFolder.open(tmp_path, "x", start_over=False)
         assert {item.name for item in tmp_path.iterdir()} == {experiment_folder.RESULTS_FOLDER}
 
     state = {"series": "x-20261102T081451", "finished": True}

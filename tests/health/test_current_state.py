@@ -69,7 +69,7 @@ def test_the_reason_names_the_check_or_run_that_stopped_the_container(tmp_path: 
 
     def read_state() -> tuple[str, str]:
         observed = snapshot.Snapshot(NOW_S, container, URL)
-        record = current_state.build_record(observed, verified, folder, busy="", sandbox=False)
+        record = current_state.build_record(observed, verified, folder, active_run="", sandbox=False)
         return record["state"], record["why"]
 
     stopped = {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"}
@@ -89,7 +89,7 @@ def test_the_time_limit_of_a_start_is_read_from_the_settings(tmp_path: Path) -> 
 
     def read_state() -> str:
         current = snapshot.Snapshot(NOW_S, container, URL, 0)
-        return str(current_state.build_record(current, {}, folder, busy="", sandbox=False)["state"])
+        return str(current_state.build_record(current, {}, folder, active_run="", sandbox=False)["state"])
 
     assert read_state() == "down"
     folder.write(NAME, Settings(limits=Limits(ready_s=3600.0)).to_json())

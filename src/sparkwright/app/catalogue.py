@@ -272,7 +272,7 @@ def _learned_start(
     start_key = scope["engine_memory"]["start"]
     return memory_budget.StartFacts(
         learned=start_memory.measured_figures(start_memory.find_last(starts, start_key)),
-        learned_cold=start_memory.measured_figures(start_memory.find_last(starts, start_key, cold=True)),
+        learned_cold=start_memory.measured_figures(start_memory.find_last(starts, start_key, is_cold=True)),
     )
 
 

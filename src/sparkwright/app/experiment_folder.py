@@ -46,18 +46,18 @@ class ExperimentFolder:
     series: str
 
     @classmethod
-    def open(cls, root: Path, name: str, *, again: bool) -> ExperimentFolder:
-        """Return the folder of an experiment. An unfinished experiment is continued unless `again` is True."""
+    def open(cls, root: Path, name: str, *, start_over: bool) -> ExperimentFolder:
+        """Return the folder of an experiment. An unfinished experiment is continued unless `start_over` is True."""
         folder = root / RESULTS_FOLDER / name
         series, finished = _load_state(folder / STATE_FILE)
-        is_continued = bool(series) and not finished and not again
-        opened = cls(folder, series if is_continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        is_continued = bool(series) and not finished and not start_over
+        experiment_folder = cls(folder, series if is_continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         previous_results = folder / results_file.JSON_FILE
         if not is_continued and series and previous_results.is_file():  # an earlier experiment's results are kept
             (folder / "before").mkdir(exist_ok=True)
             previous_results.replace(folder / "before" / f"{series}.json")
-        opened.save_progress(finished=False)
-        return opened
+        experiment_folder.save_progress(finished=False)
+        return experiment_folder
 
     def save_progress(self, *, finished: bool) -> None:
         """Save whether the experiment is finished."""

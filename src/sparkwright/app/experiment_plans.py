@@ -63,7 +63,7 @@ class BenchRun:
         self.served_recipe = recipes.load_host_recipe(selection.project, self.host)
         self.base_recipe = recipe.load(self.root, options.recipe) if options.recipe else self.served_recipe
         name = options.name or f"{options.command}-{self.title.replace('/', '-')}"
-        self.folder = ExperimentFolder.open(self.root, name, again=options.again)
+        self.folder = ExperimentFolder.open(self.root, name, start_over=options.again)
         self.collector: ResultsCollector | None = None
         self._plans: dict[str, Plan] = {}
         self._planning_error: SparkwrightError | None = None

@@ -240,7 +240,7 @@ def run_at_url(
     loads = plan_loads(options, LoadLimits(length=context_length), Path.cwd())
     planned_turns = build_turns([SERVER_ARM] * options.repeat, loads.loads, {SERVER_ARM: [url, model_name]})
     folder = ExperimentFolder.open(
-        root, options.name or f"{options.command}-{urlsplit(url).netloc.replace(':', '-')}", again=options.again
+        root, options.name or f"{options.command}-{urlsplit(url).netloc.replace(':', '-')}", start_over=options.again
     )
     experiment = Experiment(options.command, folder.path.name, (), planned_turns, loads.notes)
     arm = {"name": SERVER_ARM, "title": f"{model_name} at {url}"}

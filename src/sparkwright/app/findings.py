@@ -337,10 +337,10 @@ def _check_client(client: str, client_format: Format, checked_recipe: CheckedRec
 def _check_agent(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.settings.flags)
     request = ServerRequest(flags, checked_recipe.recipe.image)
-    effective: EffectiveSettings = recipe_engine.advice.effective_settings(
+    effective_settings: EffectiveSettings = recipe_engine.advice.effective_settings(
         request, (checked_recipe.pins["model"] or {}).get("config") or {}, checked_recipe.settings.version
     )
-    context = recipe_engine.flags.context(flags) or effective.max_model_len
+    context = recipe_engine.flags.context(flags) or effective_settings.max_model_len
     if context is not None and context < MIN_AGENT_CONTEXT:
         sentence = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
         yield Finding("error", sentence, (Way("raise the context length"),), CLIENT_DOCS)
@@ -352,11 +352,11 @@ def _check_agent(client: str, client_format: Format, checked_recipe: CheckedReci
         flags_text = " and ".join(f"`{flag}`" for flag in missing)
         sentence = f"{client} calls tools, but this server is started without {flags_text}."
         yield Finding("error", sentence, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
-    if effective.prefix_caching is False:
+    if effective_settings.prefix_caching is False:
         sentence = f"{client} sends its long instructions with each request, but prefix caching is off."
         yield Finding("warning", sentence, (Way("turn on prefix caching"),), CLIENT_DOCS)
-    if 0 < effective.max_num_seqs < MIN_AGENT_REQUESTS:
-        limit = effective.max_num_seqs
+    if 0 < effective_settings.max_num_seqs < MIN_AGENT_REQUESTS:
+        limit = effective_settings.max_num_seqs
         sentence = f"{client} sends several requests at once, but this server handles {limit} at a time."
         yield Finding("warning", sentence, (Way("allow more concurrent requests"),), CLIENT_DOCS)
     dialect = dialects.BY_PATH[client_format.path]

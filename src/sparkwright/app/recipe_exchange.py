@@ -33,7 +33,7 @@ from sparkwright.trust import secret_patterns
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import format_count, one_line
 
-SORT_WIDTH = max(map(len, ROW_KINDS))
+KIND_WIDTH = max(map(len, ROW_KINDS))
 EXPORT_FORMATS = {
     "sparkrun": export_formats.render_sparkrun,
     "compose": export_formats.render_compose,
@@ -194,9 +194,9 @@ def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
     else:
         _print_report(imported.report)
         for question in imported.report.questions:
-            print_prose(f"  {'to answer':<{SORT_WIDTH}}  {question.sentence}.", file=sys.stderr)
+            print_prose(f"  {'to answer':<{KIND_WIDTH}}  {question.sentence}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
-            print_text(f"  {'':<{SORT_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
+            print_text(f"  {'':<{KIND_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
     questions = format_count(len(imported.report.questions), "question")
     raise Refused(
         f"{questions} to answer, and stdin is not a terminal.",
@@ -205,9 +205,9 @@ def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
 
 
 def _print_report(report: ImportReport) -> None:
-    for sort in ROW_KINDS:
-        for row in (row for row in report.rows if row.sort == sort):
-            print_prose(f"  {sort:<{SORT_WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
+    for row_kind in ROW_KINDS:
+        for row in (row for row in report.rows if row.sort == row_kind):
+            print_prose(f"  {row_kind:<{KIND_WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
 
 
 def _new_recipe_path(name: str) -> Path:

@@ -126,20 +126,20 @@ class Fleet:
         self,
         members: Sequence[Member],
         act: Callable[[Member], object],
-        then: Callable[[Member], object] = lambda member: None,
+        after_each: Callable[[Member], object] = lambda member: None,
     ) -> None:
         """Call `act` for members in parallel, and pass their events to the subscribers, in this thread, as they arrive.
 
         An exception becomes the member's recap.
 
         Args:
-            then: called for each member after `act`, even if `act` failed.
+            after_each: called for each member after `act`, even if `act` failed.
         """
         if not members:
             return
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
-            pool.submit(here.bind_folder(self._act_on_member), member, act, then).add_done_callback(
+            pool.submit(here.bind_folder(self._act_on_member), member, act, after_each).add_done_callback(
                 lambda _: self._events.put(None)
             )
         running = len(members)
@@ -256,7 +256,7 @@ class Fleet:
         self.each(
             batch,
             lambda member: self.request(member, build_run_request(member, plan_for(member))),
-            then=self._report_finished,
+            after_each=self._report_finished,
         )
 
     def _run_together(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
@@ -312,12 +312,14 @@ class Fleet:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
         self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
 
-    def _act_on_member(self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object]) -> None:
+    def _act_on_member(
+        self, member: Member, act: Callable[[Member], object], after_each: Callable[[Member], object]
+    ) -> None:
         try:
             act(member)
         except Exception as error:
             self._record_event(member, events.build_error_recap(member.host.name, convert_error(error)))
-        then(member)
+        after_each(member)
 
     def _record_event(self, member: Member, event: Event) -> None:
         """Record an event in the member and pass it on. Recaps are merged, and passed on by `close`."""

@@ -41,7 +41,7 @@ class Guard:
         stoppable_counts = {
             floor.group: self._count_stoppable(floor, batch, serving) for floor in floors if set(floor.hosts) & serving
         }
-        allowed, reason = list[str](), ""
+        stoppable, reason = list[str](), ""
         for name in batch:
             host_floors = [floor for floor in floors if name in floor.hosts] if name in serving else []
             violated = next((floor for floor in host_floors if stoppable_counts[floor.group] < 1), None)
@@ -50,8 +50,8 @@ class Guard:
                 continue
             for floor in host_floors:
                 stoppable_counts[floor.group] -= 1
-            allowed.append(name)
-        return allowed, reason
+            stoppable.append(name)
+        return stoppable, reason
 
     def find_not_serving(self, verified: Sequence[str]) -> list[str]:
         """Return the hosts that were verified to serve and no longer do."""
@@ -71,7 +71,10 @@ class Guard:
 
 
 def compute_floors(
-    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], hosts_in_run: Sequence[str], all_group: str
+    groups: Mapping[str, Sequence[str]],
+    min_serving_by_group: Mapping[str, int],
+    hosts_in_run: Sequence[str],
+    all_group: str,
 ) -> list[Floor]:
     """Return the minimum of each group that a run on the given hosts must keep.
 
@@ -79,7 +82,7 @@ def compute_floors(
 
     Args:
         groups: hosts by group.
-        explicit: `min_serving` in groups.yml, by group.
+        min_serving_by_group: `min_serving` in groups.yml, by group.
         all_group: name of the group of all hosts, which has no default.
     """
     floors = []
@@ -87,7 +90,7 @@ def compute_floors(
         group_hosts_in_run = set(hosts) & set(hosts_in_run)
         machines = {name.partition("/")[0] for name in group_hosts_in_run}
         default = 1 if len(machines) > 1 and group != all_group else 0
-        min_serving = explicit.get(group, default)
+        min_serving = min_serving_by_group.get(group, default)
         if group_hosts_in_run and min_serving > 0:
             floors.append(Floor(group, tuple(hosts), min_serving))
     return floors

@@ -74,26 +74,26 @@ class HealthCheck:
             return decision
         from sparkwright.health import cluster_heal
 
-        busy = lambda: _describe_active_run(self.context)  # noqa: E731
-        return cluster_heal.vote_on_decision(self.context, self.settings, record, decision, busy)
+        describe_run = lambda: _describe_active_run(self.context)  # noqa: E731
+        return cluster_heal.vote_on_decision(self.context, self.settings, record, decision, describe_run)
 
-    def _check_again(self, healed: str, *, restarted: bool = False) -> Record:
-        """Check again. healed: outcome of the restart, or the reason why there was none."""
+    def _check_again(self, heal_outcome: str, *, restarted: bool = False) -> Record:
+        """Check again. heal_outcome: outcome of the restart, or the reason why there was none."""
         with store.acquire_check_lock(self.context.state):
-            record, history, _ = self._check_once(healed=healed)
+            record, history, _ = self._check_once(heal_outcome=heal_outcome)
             if restarted:
                 heal.record_outcome(record, history, self.context.state)
         return record
 
-    def _check_once(self, healed: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
+    def _check_once(self, heal_outcome: str = "") -> tuple[Record, CheckHistory, heal.Decision]:
         """Check once. Return the record, the history for the next check, and the decision about a restart."""
-        started_s, cpu = time.monotonic(), _cpu_s()
+        started_s, began_cpu_s = time.monotonic(), _cpu_s()
         history = CheckHistory.load(self.context.state)
         prober = Prober(self.context, history, self.settings.limits, self.now, self.pause)
-        busy = _describe_active_run(self.context)
-        observation = self._observe(prober, busy)
+        active_run = _describe_active_run(self.context)
+        observation = self._observe(prober, active_run)
         evaluation = evaluate_observation(observation, self.settings.limits)
-        if not busy:
+        if not active_run:
             observation = replace(observation, speed=self._measure_speed(observation, evaluation, history))
             if new_run := _describe_active_run(self.context):  # a run started in the meantime
                 observation = self._observe(prober, new_run)
@@ -101,16 +101,16 @@ class HealthCheck:
         evaluation = self._break_loop(observation, evaluation, history)
         record = self._build_record(observation, evaluation, history, prober)
         decision = heal.decide(record, history, self.settings, self.context.state, observation.time_s)
-        cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
-        record = replace(record, healed=healed or decision.message, cost=cost)
+        cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - began_cpu_s, 3))
+        record = replace(record, healed=heal_outcome or decision.message, cost=cost)
         self._save_and_notify(observation, record, history, prober)
         self._update_guard(observation)
         return record, history, decision
 
-    def _observe(self, prober: Prober, busy: str) -> Observation:
+    def _observe(self, prober: Prober, active_run: str) -> Observation:
         """Return the prober's observation with the state of the periodic hash of the model's files."""
-        observation = prober.probe(current_run=busy)
-        if busy or not observation.has_verified_server:
+        observation = prober.probe(current_run=active_run)
+        if active_run or not observation.has_verified_server:
             return observation
         model_files = model_hashes.load_model_files(self.context, self.settings, observation.time_s)
         return replace(observation, model_files=model_files)
@@ -256,8 +256,8 @@ def _served_tok_per_s(observation: Observation, history: CheckHistory) -> float 
 
 def _describe_active_run(context: Context) -> str:
     """Describe the run that holds the host's lock; empty if there is none or it is this run."""
-    owner, alive = lock.inspect(context.state)
-    return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
+    owner, is_alive = lock.inspect(context.state)
+    return str(owner) if owner is not None and is_alive and owner.run != context.run_id else ""
 
 
 def _cpu_s() -> float:

@@ -130,7 +130,7 @@ class HealVote:
 
 
 def vote_on_decision(
-    context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
+    context: Context, settings: Settings, record: Record, decision: Decision, describe_run: Callable[[], str]
 ) -> Decision:
     """Return the decision after a vote of the cluster, or the given decision if there is no vote."""
     if not record.rank.cluster or settings.heal != "restart" or record.busy:
@@ -139,7 +139,7 @@ def vote_on_decision(
     if cluster is None or cluster.rank != record.rank.rank:
         message = f"{NOT_RESTARTED}the restart plan is not for this cluster"
         return Decision(message=message) if decision.plan else decision
-    vote = HealVote(context, settings, cluster, record, busy)
+    vote = HealVote(context, settings, cluster, record, describe_run)
     if cluster.rank == 0:
         return vote.open_vote(decision) if decision.plan is not None else decision
     joint_decision = vote.join_vote()

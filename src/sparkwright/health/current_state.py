@@ -22,7 +22,7 @@ SNAPSHOT_QUESTIONS = ("container", "rank", "/health")
 
 def evaluate_snapshot(
     current: Snapshot,
-    good: Mapping[str, Any],
+    verified_state: Mapping[str, Any],
     rank: Rank = NO_RANK,
     *,
     limits: Limits,
@@ -52,8 +52,8 @@ def evaluate_snapshot(
         stopping_run=stopping_run,
         awake_server=awake_server,
         wake_message=wake_message,
-        has_answered=snapshot.is_verified_since_start(container, good),
-        ready_s=snapshot.ready_s(good),
+        has_answered=snapshot.is_verified_since_start(container, verified_state),
+        ready_s=snapshot.ready_s(verified_state),
         server=Server(current.url, health_status=current.health_status),
         loading=current.loading,
         rank=rank,
@@ -64,47 +64,53 @@ def evaluate_snapshot(
     return "up", evaluation.why if rank.rank else "/health answers; no test request sent"
 
 
-def start_limit_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """Return how long a start may take, in seconds. good: the last verified state."""
-    return questions.start_limit_s(snapshot.ready_s(good), limits)
+def start_limit_s(verified_state: Mapping[str, Any], limits: Limits) -> float:
+    """Return how long a start may take, in seconds. verified_state: the last verified state."""
+    return questions.start_limit_s(snapshot.ready_s(verified_state), limits)
 
 
 def build_record(
-    current: Snapshot, good: Mapping[str, Any], folder: StateFolder, *, busy: str, sandbox: bool, rank: Rank = NO_RANK
+    current: Snapshot,
+    verified_state: Mapping[str, Any],
+    folder: StateFolder,
+    *,
+    active_run: str,
+    sandbox: bool,
+    rank: Rank = NO_RANK,
 ) -> dict[str, Any]:
     """Return a snapshot as a record, with the state from `evaluate_snapshot`, or `in progress` while a run changes the server.
 
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.
-        busy: the run in progress on the host; empty if there is none.
+        active_run: the run in progress on the host; empty if there is none.
     """
     container, history = current.container, CheckHistory.load(folder)
     wake_message = turns.service_message(folder)
     state, why = evaluate_snapshot(
         current,
-        good,
+        verified_state,
         rank,
         limits=Settings.load(folder).limits,
-        stopped_loop=history.loop_stop_reason(container.id, good),
+        stopped_loop=history.loop_stop_reason(container.id, verified_state),
         stopping_run=history.find_stopping_run(folder, container.id),
         awake_server=turns.other_awake_server(folder),
         wake_message=wake_message,
     )
     if state == "up" and wake_message:
         why = f"{why}; {wake_message}"
-    if busy and state != "up":
-        state, why = "in progress", busy
+    if active_run and state != "up":
+        state, why = "in progress", active_run
     record = Record(
         time_s=current.time_s,
         state="unknown",
         seen="unknown",
         since_s=current.time_s,
         why=why,
-        busy=busy,
+        busy=active_run,
         container=container,
         rank=rank,
         server=Server(current.url, health_status=current.health_status),
-        serves=snapshot.build_serves(good),
+        serves=snapshot.build_serves(verified_state),
         sandbox=sandbox,
     )
     return {**record.to_json(), "state": state, "seen": state}

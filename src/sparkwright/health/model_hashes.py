@@ -99,7 +99,7 @@ def hash_more_files(
     settings: Settings,
     *,
     now: Callable[[], float] = time.time,
-    slice_s: float = TIME_SLICE_S,
+    time_slice_s: float = TIME_SLICE_S,
 ) -> str:
     """Hash more files if a round is due and the time is within the quiet hours. Requests and runs pause it.
 
@@ -107,7 +107,7 @@ def hash_more_files(
 
     Args:
         now: returns the time in seconds since the epoch.
-        slice_s: time after which no further file is started.
+        time_slice_s: time after which no further file is started.
 
     Returns:
         A line for the check's log; empty if nothing was due.
@@ -128,7 +128,7 @@ def hash_more_files(
     if not hashes.read:
         hashes.began_s = now()
     _set_lowest_priority()
-    return _hash_files(context, manifest, hashes, now, slice_s)
+    return _hash_files(context, manifest, hashes, now, time_slice_s)
 
 
 def is_quiet(hours: str, now_s: float) -> bool:
@@ -144,17 +144,17 @@ def is_quiet(hours: str, now_s: float) -> bool:
 
 
 def _hash_files(
-    context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float
+    context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], time_slice_s: float
 ) -> str:
     """Hash the remaining files of this round until the time slice is over."""
-    began_s, watch = time.monotonic(), _Watch(context)
+    began_s, interrupt_check = time.monotonic(), _InterruptCheck(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
             continue
-        if time.monotonic() - began_s > slice_s:
+        if time.monotonic() - began_s > time_slice_s:
             return _save_progress(context, hashes, "")
         try:
-            if not _has_verified_content(manifest, file, watch):
+            if not _has_verified_content(manifest, file, interrupt_check):
                 _unverify_file(context, manifest, file["path"])
                 hashes.wrong.append(file["path"])
         except (_Interrupted, SparkwrightError) as error:
@@ -166,12 +166,12 @@ def _hash_files(
     return _save_progress(context, hashes, "") + f", finished: {outcome}"
 
 
-def _has_verified_content(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
+def _has_verified_content(manifest: Manifest, file: Mapping[str, Any], interrupt_check: _InterruptCheck) -> bool:
     """Return True if a file has the verified content, or if its stamp changed, which the question `drift` reports."""
     path = manifest.folder / file["path"]
     stamp = read_stamp(path)
-    watch.begin()
-    actual_hash = hash_file(path, file, watch.on_bytes_read, drop=True)
+    interrupt_check.begin()
+    actual_hash = hash_file(path, file, interrupt_check.on_bytes_read, drop_cached_pages=True)
     return actual_hash == expected_hash(file) or stamp != read_stamp(path) or not manifest.is_verified(file)
 
 
@@ -196,7 +196,7 @@ def _save_progress(context: Context, hashes: ModelHashes, why: str) -> str:
     return f"model files: {len(hashes.read)} hashed" + (f"; paused: {why}" if why else "")
 
 
-class _Watch:
+class _InterruptCheck:
     """Interrupts hashing when a request arrives or a run starts, or if a file takes too long."""
 
     def __init__(self, context: Context) -> None:
@@ -218,8 +218,8 @@ class _Watch:
 
     def _check_interrupts(self) -> None:
         self._checked_s = time.monotonic()
-        owner, alive = lock.inspect(self._context.state)
-        if owner is not None and alive:
+        owner, is_alive = lock.inspect(self._context.state)
+        if owner is not None and is_alive:
             raise _Interrupted(f"in progress: {owner}")
         if running := _count_running_requests(self._context):
             raise _Interrupted(f"requests are running ({running:g})")

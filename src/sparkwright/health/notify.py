@@ -55,9 +55,9 @@ def send_if_changed(
         if before != record.state and settings.command:
             run_command(settings.command, message)
         url = settings.webhook or _read_url(settings.webhook_file)
-        shape = resolve_format(url, settings.webhook_format)
-        if url and (before != record.state or (expects_repeats(shape) and record.state not in GOOD_STATES)):
-            post_with_retries(url, build_post(message, shape, every_s=settings.every_s), pause=pause)
+        format_name = resolve_format(url, settings.webhook_format)
+        if url and (before != record.state or (expects_repeats(format_name) and record.state not in GOOD_STATES)):
+            post_with_retries(url, build_post(message, format_name, every_s=settings.every_s), pause=pause)
     except NotificationFailed as error:
         note(f"could not send the notification of {record.state}: {error}")
         return

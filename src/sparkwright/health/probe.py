@@ -204,7 +204,7 @@ class Prober:
 
     def _frozen_s(self, observation: Observation, server: Server, heartbeat: float | None) -> float | None:
         """Return the time without a token while requests were running; None if tokens were generated since the previous check."""
-        since_s = self.history.still_since_s(start_id(observation.container), heartbeat)
+        since_s = self.history.unchanged_since_s(start_id(observation.container), heartbeat)
         return observation.time_s - since_s if server.running and since_s is not None else None
 
     def _configured_key(self, api: Http) -> str:

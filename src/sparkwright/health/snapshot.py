@@ -47,18 +47,18 @@ class Snapshot:
     loading: bool = False
 
 
-def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Snapshot:
+def inspect(machine: Machine, verified_state: Mapping[str, Any], name: str, now_s: float) -> Snapshot:
     """Inspect the container and request /health.
 
     Args:
-        good: the last verified state.
+        verified_state: the last verified state.
         name: name of the container if no server was verified.
     """
-    name = str((good.get("spec") or {}).get("name", "") or name)
+    name = str((verified_state.get("spec") or {}).get("name", "") or name)
     if not name:
         return Snapshot(now_s, error="no server has been deployed on this host, and the host has no recipe")
     try:
-        verified_id = str(good.get("container_id") or "")
+        verified_id = str(verified_state.get("container_id") or "")
         inspected = _inspect_container(machine, name)
         if inspected is None and verified_id:
             inspected = _inspect_container(machine, verified_id)  # it was renamed
@@ -77,9 +77,9 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
     return Snapshot(now_s, container, url, status, loading=status in http.loading)
 
 
-def read_traffic(good: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float]:
+def read_traffic(verified_state: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float]:
     """Return the running and waiting requests and generated tokens, by role; empty if the server does not report them."""
-    http = container_labels.engine_of_spec(good.get("spec")).http
+    http = container_labels.engine_of_spec(verified_state.get("spec")).http
     if not http.metrics or not snapshot.health_status:
         return {}
     try:
@@ -97,23 +97,26 @@ def read_temperature(machine: Machine) -> dict[str, float]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def is_verified_since_start(container: Container, good: Mapping[str, Any]) -> bool:
+def is_verified_since_start(container: Container, verified_state: Mapping[str, Any]) -> bool:
     """Return True if the server was verified after its last start. If it does not answer now, it is no longer starting."""
-    return good.get("container_id") == container.id and float(good.get("since") or 0) > (container.started_s or 0.0) > 0
+    return (
+        verified_state.get("container_id") == container.id
+        and float(verified_state.get("since") or 0) > (container.started_s or 0.0) > 0
+    )
 
 
-def ready_s(good: Mapping[str, Any]) -> float | None:
+def ready_s(verified_state: Mapping[str, Any]) -> float | None:
     """Return how long the verified start took, in seconds; None if it was not measured."""
-    measured = (good.get("measured") or {}).get("ready_s")
+    measured = (verified_state.get("measured") or {}).get("ready_s")
     return None if measured is None else float(measured)
 
 
-def describe_outdated(record: Record, snapshot: Snapshot, good: Mapping[str, Any]) -> str:
+def describe_outdated(record: Record, snapshot: Snapshot, verified_state: Mapping[str, Any]) -> str:
     """Return the reason why a check is no longer valid; empty if it is valid."""
     recorded, container = record.container, snapshot.container
     if not record.every_s and not 0 <= snapshot.time_s - record.time_s < validity_s(0):
         return "no check in the last 10 minutes"
-    if float(good.get("since") or 0) > record.time_s:
+    if float(verified_state.get("since") or 0) > record.time_s:
         return "no check since the last deploy"
     if (recorded.id, recorded.started_s) != (container.id, container.started_s):
         return "no check since the container was started"
@@ -123,15 +126,15 @@ def describe_outdated(record: Record, snapshot: Snapshot, good: Mapping[str, Any
     return "no newer check" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""
 
 
-def build_serves(good: Mapping[str, Any]) -> Serves:
+def build_serves(verified_state: Mapping[str, Any]) -> Serves:
     """Return the image and model of a verified state."""
-    model, spec = good.get("model") or {}, good.get("spec") or {}
+    model, spec = verified_state.get("model") or {}, verified_state.get("spec") or {}
     return Serves(
         image=spec.get("image", ""),
         model=model.get("id", ""),
         commit=model.get("commit", ""),
-        served_name=(good.get("serve") or {}).get("served_name", ""),
-        since_s=good.get("since"),
+        served_name=(verified_state.get("serve") or {}).get("served_name", ""),
+        since_s=verified_state.get("since"),
     )
 
 
@@ -170,26 +173,29 @@ def _query_health(http: Http, url: str) -> int:
         return 0
 
 
-def find_drift(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
+def find_drift(context: Context, verified_state: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields and files that differ from the last verified state. Raises the errors of Docker's client."""
-    if not good["spec"].get("image"):
+    if not verified_state["spec"].get("image"):
         return ("image",)  # the verified state is damaged, so the container can't match it
-    spec = ContainerSpec.from_json(good["spec"])
+    spec = ContainerSpec.from_json(verified_state["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get("container_id"):
+    if inspected["Id"] == verified_state.get("container_id"):
         # the image of a container never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     if name != spec.name:
         fields = ["name", *fields]
-    return (*dict.fromkeys(fields), *(f"{MODEL_FILE_PREFIX}{path}" for path in list_changed_files(context, good)))
+    return (
+        *dict.fromkeys(fields),
+        *(f"{MODEL_FILE_PREFIX}{path}" for path in list_changed_files(context, verified_state)),
+    )
 
 
-def list_changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
+def list_changed_files(context: Context, verified_state: Mapping[str, Any]) -> list[str]:
     """Return the files of the server's models that differ from the verified ones by their stamp (size, times, inode)."""
     files = []
-    for model in verified_states.models_of(good):
+    for model in verified_states.models_of(verified_state):
         if folder := model.get("dir"):
             prefix = f"{model['role']}: " if model.get("role") else ""
             changed = Manifest.load(context.state, context.machine.expand(folder)).changed()

@@ -78,11 +78,14 @@ class CheckHistory:
         loaded.state = loaded.state if loaded.state in STATES else None
         return loaded
 
-    def loop_stop_reason(self, container_id: str, good: Mapping[str, Any]) -> str:
+    def loop_stop_reason(self, container_id: str, verified_state: Mapping[str, Any]) -> str:
         """Return the reason why this container's crash loop was stopped; empty if it was not, or if it was verified since."""
-        broken = self.broken
-        is_same = broken.get("id") == container_id and broken.get("since", "") in ("", str(good.get("since", "")))
-        return broken.get("why", "") if is_same else ""
+        stopped_loop = self.broken
+        is_same = stopped_loop.get("id") == container_id and stopped_loop.get("since", "") in (
+            "",
+            str(verified_state.get("since", "")),
+        )
+        return stopped_loop.get("why", "") if is_same else ""
 
     @staticmethod
     def find_stopping_run(state: StateFolder, container_id: str) -> str:
@@ -91,7 +94,7 @@ class CheckHistory:
         is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
         return str(previous.get("run", "")) if is_stopped else ""
 
-    def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
+    def unchanged_since_s(self, start: str, heartbeat: float | None) -> float | None:
         """Return the time since which the heartbeat counter is unchanged although requests were running, or None.
 
         A test request of the previous check without a token in time counts as a running request.
@@ -100,10 +103,12 @@ class CheckHistory:
             start: identifier of the container's current start. If it differs at the previous check, the result is None.
             heartbeat: current value of the counter.
         """
-        last = self.counted
-        busy = last.get("running") or last.get("token") == "none"
-        is_still = last.get("start") == start and last.get("heartbeat", last.get("generated")) == heartbeat
-        return float(last["time_s"]) if busy and is_still and heartbeat is not None else None
+        last_check = self.counted
+        had_requests = last_check.get("running") or last_check.get("token") == "none"
+        is_unchanged = (
+            last_check.get("start") == start and last_check.get("heartbeat", last_check.get("generated")) == heartbeat
+        )
+        return float(last_check["time_s"]) if had_requests and is_unchanged and heartbeat is not None else None
 
     def save(self, state: StateFolder) -> None:
         """Save the history for the next check."""

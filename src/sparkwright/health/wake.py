@@ -78,8 +78,8 @@ class Situation:
     @property
     def turn_ends_s(self) -> float:
         """End of the awake server's minimum turn, in seconds since the epoch."""
-        awake = self.servers.get(self.awake)
-        return self.awake_since_s + awake.stay_awake_s if awake else 0.0
+        awake_server = self.servers.get(self.awake)
+        return self.awake_since_s + awake_server.stay_awake_s if awake_server else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,22 @@ def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
     if ready and not situation.busy:
         first = min(ready, key=lambda server: situation.requested_s[server.name])
         return Decision(first.name, "requested at the gateway", messages)
-    awake, home = situation.servers.get(situation.awake), situation.servers.get(record.home)
-    if not awake or not home or record.woken != situation.awake or not awake.sleep_after_s:
+    awake_server, home = situation.servers.get(situation.awake), situation.servers.get(record.home)
+    if not awake_server or not home or record.woken != situation.awake or not awake_server.sleep_after_s:
         return Decision(messages=messages)
-    idle = f"{units.format_rough_duration(awake.sleep_after_s)} without a request"
-    messages[awake.name] = f"woken by a request; {home.name} is awake again after {idle}"
+    idle = f"{units.format_rough_duration(awake_server.sleep_after_s)} without a request"
+    messages[awake_server.name] = f"woken by a request; {home.name} is awake again after {idle}"
     if home.obstacle or _next_attempt_s(home, record) > now_s:
-        messages[awake.name] = (
+        messages[awake_server.name] = (
             f"woken by a request; {home.name} can't be woken again: {_describe_obstacle(home, record)}"
         )
-    elif now_s - situation.last_used_s >= awake.sleep_after_s and now_s >= situation.turn_ends_s and not situation.busy:
+    elif (
+        now_s - situation.last_used_s >= awake_server.sleep_after_s
+        and now_s >= situation.turn_ends_s
+        and not situation.busy
+    ):
         idle = units.format_rough_duration(now_s - situation.last_used_s)
-        return Decision(home.name, f"{awake.name}, woken by a request, was idle for {idle}", messages)
+        return Decision(home.name, f"{awake_server.name}, woken by a request, was idle for {idle}", messages)
     return Decision(messages=messages)
 
 
@@ -143,8 +147,8 @@ def _list_asleep(situation: Situation) -> Iterator[TurnServer]:
 def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> bool:
     """Return True if this server has a valid request since its last turn and since the last failed switch to it."""
     requested_s = situation.requested_s.get(server.name, -math.inf)
-    awake = situation.servers.get(situation.awake)
-    valid_s = max(MIN_REQUEST_VALIDITY_S, awake.stay_awake_s if awake else 0.0)
+    awake_server = situation.servers.get(situation.awake)
+    valid_s = max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
     return requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= valid_s
 
 
@@ -224,32 +228,32 @@ class Waker:
             if folder.server in names and restart_plans.read_wake(folder)
         }
         turn_servers = {name: self._build_server(folder, record) for name, folder in servers.items()}
-        awake = turns.awake_server(state)
-        if awake not in servers or not any(server.on_request for server in turn_servers.values()):
+        awake_name = turns.awake_server(state)
+        if awake_name not in servers or not any(server.on_request for server in turn_servers.values()):
             WakeRecord(took_s=record.took_s).save(state)
             return False
-        if record.woken not in ("", awake):  # a user switched manually
+        if record.woken not in ("", awake_name):  # a user switched manually
             record.home = record.woken = ""
         turn_start_s = float((state.read(turns.RECORD_NAME) or {}).get("since") or 0)
-        awake_since_s = max(turn_start_s, turn_servers[awake].verified_s)
-        situation = Situation(turn_servers, awake, awake_since_s, busy=self._describe_active_run())
+        awake_since_s = max(turn_start_s, turn_servers[awake_name].verified_s)
+        situation = Situation(turn_servers, awake_name, awake_since_s, busy=self._describe_active_run())
         decision = self._resume_interrupted_switch(record, situation)
         if not decision.server:
             ages_s = self._report_asleep(servers, wake_delays_s(situation, record, now_s))
             situation = replace(
                 situation,
                 requested_s={name: now_s - age_s for name, age_s in ages_s.items()},
-                last_used_s=self._poll_last_use(servers[awake], now_s),
+                last_used_s=self._poll_last_use(servers[awake_name], now_s),
             )
             decision = decide(situation, record, now_s)
         record.messages = dict(decision.messages)
         record.save(state)
         if decision.server:
-            self._switch(servers, awake, decision, record)
+            self._switch(servers, awake_name, decision, record)
         return True
 
     def _build_server(self, folder: StateFolder, record: WakeRecord) -> TurnServer:
-        wake_settings, good = restart_plans.read_wake(folder), verified_states.load_last(folder)
+        wake_settings, verified_state = restart_plans.read_wake(folder), verified_states.load_last(folder)
         obstacle = ""
         try:
             self._load_plan(folder)
@@ -257,18 +261,18 @@ class Waker:
             obstacle = error.message.rstrip(".")
         return TurnServer(
             folder.server,
-            verified_s=float(good.get("since") or 0),
+            verified_s=float(verified_state.get("since") or 0),
             on_request=wake_settings["on_request"],
             sleep_after_s=wake_settings["sleep_after_s"],
             stay_awake_s=wake_settings["stay_awake_s"],
-            switch_s=self._switch_duration_s(folder, good, record),
+            switch_s=self._switch_duration_s(folder, verified_state, record),
             obstacle=obstacle,
         )
 
-    def _switch_duration_s(self, folder: StateFolder, good: Mapping[str, Any], record: WakeRecord) -> float:
+    def _switch_duration_s(self, folder: StateFolder, verified_state: Mapping[str, Any], record: WakeRecord) -> float:
         """Return the duration of the last switch to a server, in seconds, from the journal of its run; 0 if unknown."""
-        if self.measured_runs.get(folder.server) != good.get("run"):
-            self.measured_runs[folder.server] = str(good.get("run"))
+        if self.measured_runs.get(folder.server) != verified_state.get("run"):
+            self.measured_runs[folder.server] = str(verified_state.get("run"))
             run = next((row.get("run") for row in history.read(folder) if row.get("what") == SWITCH_EVENT), None)
             recap = journal.read_recap(folder.path / "runs" / str(run)) or {}
             record.took_s[folder.server] = float(recap.get("seconds") or record.took_s.get(folder.server, 0))
@@ -283,8 +287,8 @@ class Waker:
         return plan, heal.load_plan_secrets(folder, plan)
 
     def _describe_active_run(self) -> str:
-        owner, alive = lock.inspect(self.context.state)
-        return str(owner) if owner is not None and alive else ""
+        owner, is_alive = lock.inspect(self.context.state)
+        return str(owner) if owner is not None and is_alive else ""
 
     def _resume_interrupted_switch(self, record: WakeRecord, situation: Situation) -> Decision:
         """Return the decision to repeat a switch of this service that was cut off. The interrupted switch counts as a failure."""
@@ -355,7 +359,9 @@ class Waker:
 
     # -- the switch ------------------------------------------------------------------------------------------------------
 
-    def _switch(self, servers: Mapping[str, StateFolder], awake: str, decision: Decision, record: WakeRecord) -> None:
+    def _switch(
+        self, servers: Mapping[str, StateFolder], awake_name: str, decision: Decision, record: WakeRecord
+    ) -> None:
         """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
         plan, secrets = self._load_plan(servers[server])
@@ -373,14 +379,14 @@ class Waker:
         if recap["failed"]:
             self._record_failure(record, server, f"{recap['msg']} (run {plan.run_id})")
         else:
-            self._record_success(record, server, awake)
+            self._record_success(record, server, awake_name)
         record.messages = {}
         record.save(state)
         self.context.note(f"{server}: {recap['msg'] or 'switched'}")
 
-    def _record_success(self, record: WakeRecord, server: str, awake: str) -> None:
+    def _record_success(self, record: WakeRecord, server: str, previous_name: str) -> None:
         record.failures.pop(server, None)
-        home = record.home if record.woken else awake
+        home = record.home if record.woken else previous_name
         record.home, record.woken = (home, server) if server not in (home, "") else ("", "")
         self.request_counts, self.last_used_s = {}, self.now()
 

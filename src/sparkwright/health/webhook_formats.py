@@ -58,10 +58,10 @@ class Post:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
 
-def resolve_format(url: str, shape: str) -> str:
-    """Return the format for a receiver. shape: the user's setting; `auto` selects the format by the URL, with JSON as default."""
-    if shape != "auto":
-        return shape
+def resolve_format(url: str, format_name: str) -> str:
+    """Return the format for a receiver. format_name: the user's setting; `auto` selects by the URL, default JSON."""
+    if format_name != "auto":
+        return format_name
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -71,14 +71,14 @@ def resolve_format(url: str, shape: str) -> str:
     return _FORMATS_BY_HOST.get(parts.hostname or "", "json")
 
 
-def build_post(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
+def build_post(message: Mapping[str, Any], format_name: str, *, every_s: float = 0.0) -> Post:
     """Return the request for a receiver. every_s: interval of the checks, each of which repeats an open alert."""
-    return _BUILDERS[shape](message, every_s)
+    return _BUILDERS[format_name](message, every_s)
 
 
-def expects_repeats(shape: str) -> bool:
+def expects_repeats(format_name: str) -> bool:
     """Return True if receivers of this format expect each check to send a lasting state again."""
-    return shape == "alertmanager"
+    return format_name == "alertmanager"
 
 
 def _build_json(message: Mapping[str, Any], every_s: float) -> Post:

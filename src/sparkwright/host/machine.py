@@ -82,9 +82,9 @@ class Machine:
             env={**env, "LC_ALL": "C", "PATH": f"{env.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"},
         )
 
-    def path(self, absolute: str) -> Path:
+    def path(self, absolute_path: str) -> Path:
         """Return the path of a system file on this host, such as "/proc/meminfo"."""
-        return Path(self.root + absolute)
+        return Path(self.root + absolute_path)
 
     def expand(self, path: str) -> Path:
         """Return a path with a leading ~ expanded to this user's home."""

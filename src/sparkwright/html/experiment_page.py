@@ -88,22 +88,22 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
         if len(axes) == 2:
             yield from _heat_map_charts(results, axes, title, name, unit)
             continue
-        swept = axes[0] if axes and axes[0] != BUDGET_FLAG else "max_num_batched_tokens"
+        swept_flag = axes[0] if axes and axes[0] != BUDGET_FLAG else "max_num_batched_tokens"
         positions = _arm_positions(results, axes)
         lines = _build_lines((row.description, positions.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
             categories = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
             yield Chart(
                 f"sweep-{name}",
-                f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
-                f"{title} of each load for each {swept}; medians over repetitions.",
-                swept,
+                f"{title} against {'chunk size' if swept_flag == 'max_num_batched_tokens' else swept_flag}",
+                f"{title} of each load for each {swept_flag}; medians over repetitions.",
+                swept_flag,
                 f"{title}, {unit}",
                 lines,
                 kind="bars" if categories else "lines",
                 log_x=not categories and min(positions.values(), default=0) > 0,
                 categories=categories,
-                table=_build_table(swept, lines, unit, categories),
+                table=_build_table(swept_flag, lines, unit, categories),
             )
 
 
@@ -188,8 +188,8 @@ def _build_gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
     rows = []
     for line in lines:
         gaps = sorted(gap for _, gap in line.points)
-        largest = sorted(line.points, key=lambda point: -point[1])[:5]
-        largest_text = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
+        largest_gaps = sorted(line.points, key=lambda point: -point[1])[:5]
+        largest_text = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest_gaps)
         rows.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", largest_text))
     return (head, *rows)
 
@@ -293,10 +293,12 @@ def _format_arm(results: Results, name: str) -> str:
     return f"{name}: {title}" if title and title != name else name
 
 
-def _build_table(x: str, lines: tuple[Line, ...], unit: str, names: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+def _build_table(
+    x_title: str, lines: tuple[Line, ...], unit: str, names: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
     """Return a table with a column for each line, and a row for each x, labelled with its value or, if given, names[x]."""
     positions = sorted({position for line in lines for position, _ in line.points})
     labels = dict(enumerate(names)) if names else {position: f"{position:g}" for position in positions}
     points = [dict(line.points) for line in lines]
     body = ((label, *(format_number(line.get(position), 1) for line in points)) for position, label in labels.items())
-    return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
+    return ((x_title, *(f"{line.name}, {unit}" for line in lines)), *body)

@@ -278,13 +278,13 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
 def _wait_until_settled(context: Context, bytes_before: int, timeout_s: float) -> tuple[int, float]:
     """Wait until no more memory is released. Returns the released bytes, and the seconds waited."""
-    started_s = rise_s = time.monotonic()
+    started_s = last_rise_s = time.monotonic()
     highest_bytes = bytes_before
     while True:
         available_bytes, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
         if available_bytes > highest_bytes + MIN_RISE_BYTES:
-            highest_bytes, rise_s = available_bytes, now_s
-        if now_s - rise_s >= SETTLE_S or now_s - started_s >= timeout_s:
+            highest_bytes, last_rise_s = available_bytes, now_s
+        if now_s - last_rise_s >= SETTLE_S or now_s - started_s >= timeout_s:
             return max(0, available_bytes - bytes_before), round(now_s - started_s, 2)
         time.sleep(POLL_S)
 

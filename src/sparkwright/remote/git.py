@@ -125,18 +125,27 @@ class Repository:
     def _fetch_into(self, ref: str) -> str:
         """Fetch into the cache, creating it if it is missing; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
-            self._git(["init", "--quiet", "--bare", str(self.folder)], READ_TIMEOUT_S, inside=False)
+            self._git(["init", "--quiet", "--bare", str(self.folder)], READ_TIMEOUT_S, in_repository=False)
         argv = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
         self._git([*argv, f"{ref}:{FETCHED_REF}"], FETCH_TIMEOUT_S)
         return self._git(["rev-parse", f"{FETCHED_REF}^{{commit}}"], READ_TIMEOUT_S).decode().strip()
 
-    def files(self, commit: str, below: str) -> list[File]:
+    def files(self, commit: str, folder_path: str) -> list[File]:
         """List the regular files of a folder at a commit, except those larger than MAX_FILE_BYTES.
 
         Raises:
             Refused: there are more than MAX_FILES files, or the list exceeds MAX_LIST_BYTES.
         """
-        argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
+        argv = [
+            "ls-tree",
+            "-r",
+            "-z",
+            "-l",
+            "--full-tree",
+            commit,
+            "--",
+            *([folder_path.strip("/") + "/"] if folder_path else []),
+        ]
         regular_files = []
         rows = self._git(argv, READ_TIMEOUT_S, max_bytes=MAX_LIST_BYTES).split(b"\0")
         if len(rows) > MAX_FILES:
@@ -182,12 +191,12 @@ class Repository:
         argv: Sequence[str],
         timeout_s: float,
         *,
-        inside: bool = True,
+        in_repository: bool = True,
         stdin: bytes = b"",
         max_bytes: int = output.MAX_BYTES,
     ) -> bytes:
         """Return git's output. Raises Unreachable if it fails. See `_run`."""
-        code, stdout, stderr = self._run(argv, timeout_s, inside=inside, stdin=stdin, max_bytes=max_bytes)
+        code, stdout, stderr = self._run(argv, timeout_s, in_repository=in_repository, stdin=stdin, max_bytes=max_bytes)
         if code:
             message = f"git failed: {one_line(_error_line(stderr), max_chars=200)}."
             raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
@@ -198,12 +207,12 @@ class Repository:
         argv: Sequence[str],
         timeout_s: float,
         *,
-        inside: bool = True,
+        in_repository: bool = True,
         stdin: bytes = b"",
         max_bytes: int = output.MAX_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git without prompts, and return its exit code, output and errors. inside: True to use the cached repository."""
-        git_dir = ["--git-dir", str(self.folder)] if inside else []
+        """Run git without prompts, and return its exit code, output and errors. in_repository: use the cached repository."""
+        git_dir = ["--git-dir", str(self.folder)] if in_repository else []
         try:
             return output.run(
                 ["git", *SAFE_OPTIONS, *git_dir, *argv],

@@ -81,8 +81,8 @@ class Sudo:
         self._path = path
         self._timeout_s = timeout_s
 
-    def start(self, argv: Sequence[str], ready: bytes) -> RootProcess:
-        """Start a program as root, with pipes, and return once it has written the line `ready`.
+    def start(self, argv: Sequence[str], ready_line: bytes) -> RootProcess:
+        """Start a program as root, with pipes, and return once it has written the line `ready_line`.
 
         If sudo did not need the password, the program's standard input begins with the line that contains it.
 
@@ -90,12 +90,12 @@ class Sudo:
             Refused: sudo denied the start; the message contains sudo's.
         """
         if os.geteuid() == 0:
-            return self._wait_until_ready(self._open([], argv), ready)
+            return self._wait_until_ready(self._open([], argv), ready_line)
         program = shutil.which("sudo", path=self._path)
         if program is None:
             raise Refused(f"sudo is not installed on {self._host}.", fix="Log in as root, or install sudo.")
         try:
-            return self._wait_until_ready(self._open([program, "-n"], argv), ready)
+            return self._wait_until_ready(self._open([program, "-n"], argv), ready_line)
         except _SudoRefusal as refusal:
             if not self._password or not refusal.has(_PASSWORD_REQUIRED_MESSAGES):
                 raise self._sudo_error(refusal) from None
@@ -105,7 +105,7 @@ class Sudo:
         try:
             # the pipe is closed after the password, so that sudo neither waits for a second password nor reads requests as one
             self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
-            return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready)
+            return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready_line)
         except _SudoRefusal as refusal:
             raise self._sudo_error(refusal) from None
 
@@ -123,14 +123,14 @@ class Sudo:
                 process.stdin.close()
         return process, error_output
 
-    def _wait_until_ready(self, opened: _ProcessAndErrors, ready: bytes) -> RootProcess:
-        """Wait for the line `ready`, or for the exit if it is empty.
+    def _wait_until_ready(self, process_and_errors: _ProcessAndErrors, ready_line: bytes) -> RootProcess:
+        """Wait for the line `ready_line`, or for the exit if it is empty.
 
         Raises:
             _SudoRefusal: The process exited with an error, or wrote another line.
             Refused: The time limit expired.
         """
-        process, error_output = opened
+        process, error_output = process_and_errors
         assert process.stdout is not None
         received, deadline_s = b"", time.monotonic() + self._timeout_s
         while b"\n" not in received:
@@ -142,14 +142,14 @@ class Sudo:
             if not data:
                 break
             received += data
-        if ready and received.strip() == ready:
+        if ready_line and received.strip() == ready_line:
             error_output.close()
             return process
         _close_process(process)
         with error_output:
             error_output.seek(0)
             message = error_output.read(MAX_OUTPUT_BYTES).decode(errors="replace")
-        if process.poll() == 0 and not ready:
+        if process.poll() == 0 and not ready_line:
             return process
         raise _SudoRefusal(message)
 

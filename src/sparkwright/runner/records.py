@@ -47,9 +47,11 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield a `lock` event with the owner (null if the lock is free), whether it is alive, and a description."""
-    owner, alive = lock.inspect(state)
-    interruption = journal.describe_interruption(state, owner) if owner is not None and not alive else ""
-    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else interruption)
+    owner, is_alive = lock.inspect(state)
+    interruption = journal.describe_interruption(state, owner) if owner is not None and not is_alive else ""
+    yield event(
+        "lock", owner=asdict(owner) if owner else None, alive=is_alive, text=f"{owner}" if is_alive else interruption
+    )
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -57,10 +59,10 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
 
     In the request, `how` is stop (at the next safe point), kill (immediately) or forget (clear an interrupted owner).
     """
-    owner, alive = lock.inspect(state)
+    owner, is_alive = lock.inspect(state)
     if owner is None:
         yield event("note", task="", text="the lock is free")
-    elif not alive:
+    elif not is_alive:
         lock.clear_owner(state)
         yield event("note", task="", text=f"lock cleared: {owner}")
     elif request["how"] == "stop":

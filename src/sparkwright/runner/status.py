@@ -49,7 +49,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     and memory_total_bytes: of the host, now.
     """
     now_s, verified_state = time.time(), verified_states.load_last(state)
-    busy, interrupted = _describe_runs(machine, state)
+    active_run, interrupted = _describe_runs(machine, state)
     last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
     current = snapshot.inspect(machine, verified_state, name, now_s)
@@ -61,20 +61,22 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         "gateway": gateway if request["gateway"] else {},
         "traffic": {},
         "late": late,
-        "busy": busy,
+        "busy": active_run,
         "interrupted": interrupted,
         "load_s": _select_stage_durations(verified_state, current),
         **_read_memory(machine),
     }
     if request["traffic"]:
         fields["traffic"] = {**snapshot.read_traffic(verified_state, current), **snapshot.read_temperature(machine)}
-    if last_check is not None and not outdated and not busy:
+    if last_check is not None and not outdated and not active_run:
         yield event("status", record=last_check.to_json(), live=False, outdated="", **fields)
         return
     from sparkwright.health import current_state
 
     rank = _observe_rank(machine, state, verified_state, current)
-    record = current_state.build_record(current, verified_state, state, busy=busy, sandbox=machine.sandbox, rank=rank)
+    record = current_state.build_record(
+        current, verified_state, state, active_run=active_run, sandbox=machine.sandbox, rank=rank
+    )
     last_state = f"{outdated} (last state: {last_check.state})" if last_check is not None and outdated else ""
     if last_check is not None:
         record["every_s"] = last_check.every_s

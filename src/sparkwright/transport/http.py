@@ -131,9 +131,9 @@ def request(
         TransportError: one of its kinds (connection.py).
     """
     deadline = Deadline(timeout_s)
-    for left in range(redirects, -1, -1):
+    for remaining_redirects in range(redirects, -1, -1):
         with _send_request(method, url, headers or {}, body, deadline, route) as stream:
-            redirect_url = _find_redirect(method, url, stream) if left else ""
+            redirect_url = _find_redirect(method, url, stream) if remaining_redirects else ""
             if not redirect_url:
                 succeeded = max_error_bytes is None or 200 <= stream.status < 300
                 content = stream.read(max_bytes if succeeded else max_error_bytes or 0)
@@ -162,10 +162,10 @@ def open_stream(
         TransportError: one of its kinds. Reading the stream raises them too.
     """
     deadline = Deadline(timeout_s)
-    for left in range(redirects, -1, -1):
+    for remaining_redirects in range(redirects, -1, -1):
         stream = _send_request(method, url, headers or {}, None, deadline, route)
         try:
-            redirect_url = _find_redirect(method, url, stream) if left else ""
+            redirect_url = _find_redirect(method, url, stream) if remaining_redirects else ""
         except BaseException:
             stream.close()
             raise
@@ -250,10 +250,10 @@ class Stream:
 
     def _read_head(self) -> tuple[int, Headers]:
         """Return the status and header fields of the final response, skipping interim ones (100, 103)."""
-        left = MAX_HEAD_BYTES
+        remaining_bytes = MAX_HEAD_BYTES
         while True:
-            status, fields, size = self._read_one_head(left)
-            left -= size
+            status, fields, size = self._read_one_head(remaining_bytes)
+            remaining_bytes -= size
             if status == 101:
                 raise InvalidAnswer("changes to another protocol")
             if status >= 200:
@@ -274,14 +274,14 @@ class Stream:
         return int(match[1]), _parse_headers(lines[1:]), size
 
     def _read_exactly(self, size: int) -> Iterator[bytes]:
-        left = size
-        while left:
+        remaining_bytes = size
+        while remaining_bytes:
             if self._buffer:
-                piece = bytes(self._buffer[:left])
-                del self._buffer[:left]
-            elif not (piece := self.connection.receive(min(left, MAX_PIECE_BYTES))):
+                piece = bytes(self._buffer[:remaining_bytes])
+                del self._buffer[:remaining_bytes]
+            elif not (piece := self.connection.receive(min(remaining_bytes, MAX_PIECE_BYTES))):
                 raise Interrupted("ended its answer early")
-            left -= len(piece)
+            remaining_bytes -= len(piece)
             yield piece
 
     def _read_chunks(self) -> Iterator[bytes]:
@@ -335,7 +335,7 @@ def _send_request(
     try:
         proxied = proxy is not None and target.scheme == "http"
         fields = _proxy_headers(proxy) if proxied else {}
-        data = _encode_request(method, target, {**headers, **fields}, body, absolute=proxied)
+        data = _encode_request(method, target, {**headers, **fields}, body, use_absolute_url=proxied)
         try:
             connection.send(data)
         except Interrupted:
@@ -371,9 +371,9 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def _encode_request(
-    method: str, address: SplitResult, headers: Mapping[str, str], body: bytes | None, *, absolute: bool
+    method: str, address: SplitResult, headers: Mapping[str, str], body: bytes | None, *, use_absolute_url: bool
 ) -> bytes:
-    """Return the request as bytes. absolute: use the whole URL as the target, which proxies require."""
+    """Return the request as bytes. use_absolute_url: use the whole URL as the target, which proxies require."""
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
     fields = {"Host": address.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
     if body is not None or method == "POST":
@@ -381,7 +381,7 @@ def _encode_request(
     for name, value in fields.items():
         if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
             raise InvalidHeader("is given a header with characters that HTTP does not allow")
-    target = f"{address.scheme}://{address.netloc}{path}" if absolute else path
+    target = f"{address.scheme}://{address.netloc}{path}" if use_absolute_url else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
 

@@ -73,8 +73,8 @@ def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> 
         fix: list the repairs and, if `confirm` returns True, apply them and check the hosts again.
     """
     reports = query_reports(select_machines(select_hosts(pattern)))
-    can_repair = fix and any(report.repairs for report in reports)
-    if can_repair:
+    can_fix = fix and any(report.repairs for report in reports)
+    if can_fix:
         if not json:
             _print_reports(reports)
         file = sys.stderr if json else sys.stdout
@@ -84,7 +84,7 @@ def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> 
                 command = FIXES[name].manual_command(report.user)
                 print_text(f"  {report.host}: {command}   # {FIXES[name].description}", file=file)
         if confirm():
-            reports = _apply_repairs(pattern, reports)
+            reports = _apply_fixes(pattern, reports)
         elif not json:
             return [report.exit for report in reports]
     if json:
@@ -92,7 +92,7 @@ def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> 
             print_json_line(_report_json(report))
     else:
         _print_reports(reports)
-        if fix and not can_repair:
+        if fix and not can_fix:
             all_sandboxes = all(report.sandbox for report in reports)
             print_prose("Nothing is fixed in the sandbox." if all_sandboxes else "No automatic repair is available.")
     return [report.exit for report in reports]
@@ -127,7 +127,7 @@ def query_machine(selection: Selection, member: Member) -> dict[str, Any]:
     return answer
 
 
-def _apply_repairs(pattern: str, reports: Sequence[HostReport]) -> list[HostReport]:
+def _apply_fixes(pattern: str, reports: Sequence[HostReport]) -> list[HostReport]:
     """Apply the repairs and check again over new connections, because a new group of the user applies to new logins only."""
     selection = select_machines(select_hosts(pattern))
     repairs_made, repair_errors = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
@@ -136,14 +136,14 @@ def _apply_repairs(pattern: str, reports: Sequence[HostReport]) -> list[HostRepo
     def repair_host(member: Member) -> None:
         report = reports_by_host[member.host.name]
         member.secrets = selection.inventory.secrets(member.host)
-        for repair in report.repairs:
+        for fix_name in report.repairs:
             try:
-                args = {"name": repair, "user": report.user}
+                args = {"name": fix_name, "user": report.user}
                 run_module(selection.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
                 repair_errors[report.host].append(str(error))
             else:
-                repairs_made[report.host].append(repair)
+                repairs_made[report.host].append(fix_name)
 
     try:
         selection.fleet.each(

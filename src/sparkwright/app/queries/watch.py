@@ -85,12 +85,12 @@ class _Watch:
                 self._updates.get()()
             if time.monotonic() >= self._next_s:
                 self._query_due_hosts()
-            settles_s = self._round_s + SETTLE_S - time.monotonic() if self._requested_s else 0.0
-            if key or settles_s <= 0:
+            settle_time_s = self._round_s + SETTLE_S - time.monotonic() if self._requested_s else 0.0
+            if key or settle_time_s <= 0:
                 self._view = replace(self._view, rows=self._current_rows())
                 self._screen.paint(screen.screen_lines(self._view, *self._screen.size))
-            until_s = self._next_s - time.monotonic()
-            key = self._screen.wait(min(until_s, settles_s) if settles_s > 0 else until_s)
+            round_wait_s = self._next_s - time.monotonic()
+            key = self._screen.wait(min(round_wait_s, settle_time_s) if settle_time_s > 0 else round_wait_s)
             self._handle_key(key)
 
     def _query_due_hosts(self) -> None:

@@ -46,8 +46,8 @@ def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
-def query_host(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
-    """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept` returns False."""
+def query_host(host: Host, recipes: Sequence[Recipe], accept_key: Accept) -> dict[str, Any]:
+    """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept_key` returns False."""
     decided_keys: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
@@ -59,7 +59,7 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[st
             if (
                 key_bytes in decided_keys
                 or len(decided_keys) >= MAX_HOST_KEYS
-                or not accept(error)
+                or not accept_key(error)
                 or error.target.new_keys_file is None
             ):
                 raise

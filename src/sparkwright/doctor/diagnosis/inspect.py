@@ -89,10 +89,10 @@ def inspect_again(server: DiagnosisInput, context: Context, verified_state: Mapp
 
 def _with_runs(server: DiagnosisInput, context: Context) -> DiagnosisInput:
     """Add the run that is in progress on the host, or else an interrupted one."""
-    owner, alive = lock.inspect(context.state)
+    owner, is_alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
         return server
-    if alive:
+    if is_alive:
         return replace(server, active_run=str(owner))
     return replace(server, interrupted_run=str(owner)) if journal.is_unfinished(context.state, owner) else server
 

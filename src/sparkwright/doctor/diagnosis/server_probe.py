@@ -97,9 +97,9 @@ class ServerProbe:
 
     def _watch_stalled(self, probe: ProbeResult, server: DiagnosisInput, before: Mapping[str, float]) -> ProbeResult:
         """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
-        still_s = self._known_stall_s(server, _heartbeat(before))
-        began_s = time.monotonic() - still_s
-        max_s = min(self.limits.frozen_s, max(still_s + POLL_S, self.limits.token_s * 2))
+        stalled_s = self._known_stall_s(server, _heartbeat(before))
+        began_s = time.monotonic() - stalled_s
+        max_s = min(self.limits.frozen_s, max(stalled_s + POLL_S, self.limits.token_s * 2))
         while (now_s := time.monotonic()) - began_s < max_s:
             self.pause(POLL_S)
             counters = self._counters()
@@ -109,9 +109,9 @@ class ServerProbe:
                 return replace(probe, running=0.0)
         return replace(probe, still_s=time.monotonic() - began_s)
 
-    def _known_stall_s(self, server: DiagnosisInput, beats: float) -> float:
+    def _known_stall_s(self, server: DiagnosisInput, heartbeat: float) -> float:
         """Return how long the counter has been unchanged, according to the last check, if the server was not restarted since."""
-        since_s = self.history.still_since_s(start_id(server.container), beats)
+        since_s = self.history.unchanged_since_s(start_id(server.container), heartbeat)
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
@@ -210,7 +210,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
 
     with (
         suspend_gc(),
-        LagSampler() as lag,
+        LagSampler() as lag_sampler,
         gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         try:
@@ -233,7 +233,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
         lambda: server_counters.read_counters(http, url, key)[0],
         lambda after: _describe_other_traffic(measurement, after),
     )
-    measurement.doubt = _describe_doubt(measurement, lag)
+    measurement.doubt = _describe_doubt(measurement, lag_sampler)
     return measurement
 
 
@@ -264,7 +264,7 @@ def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]
     return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 
 
-def _describe_doubt(measurement: Measurement, lag: LagSampler) -> str:
-    if lag.spoils_rates(measurement.decoding_s):
-        return f"this client is too slow: it wakes up {lag.p99_s * 1000:.0f} ms late (p99)"
+def _describe_doubt(measurement: Measurement, lag_sampler: LagSampler) -> str:
+    if lag_sampler.spoils_rates(measurement.decoding_s):
+        return f"this client is too slow: it wakes up {lag_sampler.p99_s * 1000:.0f} ms late (p99)"
     return _describe_other_traffic(measurement, measurement.after)

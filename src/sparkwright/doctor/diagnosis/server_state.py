@@ -254,9 +254,9 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if age_s is None:
         return ServerState("unknown", f"nothing answers at {server.probe.url}, and the start time of {name} is unknown")
     last = f"; the last start took {server.ready_s:.0f} s" if server.ready_s else ""
-    again = f"; {name} {_describe_exit(server)} before it" if server.container.restarts else ""
+    previous_exit = f"; {name} {_describe_exit(server)} before it" if server.container.restarts else ""
     stage = f" ({_describe_stage(server)})" if _describe_stage(server) else ""
-    message = f"for {age_s:.0f} s{stage}{last}{again}"
+    message = f"for {age_s:.0f} s{stage}{last}{previous_exit}"
     if server.log is not None and server.log.ready:
         prefix = "silent" if server.probe.error == "timeout" else "closed"
         return _down_state(f"{name} was ready, and {server.probe.url} is {prefix} now", RESTART)
@@ -327,14 +327,14 @@ STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...] 
 )
 
 
-def _describe_exit(server: DiagnosisInput, more: str = "") -> str:
-    """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. more: inserted before that line."""
+def _describe_exit(server: DiagnosisInput, extra_clause: str = "") -> str:
+    """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. extra_clause: inserted before that line."""
     last_exit = server.last_exit
     manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
     code = f" ({last_exit.code})" if last_exit.code is not None else ""
     when = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
     line = f', its last line: "{server.last_line}"' if server.last_line else ""
-    return f"{manner}{code}{when}{more}{line}"
+    return f"{manner}{code}{when}{extra_clause}{line}"
 
 
 def _describe_stage(server: DiagnosisInput) -> str:

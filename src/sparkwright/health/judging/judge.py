@@ -95,40 +95,40 @@ class DampedState:
     flapping: bool = False
 
 
-def damp_state(before: State | None, seen: Sequence[State]) -> DampedState:
+def damp_state(before: State | None, states: Sequence[State]) -> DampedState:
     """Return the state to report: a single bad check may be chance, but a generated token is not.
 
     A server that generates is never reported as down, even if it is flapping. Only notifications wait until it has settled.
 
     Args:
         before: the last reported state; None at the first check.
-        seen: states of the checks including this one, oldest first.
+        states: states of the checks including this one, oldest first.
     """
-    latest, flapping = seen[-1], is_flapping(seen)
+    latest, flapping = states[-1], is_flapping(states)
     if before is None or latest == before:
         return DampedState(latest, flapping)
     if severity(latest) > severity(before):
         needed_checks = CONFIRMING_CHECKS.get(latest, 1)
     else:
         needed_checks = MIN_HELD_CHECKS if flapping and latest not in SERVING_STATES else 1
-    return DampedState(latest if _count_held_checks(seen) >= needed_checks else before, flapping)
+    return DampedState(latest if _count_held_checks(states) >= needed_checks else before, flapping)
 
 
-def is_flapping(seen: Sequence[State]) -> bool:
+def is_flapping(states: Sequence[State]) -> bool:
     """Return True if the server has alternated between good and bad too often recently."""
     changes = sum(
         (state in GOOD_STATES) != (next_state in GOOD_STATES)
-        for state, next_state in itertools.pairwise(seen[-FLAP_WINDOW_CHECKS:])
+        for state, next_state in itertools.pairwise(states[-FLAP_WINDOW_CHECKS:])
     )
     return changes >= MIN_FLAP_CHANGES
 
 
-def is_notifiable(seen: Sequence[State]) -> bool:
+def is_notifiable(states: Sequence[State]) -> bool:
     """Return True if the last state is worth a notification. A good state of a flapping server must have held for a while."""
-    return not is_flapping(seen) or seen[-1] not in GOOD_STATES or _count_held_checks(seen) >= MIN_HELD_CHECKS
+    return not is_flapping(states) or states[-1] not in GOOD_STATES or _count_held_checks(states) >= MIN_HELD_CHECKS
 
 
-def _count_held_checks(seen: Sequence[State]) -> int:
+def _count_held_checks(states: Sequence[State]) -> int:
     """Return the number of consecutive checks with the last state."""
-    recent = seen[-FLAP_WINDOW_CHECKS:]
+    recent = states[-FLAP_WINDOW_CHECKS:]
     return next((count for count, state in enumerate(reversed(recent)) if state != recent[-1]), len(recent))

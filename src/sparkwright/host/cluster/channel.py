@@ -226,7 +226,11 @@ class Channel:
 
         After the timeout, requests the head to fail the barrier; if it does not answer, it counts as lost.
         """
-        next_note_s, overdue_s, next_watch_s = time.monotonic() + NOTE_AFTER_S, 0.0, time.monotonic() + WATCH_INTERVAL_S
+        next_note_s, lost_deadline_s, next_watch_s = (
+            time.monotonic() + NOTE_AFTER_S,
+            0.0,
+            time.monotonic() + WATCH_INTERVAL_S,
+        )
         while True:
             with self._changed:
                 if ready() or self._cluster_state.is_settled(key):
@@ -237,18 +241,18 @@ class Channel:
                 missing = self._cluster_state.format_missing(key if key.name else None)
             now_s = time.monotonic()
             if key.phase == FORWARD and self._stop_requested():
-                moment = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
-                raise Failed(f"stopped on request, {moment}")
+                wait_clause = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
+                raise Failed(f"stopped on request, {wait_clause}")
             if now_s >= next_watch_s:
                 watch()
                 next_watch_s = time.monotonic() + WATCH_INTERVAL_S
             if now_s >= next_note_s and missing:
                 next_note_s = now_s + NOTE_INTERVAL_S
                 self._note(f"waiting for {missing}")
-            if now_s >= until_s and not overdue_s:
-                overdue_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
+            if now_s >= until_s and not lost_deadline_s:
+                lost_deadline_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
                 self._send("overdue", phase=key.phase, barrier=key.name, waited_s=timeout_s)
-            elif overdue_s and now_s >= overdue_s:
+            elif lost_deadline_s and now_s >= lost_deadline_s:
                 self._record_loss("no answer")
 
     def _connect_to_head(self, until_s: float) -> Connection:

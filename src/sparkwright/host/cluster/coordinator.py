@@ -62,9 +62,9 @@ class Coordinator:
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
 
-    def close(self, goodbye_s: float = GOODBYE_TIMEOUT_S) -> None:
+    def close(self, goodbye_timeout_s: float = GOODBYE_TIMEOUT_S) -> None:
         """Stop once every member has sent its goodbye or is lost, at the latest after goodbye_s."""
-        until_s = time.monotonic() + goodbye_s
+        until_s = time.monotonic() + goodbye_timeout_s
         while time.monotonic() < until_s and self._members and self._thread.is_alive():
             time.sleep(TICK_S / 2)
         self._stop_event.set()

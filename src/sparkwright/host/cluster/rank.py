@@ -33,16 +33,16 @@ def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bo
     Args:
         read_log: also return a failure that the log of a running container contains.
     """
-    inspect = containers.inspect(client, name)
-    running = bool(inspect and inspect["State"]["Running"])
-    if not inspect or (running and not read_log):
-        return None if inspect else RankExit(is_cause=True, why=f"rank {rank} ended: there is no container {name}.")
-    member_log, state = read_member_log(client, inspect), inspect["State"]
+    inspected = containers.inspect(client, name)
+    running = bool(inspected and inspected["State"]["Running"])
+    if not inspected or (running and not read_log):
+        return None if inspected else RankExit(is_cause=True, why=f"rank {rank} ended: there is no container {name}.")
+    member_log, state = read_member_log(client, inspected), inspected["State"]
     if running and not member_log.failure:
         return None
     code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
     outcome = "fails" if running else f"exited ({code})"
-    parallel = container_labels.engine_of_container(dict(inspect)).parallel
+    parallel = container_labels.engine_of_container(dict(inspected)).parallel
     is_cause = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
         member_log.failure or state["ExitCode"]
     )
@@ -50,15 +50,15 @@ def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bo
 
 
 def read_member_log(
-    client: docker.DockerClient, inspect: Mapping[str, Any], *, max_bytes: int = MAX_BYTES, max_s: float = MAX_READ_S
+    client: docker.DockerClient, inspected: Mapping[str, Any], *, max_bytes: int = MAX_BYTES, max_s: float = MAX_READ_S
 ) -> MemberLog:
     """Read the log of a member's container since its last start.
 
     Raises:
         Failed: The container is not a member of a cluster, or its log cannot be read.
     """
-    name = str(inspect["Name"]).lstrip("/")
-    member = container_labels.engine_of_container(dict(inspect)).member
-    if member is None or RANK_LABEL not in (inspect["Config"].get("Labels") or {}):
+    name = str(inspected["Name"]).lstrip("/")
+    member = container_labels.engine_of_container(dict(inspected)).member
+    if member is None or RANK_LABEL not in (inspected["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
     return member(StartLog(client, name, max_bytes, max_s))

@@ -201,9 +201,9 @@ def _prepare_start(context: Context, container: Mapping[str, Any], key: str, nam
             if _move_aside(context, key, name, why):
                 context.note(f"the compile cache is moved aside: {why}; this start compiles from scratch.")
         record = read_record(context.state, key)
-    warm = _refill_live_folder(context, container, key, name)
+    is_warm = _refill_live_folder(context, container, key, name)
     container_id = str(container["Id"])
-    _write_record(context, replace(record, proved=False, warm=warm, container_id=container_id, used_s=time.time()))
+    _write_record(context, replace(record, proved=False, warm=is_warm, container_id=container_id, used_s=time.time()))
 
 
 def save_verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
@@ -263,11 +263,11 @@ def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str
     key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
     expected_digest = read_record(context.state, key).frozen
     container_files.discard(context, live)
-    warm = False
+    is_warm = False
     if expected_digest and (key_folder / FROZEN).is_dir():
         try:
             copied = _copy_tree(context, key_folder / FROZEN, live)
-            warm = copied.digest == expected_digest and copied.files > 0
+            is_warm = copied.digest == expected_digest and copied.files > 0
             why = "" if copied.digest == expected_digest else "it changed since it was verified"
         except (OSError, SparkwrightError) as error:
             why = str(error)
@@ -279,7 +279,7 @@ def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str
     for source in mount_sources.container_sources(container):
         if source.is_relative_to(live):
             _ensure_open_folder(source)
-    return warm
+    return is_warm
 
 
 def is_warm_start(context: Context, container: Mapping[str, Any]) -> bool:

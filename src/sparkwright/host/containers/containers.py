@@ -131,8 +131,10 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
 
     Most likely it was created and never ran, because power was lost while it was starting.
     """
-    inspects = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
-    publishers = [container for container in inspects if container is not None and has_port_binding(container, port)]
+    inspected_containers = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
+    publishers = [
+        container for container in inspected_containers if container is not None and has_port_binding(container, port)
+    ]
     never_ran = [container for container in publishers if container["State"]["Status"] == "created"]
     names = [str(container["Name"]).lstrip("/") for container in never_ran or publishers]
     return (
@@ -183,12 +185,12 @@ def fix_to_free_port(holder: str, setting: str = "`serve_port:` in the host's fi
     """
     if holder.startswith(port_forwarders.TITLE):
         return f"{port_forwarders.FIX}; nothing else frees it."
-    stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX_PREFIX) else "Stop it"
+    stop_fix = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX_PREFIX) else "Stop it"
     if holder.startswith(CONTAINER_PREFIX):
         name = holder.removeprefix(CONTAINER_PREFIX)
-        stop = f"On the host: `docker stop {name}`"
-        stop += f". To replace it, give the recipe its container name (`container.name: {name}`)" if is_ours else ""
-    return f"{stop}, or use another port with {setting}."
+        stop_fix = f"On the host: `docker stop {name}`"
+        stop_fix += f". To replace it, give the recipe its container name (`container.name: {name}`)" if is_ours else ""
+    return f"{stop_fix}, or use another port with {setting}."
 
 
 def fix_to_stop_rank(name: str) -> str:

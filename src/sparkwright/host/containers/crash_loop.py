@@ -54,11 +54,11 @@ def evaluate_restarts(
     return ""
 
 
-def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
+def break_loop(context: Context, name: str, why: str, requester: str = "") -> str:
     """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
 
     Args:
-        who: author of the entry in the history; if empty, the user of this run.
+        requester: author of the entry in the history; if empty, the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
@@ -67,7 +67,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
     folder = incidents.save(context, name, why)
     if containers.is_running(client, name):
         lifecycle.stop(context, container, 10)
-    author = {"who": who} if who else {}
+    author = {"who": requester} if requester else {}
     history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why, **author)
     return folder.name
 

@@ -56,17 +56,17 @@ IMAGE_SHAPE = {
 
 def validate_container(raw: Any) -> dict[str, Any]:
     """Return a container's inspect data, validated. Raises Failed if Docker's answer is malformed."""
-    inspect: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
-    for port, rows in (inspect["HostConfig"].get("PortBindings") or {}).items():
+    inspected: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
+    for port, rows in (inspected["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
             validate_or_fail(rows, _BINDINGS, f"the Docker Engine's answer about port {port} of a container")
-    return inspect
+    return inspected
 
 
 def validate_image(raw: Any) -> dict[str, Any]:
     """Return an image's inspect data, validated. Raises Failed if Docker's answer is malformed."""
-    inspect: dict[str, Any] = validate_or_fail(raw, IMAGE_SHAPE, "the Docker Engine's answer about an image")
-    return inspect
+    inspected: dict[str, Any] = validate_or_fail(raw, IMAGE_SHAPE, "the Docker Engine's answer about an image")
+    return inspected
 
 
 def describe_status(status: str) -> str:

@@ -152,8 +152,8 @@ def _expected_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> i
     """Return the expected swap limit. Docker's default is twice the memory, or no limit if the kernel does not support it."""
     if spec.memory_swap:
         return process_option_rules.parse_swap(spec.memory_swap)
-    twice = 2 * int(container["HostConfig"].get("Memory") or 0)
-    return None if _actual_swap(spec, container, image) in (0, -1, twice) else twice
+    doubled_memory_bytes = 2 * int(container["HostConfig"].get("Memory") or 0)
+    return None if _actual_swap(spec, container, image) in (0, -1, doubled_memory_bytes) else doubled_memory_bytes
 
 
 def _actual_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int:

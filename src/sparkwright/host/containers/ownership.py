@@ -157,8 +157,8 @@ def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
 def fix_to_free_name(container: Mapping[str, Any]) -> str:
     """Return the command that frees the name of a container, and stops it if it runs."""
     name = name_of(container)
-    stop = f"docker stop {name} && " if container["State"]["Running"] else ""
-    return f"On the host: `{stop}docker rename {name} {name}-kept`, if it is not needed."
+    stop_command = f"docker stop {name} && " if container["State"]["Running"] else ""
+    return f"On the host: `{stop_command}docker rename {name} {name}-kept`, if it is not needed."
 
 
 def list_by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
@@ -177,8 +177,8 @@ def list_unstarted_replacements(context: Context) -> list[dict[str, Any]]:
 
 def _list_filtered(context: Context, **filters: Any) -> list[dict[str, Any]]:
     rows = context.docker().api.containers(all=True, filters=filters)
-    inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
-    return [container for container in inspects if container is not None]
+    inspected_containers = (containers.inspect(context.docker(), row["Id"]) for row in rows)
+    return [container for container in inspected_containers if container is not None]
 
 
 def recorded_ids(state: StateFolder) -> set[str]:

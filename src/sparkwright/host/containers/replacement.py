@@ -73,12 +73,12 @@ def discard_created(context: Context) -> None:
     context.created = None
 
 
-def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> None:
+def refuse_taken_names(context: Context, name: str, *, may_adopt: bool = False) -> None:
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
     Args:
         name: the recipe's container name.
-        adopts: whether a foreign container with exactly this name may stay, because it matches the recipe and is adopted.
+        may_adopt: whether a foreign container with exactly this name may stay, because it matches the recipe and is adopted.
     """
     server = find_current(context, name)
     is_own = bool(server) and _is_server(context, server, name)
@@ -87,7 +87,7 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
         prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
         fix = f"On the host: `{prefix}docker rename {ownership.name_of(server)} {name}`."
         raise Refused(f"container {ownership.describe_holder(context, server)}.", fix=fix)
-    may_stay = is_own or (adopts and not ownership.is_ours(context, server))
+    may_stay = is_own or (may_adopt and not ownership.is_ours(context, server))
     allowed_ids = {
         server.get("Id") if may_stay else None,
         find_kept(context, name).get("Id"),

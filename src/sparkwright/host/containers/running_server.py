@@ -136,8 +136,12 @@ def list_servers(context: Context) -> list[ModelServer]:
     """Return the servers among the running containers. Raises Failed if Docker cannot be queried."""
     client = context.docker()
     rows = client.api.containers()[:MAX_CONTAINERS]
-    inspects = [container for row in rows if (container := containers.inspect(client, row["Id"])) is not None]
-    candidates = [(container, port) for container in inspects for port in dict.fromkeys(_candidate_ports(container))]
+    inspected_containers = [
+        container for row in rows if (container := containers.inspect(client, row["Id"])) is not None
+    ]
+    candidates = [
+        (container, port) for container in inspected_containers for port in dict.fromkeys(_candidate_ports(container))
+    ]
     if not candidates:
         return []
     with ThreadPoolExecutor(max_workers=8) as pool:

@@ -120,8 +120,10 @@ def remove_unneeded(context: Context, name: str) -> None:
     states = list(verified_states.iter_all_servers(context.state))
     needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states}
     names = (name, name + containers.PREVIOUS_SUFFIX)
-    inspects = (containers.inspect(context.docker(), container_name) for container_name in names)
-    server_keys.remove_unneeded(context.state, name, needed | {key_fingerprint(row) for row in inspects if row})
+    inspected_containers = (containers.inspect(context.docker(), container_name) for container_name in names)
+    server_keys.remove_unneeded(
+        context.state, name, needed | {key_fingerprint(row) for row in inspected_containers if row}
+    )
 
 
 def can_read_private_file(user: str, security_options: Iterable[str], dropped: Iterable[str] = ()) -> bool:

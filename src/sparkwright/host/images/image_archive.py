@@ -241,9 +241,9 @@ class _GzipDecompressor:
 class _Decompressor:
     """A decompressor for a stream of one or more compressed members."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._inner = make()
+    def __init__(self, factory: Callable[[], Any]) -> None:
+        self._factory = factory
+        self._inner = factory()
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decompressed data, at most PIECE_BYTES at a time."""
@@ -252,7 +252,7 @@ class _Decompressor:
                 data = self._inner.unused_data + data
                 if not data:
                     return
-                self._inner = self._make()
+                self._inner = self._factory()
             piece, data = self._inner.decompress(data, PIECE_BYTES), b""
             if piece:
                 yield piece
@@ -261,8 +261,8 @@ class _Decompressor:
 
 
 def _find_decompressor(first_bytes: bytes) -> _Decompressor | None:
-    make = next((make for magic, make in _DECOMPRESSORS_BY_MAGIC.items() if first_bytes.startswith(magic)), None)
-    return _Decompressor(make) if make else None
+    factory = next((value for magic, value in _DECOMPRESSORS_BY_MAGIC.items() if first_bytes.startswith(magic)), None)
+    return _Decompressor(factory) if factory else None
 
 
 def _zstd_decompressor() -> Any:

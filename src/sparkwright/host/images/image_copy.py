@@ -168,13 +168,13 @@ def copy(
         raise Failed("its engine stores images in another format (overlay2), under another Id.")
     size_bytes = checked_offer["size_bytes"]
     _refuse_full_disk(context.machine, info, size_bytes)
-    sizes = (size_bytes, image_archive.max_unpacked_bytes(size_bytes, locked_bytes))
+    offered_and_max_bytes = (size_bytes, image_archive.max_unpacked_bytes(size_bytes, locked_bytes))
     token = peers.find_token(context.secrets, COPY_PURPOSE)
     with peers.reach_all(checked_offer["urls"], peer, token, "let each host pull it") as urls:
         for attempt in range(MAX_TRIES):
             url = urls[attempt % len(urls)]
             try:
-                return _copy_once(context, url, ImageReference.parse(ref), (ids, platform), peer, sizes)
+                return _copy_once(context, url, ImageReference.parse(ref), (ids, platform), peer, offered_and_max_bytes)
             except StreamBroken as error:
                 if attempt + 1 == MAX_TRIES:
                     raise
@@ -213,27 +213,32 @@ def _copy_once(
     context: Context,
     url: str,
     name: ImageReference,
-    accepted: tuple[Collection[str], str],
+    accepted_ids_and_platform: tuple[Collection[str], str],
     peer: str,
-    sizes: tuple[int, int],
+    offered_and_max_bytes: tuple[int, int],
 ) -> dict[str, Any]:
     """Copy the image, without retries.
 
     Args:
-        accepted: the Ids that the lock allows, and the platform.
-        sizes: the offered size, and the maximum unpacked size.
+        accepted_ids_and_platform: the Ids that the lock allows, and the platform.
+        offered_and_max_bytes: the offered size, and the maximum unpacked size.
     """
     api: Any = context.docker().api
     before = list_names(api)
     image: dict[str, Any] = {}
     try:
-        _load_archive(context, image_archive.check_pieces(_stream_pieces(context, url, peer, sizes[0]), sizes[1]))
-        image = image_names.find(api, f"{name.repository}@{name.digest}", *accepted)
+        _load_archive(
+            context,
+            image_archive.check_pieces(
+                _stream_pieces(context, url, peer, offered_and_max_bytes[0]), offered_and_max_bytes[1]
+            ),
+        )
+        image = image_names.find(api, f"{name.repository}@{name.digest}", *accepted_ids_and_platform)
         if image:
             image_names.tag_verified(api, image["Id"], name)
     finally:
-        keep = (name.verified_tag, f"{name.repository}:{name.tag}") if image else ()
-        actions = undo_load(api, before, *keep)
+        kept_names = (name.verified_tag, f"{name.repository}:{name.tag}") if image else ()
+        actions = undo_load(api, before, *kept_names)
     for sentence in actions:
         context.note(sentence)
     if not image:

@@ -129,12 +129,12 @@ def parse_manifest(manifest: dict[str, Any], label: str) -> dict[str, Any]:
     validate_or_fail(manifest, _MANIFEST, label)
     config, layers = manifest["config"], manifest["layers"]
     is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
-    sizes = [config["size"], *(layer["size"] for layer in layers)]
-    if not is_image or len(layers) > MAX_LAYERS or min(sizes) < 0 or sum(sizes) > MAX_IMAGE_BYTES:
+    sizes_bytes = [config["size"], *(layer["size"] for layer in layers)]
+    if not is_image or len(layers) > MAX_LAYERS or min(sizes_bytes) < 0 or sum(sizes_bytes) > MAX_IMAGE_BYTES:
         raise Failed(f"{label} is not an image manifest.")
     return {
         "config": require_match(DIGEST, config["digest"], f"the config's digest in {label}"),
-        "size_bytes": sum(sizes),
+        "size_bytes": sum(sizes_bytes),
     }
 
 

@@ -109,13 +109,13 @@ def _measure_held(
     memory = context.machine.meminfo()
     current = replacement.find_current(context, name)  # its name differs if another recipe started it
     stopping = dict.fromkeys((ownership.name_of(current) if current else name, *sorted(turns)))
-    staying = [other for other in other_servers if other not in stopping]
+    staying_servers = [other for other in other_servers if other not in stopping]
     return HeldMemory(
         stopping={server: holders.server_bytes(server, context) for server in stopping},
-        staying={server: holders.server_bytes(server, context) for server in staying},
+        staying={server: holders.server_bytes(server, context) for server in staying_servers},
         models=[usage.model.size_bytes for usage in ollama.inspect(context).held],
         models_stay=models_stay,
-        rows=tuple(_container_rows(context, {*stopping, *staying, name})),
+        rows=tuple(_container_rows(context, {*stopping, *staying_servers, name})),
         used_bytes=memory["MemTotal"] - memory["MemAvailable"],
     )
 
@@ -156,8 +156,8 @@ def _server_rows(
         if replaced_bytes:
             source += f", less {format_gib(replaced_bytes)} GiB of {server.name}, which it replaces"
         rows.append(Row(largest.name, extra_bytes, source, "other"))
-    covered = (row for row in on_demand if row is not largest or not extra_bytes)
-    return rows + [Row(row.name, row.size_bytes, "on demand, in turn", "other", at_most=True) for row in covered]
+    covered_rows = (row for row in on_demand if row is not largest or not extra_bytes)
+    return rows + [Row(row.name, row.size_bytes, "on demand, in turn", "other", at_most=True) for row in covered_rows]
 
 
 def _server_row(context: Context, server: Mapping[str, Any], held: HeldMemory) -> Row:

@@ -148,8 +148,8 @@ def read_chat_settings(
     return chat_template_tree.read_chat_files(read_text)
 
 
-def _parse_header(engine_files: Files, beginning: bytes) -> dict[str, Any] | None:
-    chat = engine_files.chat_of(beginning)
+def _parse_header(engine_files: Files, first_bytes: bytes) -> dict[str, Any] | None:
+    chat = engine_files.chat_of(first_bytes)
     return chat_template_tree.read_gguf_chat(chat.template, chat.sampling) if chat else None
 
 

@@ -164,7 +164,7 @@ class Manifest:
         same_size.sort(key=lambda file: -int(file["size_bytes"]))
 
         def hash_(file: Mapping[str, Any]) -> str:
-            return hash_file(self.folder / file["path"], file, on_bytes, drop=deep)
+            return hash_file(self.folder / file["path"], file, on_bytes, drop_cached_pages=deep)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
             hashes = list(pool.map(hash_, same_size))
@@ -221,12 +221,12 @@ def total_bytes(files: Files) -> int:
 
 
 def hash_file(
-    path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False
+    path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop_cached_pages: bool = False
 ) -> str:
     """Return a file's hash, of the same kind as in its lock entry; "" if it cannot be read.
 
     Args:
-        drop: drop the file from the page cache.
+        drop_cached_pages: drop the file from the page cache.
     """
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
@@ -238,9 +238,10 @@ def hash_file(
                 hasher.update(view[:count])
                 on_bytes(count)
                 read_bytes += count
-                if drop and read_bytes % DROP_EVERY_BYTES < count:  # the page cache takes memory from the GPU
+                # the page cache takes memory from the GPU
+                if drop_cached_pages and read_bytes % DROP_EVERY_BYTES < count:
                     os.posix_fadvise(source.fileno(), 0, read_bytes, os.POSIX_FADV_DONTNEED)
-            if drop:
+            if drop_cached_pages:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError:
         return ""

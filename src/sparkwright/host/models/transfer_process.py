@@ -164,10 +164,10 @@ class _Window:
 
 def _pick_position(files: Sequence[SampleFile], n: int, connections: int) -> tuple[str, int]:
     """Return a file and an offset for the n-th connection, far from those of the other connections."""
-    largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
-    file = largest[n % len(largest)]
-    connections_per_file = -(-connections // len(largest))
-    return file.path, (n // len(largest)) * file.size_bytes // connections_per_file
+    largest_files = sorted(files, key=lambda file: -file.size_bytes)[:connections]
+    file = largest_files[n % len(largest_files)]
+    connections_per_file = -(-connections // len(largest_files))
+    return file.path, (n // len(largest_files)) * file.size_bytes // connections_per_file
 
 
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:

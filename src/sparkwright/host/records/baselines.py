@@ -52,24 +52,26 @@ class Baselines:
         record = self.state.read(record_name(FOLDER, key))
         return Baseline.from_json(record) if record else None
 
-    def write(self, key: Mapping[str, Any], baseline: Baseline, about: Mapping[str, Any]) -> None:
+    def write(self, key: Mapping[str, Any], baseline: Baseline, conditions: Mapping[str, Any]) -> None:
         """Record a baseline.
 
         Args:
-            about: information that is not part of the key, such as the driver and versions.
+            conditions: information that is not part of the key, such as the driver and versions.
         """
-        self.state.write(record_name(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
+        self.state.write(record_name(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(conditions)})
 
-    def read_about(self, key: Mapping[str, Any]) -> dict[str, Any]:
+    def read_conditions(self, key: Mapping[str, Any]) -> dict[str, Any]:
         """Return the additional information of a baseline, such as its kernels and the GPU's power; empty if there is none."""
         record = self.state.read(record_name(FOLDER, key)) or {}
         return dict(record.get("about") or {})
 
-    def add_about(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def add_conditions(self, key: Mapping[str, Any], conditions: Mapping[str, Any]) -> None:
         """Add information to a baseline, if there is one with this key."""
         record = self.state.read(record_name(FOLDER, key))
         if record:
-            self.state.write(record_name(FOLDER, key), {**record, "about": {**(record.get("about") or {}), **about}})
+            self.state.write(
+                record_name(FOLDER, key), {**record, "about": {**(record.get("about") or {}), **conditions}}
+            )
 
     def remove(self, key: Mapping[str, Any]) -> None:
         """Remove a baseline, for example after its server turned out to generate nonsense."""

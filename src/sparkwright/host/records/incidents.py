@@ -44,16 +44,16 @@ def save(context: Context, name: str, why: str) -> Path:
     folder = context.state.folder(FOLDER, context.run_id)
     run_secrets = (secret.reveal() for secret in context.secrets.values())
     redactor = Redactor([*run_secrets, *server_keys.list_keys(context.state)])
-    for file, read in _iter_contents(context, name, why):
+    for file_name, read_content in _iter_contents(context, name, why):
         try:
-            text = read() if file in _JSON_FILES else secret_patterns.mask_text(read())
+            text = read_content() if file_name in _JSON_FILES else secret_patterns.mask_text(read_content())
         except Exception as error:  # the engine may be the cause
             kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
             text = f"not available:  {kind}{error}\n"
         try:
-            write_atomically(folder / file, redactor.redact_text(text).encode(errors="backslashreplace"))
+            write_atomically(folder / file_name, redactor.redact_text(text).encode(errors="backslashreplace"))
         except OSError as error:
-            context.note(f"cannot save {file} of the incident: {error.strerror}")
+            context.note(f"cannot save {file_name} of the incident: {error.strerror}")
             break
     for old_bundle in list_bundles(context.state)[MAX_INCIDENTS:]:
         shutil.rmtree(old_bundle, ignore_errors=True)

@@ -114,18 +114,18 @@ def add(state: StateFolder, start: StartMemory) -> None:
 
 
 def find_last(
-    starts: Iterable[StartMemory], identity: Mapping[str, Any], *, cold: bool | None = None
+    starts: Iterable[StartMemory], identity: Mapping[str, Any], *, is_cold: bool | None = None
 ) -> tuple[StartMemory, Match] | None:
     """Return the newest start with the same image, model and arguments, or else with the same image; None if there is none.
 
     Args:
         starts: recorded starts, newest first.
         identity: image (its digest), model (its commit) and arguments of the new start.
-        cold: True for cold starts only, False for warm starts only, None for both.
+        is_cold: True for cold starts only, False for warm starts only, None for both.
     """
     if not identity.get("image"):
         return None
-    candidates = [start for start in starts if start.image == identity["image"] and cold in (None, start.cold)]
+    candidates = [start for start in starts if start.image == identity["image"] and is_cold in (None, start.cold)]
     for start in candidates:
         if (start.model, start.arguments) == (identity.get("model"), identity.get("arguments")):
             return start, "start"

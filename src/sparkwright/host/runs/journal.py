@@ -83,8 +83,8 @@ class Journal:
         folder = state.folder("runs") / names.require_match(names.PATH_COMPONENT, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER_MODE)
         try:
-            alive = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
-            fcntl.flock(alive, fcntl.LOCK_EX)
+            alive_file = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
+            fcntl.flock(alive_file, fcntl.LOCK_EX)
             redactor = Redactor([*secrets, *server_keys.list_keys(state)])
             private.touch(folder / "events.jsonl")
             private.touch(folder / "unchanged")
@@ -93,7 +93,7 @@ class Journal:
             shutil.rmtree(folder, ignore_errors=True)  # nothing else removes an incomplete folder
             raise
         _remove_old_runs(state, folder)
-        return cls(folder, redactor, _alive=alive, _unchanged=not is_read_only(plan))
+        return cls(folder, redactor, _alive=alive_file, _unchanged=not is_read_only(plan))
 
     def release_lock(self) -> None:
         """Close the lock in the process that detached a runner, so that only the runner holds it."""
@@ -154,34 +154,34 @@ class Journal:
         return (self.folder / "stop").exists()
 
 
-def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
+def follow(folder: Path, bell_fd: int | None = None) -> Iterator[Event]:
     """Yield all events of a run up to its recap, and `alive` every ALIVE_INTERVAL_S without an event.
 
     If the runner exited without a recap, yield a recap with that error.
 
     Args:
-        bell: read end of the journal's pipe; if None, the file is polled every POLL_S.
+        bell_fd: read end of the journal's pipe; if None, the file is polled every POLL_S.
     """
-    quiet_since = time.monotonic()
+    last_event_s = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
         while True:
             has_ended = not is_running(folder)
             for line in _complete_lines(file):
                 received = decode(line)
                 yield received
-                quiet_since = time.monotonic()
+                last_event_s = time.monotonic()
                 if received["event"] == "recap":
                     return
             if has_ended:
                 yield _interrupted_recap(folder)
                 return
-            if time.monotonic() - quiet_since > ALIVE_INTERVAL_S:
-                quiet_since = time.monotonic()
+            if time.monotonic() - last_event_s > ALIVE_INTERVAL_S:
+                last_event_s = time.monotonic()
                 yield event("alive")
-            if bell is None:
+            if bell_fd is None:
                 time.sleep(POLL_S)
-            elif wait_for_readable([bell], ALIVE_INTERVAL_S / 4) and not os.read(bell, 4096):
-                bell = None  # the runner has exited
+            elif wait_for_readable([bell_fd], ALIVE_INTERVAL_S / 4) and not os.read(bell_fd, 4096):
+                bell_fd = None  # the runner has exited
 
 
 def is_running(folder: Path) -> bool:
@@ -254,8 +254,8 @@ def _interrupted_recap(folder: Path) -> Event:
 
 def interruption_notice(state: StateFolder) -> str:
     """Describe an interrupted run for `status`, with the command to continue it; empty if there is none."""
-    owner, alive = lock.inspect(state)
-    if owner is None or alive or not is_unfinished(state, owner):
+    owner, is_alive = lock.inspect(state)
+    if owner is None or is_alive or not is_unfinished(state, owner):
         return ""
     playbook = PurePath(owner.what).stem
     host = read_plan(state.path / "runs" / owner.run).get("host") or "HOST"

@@ -112,8 +112,8 @@ def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Call
     """Wait until the lock is free. Raises Inconclusive after wait_s."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
-        owner, alive = inspect(state)
-        if not alive:
+        owner, is_alive = inspect(state)
+        if not is_alive:
             return
         if time.monotonic() >= deadline_s:
             message = f"{host} is in use, and measurements do not run during another run: {owner}."

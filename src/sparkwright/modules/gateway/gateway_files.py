@@ -291,9 +291,9 @@ class GatewayProof(Module["GatewayProof.Args"]):
             f"{format_count(len(generated), 'model')} returned "
             f"{_describe_answers(args.models[name]['task'] for name in generated)}"
         )
-        asleep = [name for name in not_up if args.models[name].get("on_demand")]
-        message += f"; asleep: {', '.join(asleep)}" if asleep else ""
-        if missing := [name for name in not_up if name not in asleep]:
+        asleep_models = [name for name in not_up if args.models[name].get("on_demand")]
+        message += f"; asleep: {', '.join(asleep_models)}" if asleep_models else ""
+        if missing := [name for name in not_up if name not in asleep_models]:
             return Result(msg=f"{message}; no server of {', '.join(missing)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
 

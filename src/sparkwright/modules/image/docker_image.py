@@ -176,9 +176,11 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         def note_retry(state: RetryCallState) -> None:
             context.note(f"{state.outcome.exception() if state.outcome else ''} Retrying.")
 
-        when, stop = retry_if_exception_type(RegistryDown), stop_after_attempt(MAX_TRIES)
-        wait = wait_exponential(multiplier=0.5, max=MAX_PAUSE_S)
-        retrying = Retrying(retry=when, stop=stop, wait=wait, before_sleep=note_retry, reraise=True)
+        retry_condition, stop_condition = retry_if_exception_type(RegistryDown), stop_after_attempt(MAX_TRIES)
+        pause = wait_exponential(multiplier=0.5, max=MAX_PAUSE_S)
+        retrying = Retrying(
+            retry=retry_condition, stop=stop_condition, wait=pause, before_sleep=note_retry, reraise=True
+        )
         retrying(self._pull, name, platform, context)
 
     def _pull(self, name: ImageReference, platform: str, context: Context) -> None:

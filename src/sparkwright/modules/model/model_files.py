@@ -227,14 +227,16 @@ class VerifyModel(Module["VerifyModel.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         main_model = {"id": args.id, "commit": args.commit, "files": args.files, "dir": args.dir}
         models = (main_model, *args.models)
-        wrong = [path for model in models for path in _verify_model(model, context, deep=args.deep)]
+        wrong_paths = [path for model in models for path in _verify_model(model, context, deep=args.deep)]
         files = [file for model in models for file in model["files"]]
         size_bytes = total_bytes(files)
         method = "read again" if args.deep else "as verified before"
         summary = f"{format_count(len(files), 'file')}, {units.format_size(size_bytes)}, {method}"
-        msg = f"missing or wrong: {join_first(wrong, 3)}" if wrong else summary
+        msg = f"missing or wrong: {join_first(wrong_paths, 3)}" if wrong_paths else summary
         folder = str(context.machine.expand(args.dir))
-        return Result(msg=msg, data={"dir": folder, "wrong": wrong, "files": len(files), "size_bytes": size_bytes})
+        return Result(
+            msg=msg, data={"dir": folder, "wrong": wrong_paths, "files": len(files), "size_bytes": size_bytes}
+        )
 
 
 def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> list[str]:
@@ -242,11 +244,11 @@ def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> 
     files = model["files"]
     check_files(files, f"the list of files of {model['id']}")
     manifest = Manifest.load(context.state, context.machine.expand(model["dir"]))
-    wrong = manifest.verify(files, deep=deep)
-    if not wrong:
+    wrong_paths = manifest.verify(files, deep=deep)
+    if not wrong_paths:
         manifest.about = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
-        wrong = manifest.missing_shards(files)
+        wrong_paths = manifest.missing_shards(files)
     if manifest.rows:
         manifest.save()
     role = f"{model['role']}: " if model.get("role") else ""
-    return [f"{role}{path}" for path in wrong]
+    return [f"{role}{path}" for path in wrong_paths]

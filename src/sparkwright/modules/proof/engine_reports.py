@@ -166,18 +166,21 @@ class GpuUsed(Module["GpuUsed.Args"]):
         return evaluate_gpu_use(gpu_processes.inspect(args.name, context))
 
 
-def evaluate_gpu_use(use: GpuUse) -> Result:
+def evaluate_gpu_use(gpu_use: GpuUse) -> Result:
     """Return the result for an observed use of the GPU. Pure."""
-    data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(process) for process in use.own_processes]}
-    if use.own_processes:
-        return Result(msg=f"uses the GPU: {use.why}", data=data)
-    data["evidence"] = use.evidence
-    if use.verdict == "gpu":
-        return Result(msg=f"uses the GPU according to its own log: {use.why}", data=data)
-    if use.verdict == "unknown":
-        msg = f"unknown whether the server uses the GPU: {use.why}."
+    data: dict[str, Any] = {
+        "verdict": gpu_use.verdict,
+        "processes": [asdict(process) for process in gpu_use.own_processes],
+    }
+    if gpu_use.own_processes:
+        return Result(msg=f"uses the GPU: {gpu_use.why}", data=data)
+    data["evidence"] = gpu_use.evidence
+    if gpu_use.verdict == "gpu":
+        return Result(msg=f"uses the GPU according to its own log: {gpu_use.why}", data=data)
+    if gpu_use.verdict == "unknown":
+        msg = f"unknown whether the server uses the GPU: {gpu_use.why}."
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data=data)
-    reason = f"; {use.why}" if use.log.cpu else f": {use.why}"
+    reason = f"; {gpu_use.why}" if gpu_use.log.cpu else f": {gpu_use.why}"
     return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_processes.FIX, data=data)
 
 
@@ -312,16 +315,18 @@ def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
-def evaluate_checks(args: VerifyLogs.Args, state: EngineState, matches: dict[str, str], cut: str = "") -> list[Check]:
+def evaluate_checks(
+    args: VerifyLogs.Args, state: EngineState, matches: dict[str, str], cut_note: str = ""
+) -> list[Check]:
     """Return a check for every expectation. Pure.
 
     Args:
         matches: first matching line of each pattern.
-        cut: the part of the log that was read; empty if all was read. If set, no line is proved to be absent.
+        cut_note: the part of the log that was read; empty if all was read. If set, no line is proved to be absent.
     """
     checks = [] if args.chunked_prefill == "any" else [_check_chunked_prefill(args.chunked_prefill, state)]
     checks += [_check_expected(pattern, matches.get(pattern)) for pattern in args.expect_log]
-    return checks + [_check_forbidden(pattern, matches.get(pattern), state, cut) for pattern in args.forbid_log]
+    return checks + [_check_forbidden(pattern, matches.get(pattern), state, cut_note) for pattern in args.forbid_log]
 
 
 def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
@@ -351,7 +356,7 @@ def _check_kernels(
     """Return a disproved check for each kernel that differs from the baseline's."""
     if not args.baseline_key:
         return []
-    baseline = Baselines(context.state).read_about(build_key(args.baseline_key, context.machine, engine.http))
+    baseline = Baselines(context.state).read_conditions(build_key(args.baseline_key, context.machine, engine.http))
     changes = describe_kernel_changes(baseline.get("kernels") or {}, kernels, engine.log)
     return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
 
@@ -380,12 +385,12 @@ def _check_expected(pattern: str, line: str | None) -> Check:
     return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
 
 
-def _check_forbidden(pattern: str, line: str | None, state: EngineState, cut: str) -> Check:
+def _check_forbidden(pattern: str, line: str | None, state: EngineState, cut_note: str) -> Check:
     name = f"no line matches {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
-    if cut or not state.known:
-        return Check(name, "not found", cut or "no engine start in the log")
+    if cut_note or not state.known:
+        return Check(name, "not found", cut_note or "no engine start in the log")
     return Check(name, "proved", "no such line")
 
 

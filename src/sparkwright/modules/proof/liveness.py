@@ -72,15 +72,15 @@ class Liveness(Module["Liveness.Args"]):
             started_at, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
             answer = VerifyHealth().check_server(health, context, engine.http)
             if not answer.failed:
-                return _serving_result(answer, waited=bool(start_progress))
+                return _serving_result(answer, has_waited=bool(start_progress))
             verdict = answer.data["verdict"]
             if verdict in LASTING_VERDICTS or 400 <= answer.data.get("status", 0) < 500:
                 return answer
             start_progress = _describe_start(container, args, context) if verdict == "loading" else ""
             if not start_progress and verdict == "wedged" and _is_generating(engine.http, args, context):
-                within = f"no {tasks.result_noun(engine.http)} within {args.timeout_s:g} s"
-                working = "works" if tasks.reason_not_generating(engine.http) else "generates"
-                return _unknown_result(f"{within} while the server {working} for other clients.")
+                missing_answer = f"no {tasks.result_noun(engine.http)} within {args.timeout_s:g} s"
+                other_answers = "works" if tasks.reason_not_generating(engine.http) else "generates"
+                return _unknown_result(f"{missing_answer} while the server {other_answers} for other clients.")
             if not start_progress:
                 return _silent_result(_describe_crash_loop(container) or answer.msg)
             if context.check:
@@ -144,9 +144,9 @@ def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     return False
 
 
-def _serving_result(answer: Result, *, waited: bool) -> Result:
+def _serving_result(answer: Result, *, has_waited: bool) -> Result:
     data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
-    return Result(msg=f"{answer.msg}, after its start" if waited else answer.msg, data=data)
+    return Result(msg=f"{answer.msg}, after its start" if has_waited else answer.msg, data=data)
 
 
 def _silent_result(reason: str) -> Result:
@@ -229,12 +229,14 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         }
         if http.task != GENERATE:
             return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
-        content, thought = openai_api.parse_answer(answer.json())
-        if not content and not thought:
+        content, reasoning = openai_api.parse_answer(answer.json())
+        if not content and not reasoning:
             return _failed_result("no content", "the response was 200 without text.")
         data = {"verdict": "ready", **fields, "thinks": not content}
-        reasoning = "" if content else ", all reasoning although it is disabled: content stays null until it ends"
-        return Result(msg=f"generates: {format_count(args.tokens, 'token')} in {token_s:.2f} s{reasoning}", data=data)
+        reasoning_note = "" if content else ", all reasoning although it is disabled: content stays null until it ends"
+        return Result(
+            msg=f"generates: {format_count(args.tokens, 'token')} in {token_s:.2f} s{reasoning_note}", data=data
+        )
 
     @staticmethod
     def _no_token_result(http: Http, args: Args, answer: http_probe.Response) -> Result:

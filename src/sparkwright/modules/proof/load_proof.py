@@ -224,23 +224,23 @@ def _compare_rates(rates: Sequence[Rate], args: DepthRates.Args, context: Contex
     """Compare the rates with those saved with the throughput baseline, and save rates of new depths there."""
     baselines, key = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
     throughput = baselines.read(key) if args.baseline_key else None
-    earlier_rates = parse_rates(baselines.read_about(key).get(DEPTH_RATES_KEY)) if throughput else {}
+    earlier_rates = parse_rates(baselines.read_conditions(key).get(DEPTH_RATES_KEY)) if throughput else {}
     new_rates = {
         str(rate.depth): rate.tok_per_s for rate in rates if rate.tok_per_s and str(rate.depth) not in earlier_rates
     }
-    deepest = next((rate for rate in reversed(rates) if rate.tok_per_s), None)
-    baseline = earlier_rates.get(str(deepest.depth)) if deepest else None
+    deepest_rate = next((rate for rate in reversed(rates) if rate.tok_per_s), None)
+    baseline = earlier_rates.get(str(deepest_rate.depth)) if deepest_rate else None
     data: dict[str, Any] = {
         "rates": [asdict(rate) for rate in rates],
-        "tok_per_s": deepest.tok_per_s if deepest else None,
+        "tok_per_s": deepest_rate.tok_per_s if deepest_rate else None,
         "baseline": baseline,
     }
-    if drops := describe_rate_drops(rates, earlier_rates):
+    if rate_drops := describe_rate_drops(rates, earlier_rates):
         data["verdict"] = "regression"
-        return Result(failed=True, msg=f"slower at depth: {drops}.", fix=SLOWER_FIX, data=data)
+        return Result(failed=True, msg=f"slower at depth: {rate_drops}.", fix=SLOWER_FIX, data=data)
     if throughput and new_rates:
-        baselines.add_about(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
-    data["verdict"] = "not compared" if deepest is None or not throughput else "proved"
+        baselines.add_conditions(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
+    data["verdict"] = "not compared" if deepest_rate is None or not throughput else "proved"
     return Result(msg=format_rates(rates, throughput.median if throughput else None), data=data)
 
 

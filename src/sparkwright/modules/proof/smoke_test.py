@@ -134,9 +134,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
             measured.reason = "no baseline: the running server belongs to no recipe and was never verified"
         acceptance = speculation_proof.acceptance(observed.counters_before, observed.counters_after)
         if baseline and measured.verdict == "proved":
-            drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
-            if drop:
-                measured.verdict, measured.reason = "regression", drop
+            acceptance_drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
+            if acceptance_drop:
+                measured.verdict, measured.reason = "regression", acceptance_drop
         data = _result_data(measured, observed, bounds, baseline, acceptance)
         if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
@@ -161,14 +161,14 @@ class SmokeTest(Module["SmokeTest.Args"]):
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
             baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observed, context)})
-        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.read_about(name):
-            baselines.add_about(name, _baseline_conditions(args, observed, context))
-        about = baselines.read_about(name) if args.baseline_key else {}
-        data["kernels"] = about.get("kernels", {})
+        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.read_conditions(name):
+            baselines.add_conditions(name, _baseline_conditions(args, observed, context))
+        baseline_conditions = baselines.read_conditions(name) if args.baseline_key else {}
+        data["kernels"] = baseline_conditions.get("kernels", {})
         parts = [_describe_measurement(measured)]
         if acceptance and acceptance.positions:
             parts.append(f"acceptance by position {speculation_proof.format_positions(acceptance.positions)}")
-        if baseline and (stall := observed.gpu.describe_stall((about.get("gpu") or {}).get("power_w"))):
+        if baseline and (stall := observed.gpu.describe_stall((baseline_conditions.get("gpu") or {}).get("power_w"))):
             parts.append(stall)
         return Result(msg="; ".join(parts), data=data)
 
@@ -195,7 +195,7 @@ def _measure(
     counters_before = server_counters.wait_until_idle(read_counters, IDLE_S)
     with (
         suspend_gc(),
-        LagSampler() as lag,
+        LagSampler() as lag_sampler,
         gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         measured = throughput.measure_decode_rate(
@@ -214,7 +214,7 @@ def _measure(
         read_counters, lambda counters: _describe_token_mismatch(counters_before, counters, measured)
     )
     tokens_of_others = running_server.read_tokens_since(context, args.base_url, tokens_before)
-    return measured, Observations(counters_before, counters_after, gpu, lag, tokens_of_others)
+    return measured, Observations(counters_before, counters_after, gpu, lag_sampler, tokens_of_others)
 
 
 def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: Context) -> dict[str, Any]:
@@ -278,8 +278,8 @@ def _find_doubt(
     if mismatch := _describe_token_mismatch(observed.counters_before, observed.counters_after, measured):
         return "inconclusive", f"other traffic: {mismatch}", server_counters.IDLE_FIX
     if observed.lag.spoils_rates(measured.decoding_s):
-        lagging = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
-        return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
+        lag_description = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
+        return "inconclusive", lag_description, "Check what else uses the host's CPUs (`top`)."
     if measured.verdict not in (*FAILED_VERDICTS, "new baseline"):
         return None
     if sum(observed.tokens_of_others.values()) > MAX_SHARED_TOKENS * measured.tokens:

@@ -80,8 +80,8 @@ class Serving(Module["Serving.Args"]):
         timeout_s: float = arg("time limit for the token, seconds", default=10.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        good = verified_states.load_last(context.state)
-        name = str((good.get("spec") or {}).get("name") or args.name)
+        verified_state = verified_states.load_last(context.state)
+        name = str((verified_state.get("spec") or {}).get("name") or args.name)
         if not name:
             return _serving_result("nothing was ever deployed here")
         try:
@@ -96,7 +96,7 @@ class Serving(Module["Serving.Args"]):
             answer = VerifyHealth().run(VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s), context)
         except SparkwrightError as error:
             return _serving_result(str(error))
-        is_verified = container["Id"] == good.get("container_id")
+        is_verified = container["Id"] == verified_state.get("container_id")
         return _serving_result(answer.msg, serving=not answer.failed, verified=is_verified)
 
 

@@ -258,11 +258,11 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         holders.record_stop(context, container)
         lifecycle.stop(context, container, args.stop_timeout_s)
         key = compile_caches.mounted_key(container)
-        aside = compile_caches.move_aside(context, container, args.why)
-        if aside is None:
+        aside_folder = compile_caches.move_aside(context, container, args.why)
+        if aside_folder is None:
             raise Failed(args.why, fix=args.fix)
-        why = f"{args.why} It was started with a compile cache, now in {aside}"
+        why = f"{args.why} It was started with a compile cache, now in {aside_folder}"
         history.append(context, "cache moved aside", container_id=container["Id"], why=why)
-        data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
+        data = {"tok_per_s": args.tok_per_s, "aside": str(aside_folder)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
         return Result(changed=True, diff=[change], msg="stopped; the next start compiles from scratch", data=data)

@@ -42,21 +42,21 @@ class Turn(Module["Turn.Args"]):
             server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers
         }
         running = [name for name, container in inspected.items() if container and container["State"]["Running"]]
-        awake = turns.awake_server(context.state)
-        if awake not in inspected:
-            awake = next(iter(running), next(iter(inspected)))
+        awake_name = turns.awake_server(context.state)
+        if awake_name not in inspected:
+            awake_name = next(iter(running), next(iter(inspected)))
         others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
             names = " and ".join(other["name"] for other in others)
             raise Failed(f"{names} are running, but should take turns.", fix="Stop one with `docker stop`.")
-        others = others or [server for server in args.servers if server["name"] == awake != args.name]
+        others = others or [server for server in args.servers if server["name"] == awake_name != args.name]
         container, verified_state = inspected[args.name], verified_states.load_last(context.state)
         data = {
-            "asleep": awake != args.name,
+            "asleep": awake_name != args.name,
             "running": args.name in running,
             "proved": bool(container) and container["Id"] == verified_state.get("container_id"),
-            "awake": awake,
-            "interrupted": any(name != awake for name in running),
+            "awake": awake_name,
+            "interrupted": any(name != awake_name for name in running),
             "other": _other_server(others[0], inspected, context) if others else {"name": "", "running": False},
         }
         return Result(msg=_describe_turn(args.name, data, container), data=data)

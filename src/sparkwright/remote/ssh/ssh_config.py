@@ -248,7 +248,7 @@ def _key_exists(path: Path) -> bool:
     return is_file(path) or is_file(Path(f"{path}.pub"))
 
 
-def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
+def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, jump_hosts: str) -> dict[str, str]:
     """Return the values of ssh's tokens, by letter.
 
     Args:
@@ -261,7 +261,7 @@ def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, ju
         "d": account.pw_dir,
         "h": hostname,
         "i": str(account.pw_uid),
-        "j": jump,
+        "j": jump_hosts,
         "k": alias or address,
         "L": local_name.partition(".")[0],
         "l": local_name,
