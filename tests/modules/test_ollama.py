@@ -73,7 +73,7 @@ def test_all_models_are_unloaded_and_named(fake_ollama: FakeOllama, context: Rec
 
 
 def test_unload_is_retried(fake_ollama: FakeOllama, context: RecordingContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ollama, "UNLOAD_RETRY_S", 0.05)
+    monkeypatch.setattr(ollama, "UNLOAD_RETRY_INTERVAL_S", 0.05)
     monkeypatch.setattr(ollama, "POLL_S", 0.02)
     fake_ollama.add_model("a")
     fake_ollama.lost = 2

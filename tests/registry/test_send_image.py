@@ -41,7 +41,7 @@ def image(images: Images) -> str:
 
 
 #: the command that a host runs for the key
-LOAD = image_archive.load_command("gzip", image_archive.receive_command(2**24))
+LOAD = image_archive.build_load_command("gzip", image_archive.build_receive_command(2**24))
 
 
 def authorize_sender(sshd: Sshd, folder: Path, command: str = LOAD) -> RecordingContext:

@@ -129,7 +129,7 @@ def _remove_items(selection: Selection, member: Member, args: dict[str, Any], *,
         if "system" in other_timers:
             run_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
     run_module(fleet, member, "clean_host", args, exclusive=True)
-    response = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
+    response = fleet.request(member, {"verb": "clean", "name": member.host.name}, include_recap=False)
     recap = events.find_recap(response)
     if recap is None or recap["exit"]:
         raise events.build_recap_error(recap)

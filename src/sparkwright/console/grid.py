@@ -44,27 +44,29 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     Args:
         max_width: characters per line; None if unlimited.
     """
-    shown = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
+    shown_numbers = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
-    longest = max((len(row[-1]) for row in rows), default=0)
+    longest_sentence = max((len(row[-1]) for row in rows), default=0)
     same_line = (
         max_width is None
         or not has_sentence
-        or max_width - _total_width(columns, rows, shown) >= min(MIN_SENTENCE_WIDTH, longest)
+        or max_width - _total_width(columns, rows, shown_numbers) >= min(MIN_SENTENCE_WIDTH, longest_sentence)
     )
     while (
-        max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width
+        max_width is not None
+        and _total_width(columns, rows, shown_numbers, is_last=not same_line or not has_sentence) > max_width
     ):
-        dropped = max(shown, key=lambda n: columns[n].drop_order)
+        dropped = max(shown_numbers, key=lambda n: columns[n].drop_order)
         if not columns[dropped].drop_order:
             break
-        shown.remove(dropped)
+        shown_numbers.remove(dropped)
     overflows = (
-        max_width is not None and _total_width(columns, rows, shown, last=not same_line or not has_sentence) > max_width
+        max_width is not None
+        and _total_width(columns, rows, shown_numbers, is_last=not same_line or not has_sentence) > max_width
     )
     layout = _Layout(
         columns,
-        [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown],
+        [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown_numbers],
         max_width,
         same_line and not overflows,
     )
@@ -125,10 +127,10 @@ def _column_width(columns: Sequence[Column], rows: Sequence[Sequence[str]], inde
 
 
 def _total_width(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int], *, last: bool = False
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], shown_numbers: Sequence[int], *, is_last: bool = False
 ) -> int:
-    """Return the width of the columns with their gaps. last: True if no column follows them."""
-    return sum(_column_width(columns, rows, n) + len(GAP) for n in shown) - (len(GAP) if last else 0)
+    """Return the width of the columns with their gaps. is_last: True if no column follows them."""
+    return sum(_column_width(columns, rows, n) + len(GAP) for n in shown_numbers) - (len(GAP) if is_last else 0)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -30,7 +30,7 @@ from sparkwright.visible import escape_invisible
 
 #: exit codes of a check after which the play is not run on a host: no changes, or refused. It is run after other failures,
 #: which may be due to another run on the host
-SETTLED_CODES = (Exit.OK, Exit.REFUSED)
+FINISHED_CODES = (Exit.OK, Exit.REFUSED)
 #: events with the text of other programs, in which commands are not rewritten: files of an incident, and lines that are not
 #: events
 FOREIGN_EVENTS = ("file", "raw")
@@ -125,21 +125,21 @@ class Fleet:
     def each(
         self,
         members: Sequence[Member],
-        act: Callable[[Member], object],
+        action: Callable[[Member], object],
         after_each: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Call `act` for members in parallel, and pass their events to the subscribers, in this thread, as they arrive.
+        """Call `action` for members in parallel, and pass their events to the subscribers, in this thread, as they arrive.
 
         An exception becomes the member's recap.
 
         Args:
-            after_each: called for each member after `act`, even if `act` failed.
+            after_each: called for each member after `action`, even if `action` failed.
         """
         if not members:
             return
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
-            pool.submit(here.bind_folder(self._act_on_member), member, act, after_each).add_done_callback(
+            pool.submit(here.bind_folder(self._act_on_member), member, action, after_each).add_done_callback(
                 lambda _: self._events.put(None)
             )
         running = len(members)
@@ -196,14 +196,14 @@ class Fleet:
         """Return the exit code of each member. It is 0 for a member without a recap, such as after a query."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
-    def add_note(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
+    def add_note(self, member: Member, text: str, *, detail: bool = False, one_host_only: bool = False) -> None:
         """Emit a note about a host, unless it was emitted before: a host that is checked first is planned twice.
 
         Args:
             detail: show the note only if every task is shown.
-            once: emit the note for one host only.
+            one_host_only: emit the note for one host only.
         """
-        if any(text in other.shown_notes for other in (self.members if once else [member])):
+        if any(text in other.shown_notes for other in (self.members if one_host_only else [member])):
             return
         member.shown_notes.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text, detail=detail))
@@ -217,26 +217,28 @@ class Fleet:
         self._final_events.append(event)
 
     def request(
-        self, member: Member, header: dict[str, Any], *, counted: bool = True, progress_only: bool = False
+        self, member: Member, header: dict[str, Any], *, include_recap: bool = True, progress_only: bool = False
     ) -> list[Event]:
         """Send a request to a member, pass the events to the subscribers, and return them.
 
         Only one run at a time is started on a machine with several servers.
 
         Args:
-            counted: include the recap in the member's outcome.
+            include_recap: include the recap in the member's outcome.
             progress_only: pass on only the progress events.
 
         Raises:
             Failed: the answer lacks the recap that it must contain.
         """
         if header["verb"] != "run":
-            return self._exchange(member, header, counted=counted, progress_only=progress_only)
+            return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
         with self._machine_locks[member.host.machine] if member.host.on else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
-            return self._exchange(member, header, counted=counted, progress_only=progress_only)
+            return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
 
-    def _exchange(self, member: Member, header: dict[str, Any], *, counted: bool, progress_only: bool) -> list[Event]:
+    def _exchange(
+        self, member: Member, header: dict[str, Any], *, include_recap: bool, progress_only: bool
+    ) -> list[Event]:
         answer = []
         for host_event in member.request(header):
             if host_event["event"] not in FOREIGN_EVENTS:
@@ -246,7 +248,7 @@ class Fleet:
             if progress_only:
                 if host_event["event"] == "progress":
                     self._events.put(host_event)
-            elif counted or host_event["event"] != "recap":
+            elif include_recap or host_event["event"] != "recap":
                 self._record_event(member, host_event)
         if REQUEST_KINDS[header["verb"]].recap and events.find_recap(answer) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
@@ -286,11 +288,11 @@ class Fleet:
         """
         rollout.record_batch([])
         self._notify(event("looking", host="", hosts=list(waiting)))
-        settled: dict[str, Member] = {}
+        finished: dict[str, Member] = {}
 
         def check(member: Member) -> None:
             answer = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
-            if answer[-1]["event"] == "recap" and answer[-1]["exit"] in SETTLED_CODES:
+            if answer[-1]["event"] == "recap" and answer[-1]["exit"] in FINISHED_CODES:
                 for host_event in answer:
                     self._record_event(member, host_event)
 
@@ -298,25 +300,25 @@ class Fleet:
             if member.recap is recaps_before[member.host.name]:
                 self._events.put(event("waiting", host=member.host.name))
                 return
-            settled[member.host.name] = member
+            finished[member.host.name] = member
             self._report_finished(member)
 
         recaps_before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), check, settle)
-        failed = _failure_reasons(settled.values())
+        failed = _failure_reasons(finished.values())
         self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
-        rollout.record_outcomes([name for name in settled if name not in failed], failed)
-        return {name: member for name, member in waiting.items() if name not in settled}
+        rollout.record_outcomes([name for name in finished if name not in failed], failed)
+        return {name: member for name, member in waiting.items() if name not in finished}
 
     def _report_finished(self, member: Member) -> None:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
         self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
 
     def _act_on_member(
-        self, member: Member, act: Callable[[Member], object], after_each: Callable[[Member], object]
+        self, member: Member, action: Callable[[Member], object], after_each: Callable[[Member], object]
     ) -> None:
         try:
-            act(member)
+            action(member)
         except Exception as error:
             self._record_event(member, events.build_error_recap(member.host.name, convert_error(error)))
         after_each(member)

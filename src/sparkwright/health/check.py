@@ -124,20 +124,20 @@ class HealthCheck:
         """
         previous_state = history.state
         if observation.busy:
-            reported, flapping = evaluation.state, False
+            reported_state, flapping = evaluation.state, False
             since_s = observation.time_s
         else:
             history.seen.append(evaluation.state)
             damped = damp_state(previous_state, history.seen)
-            reported, flapping = damped.state, damped.flapping
-            since_s = history.since_s if reported == previous_state else observation.time_s
-            history.state, history.since_s = reported, since_s
+            reported_state, flapping = damped.state, damped.flapping
+            since_s = history.since_s if reported_state == previous_state else observation.time_s
+            history.state, history.since_s = reported_state, since_s
             history.cures = history.cures + 1 if evaluation.cure == "restart" else 0
             history.failed = 0 if evaluation.state == "ok" else history.failed
         server = replace(observation.server, served_tok_per_s=_served_tok_per_s(observation, history))
         return Record(
             time_s=round(observation.time_s, 3),
-            state=reported,
+            state=reported_state,
             seen=evaluation.state,
             since_s=round(since_s, 3),
             before=previous_state or "",
@@ -197,19 +197,23 @@ class HealthCheck:
 
     def _measure_speed(self, observation: Observation, evaluation: Evaluation, history: CheckHistory) -> Speed:
         """Measure the decode rate if it is due and the server generates; otherwise return the last measurement."""
-        last = history.last_speed
+        last_speed = history.last_speed
         every_s = self.settings.smoke_every_s
-        is_due = self.scheduled and bool(every_s) and not 0 <= observation.time_s - (last.measured_s or 0.0) < every_s
+        is_due = (
+            self.scheduled and bool(every_s) and not 0 <= observation.time_s - (last_speed.measured_s or 0.0) < every_s
+        )
         if (
             not (is_due or self.smoke)
             or evaluation.state not in ("ok", "degraded")
             or observation.server.token != "made"
             or self.context.check
         ):
-            return last
+            return last_speed
         measured = self.measure(self.context, observation, self.settings.smoke_tokens)
         if measured.tok_per_s is None:
-            return replace(last, verdict=last.verdict if last.tok_per_s is not None else measured.verdict)
+            return replace(
+                last_speed, verdict=last_speed.verdict if last_speed.tok_per_s is not None else measured.verdict
+            )
         history.speed = dataclasses.asdict(measured)
         return measured
 
@@ -218,11 +222,11 @@ class HealthCheck:
         if not observation.crash_loop or self.context.check:
             return evaluation
         name = observation.container.name
-        who = run_history.requester(self.context) or heal.ACTOR
-        owner = lock.LockOwner("stopping a crash loop", who, self.context.run_id, os.getpid(), time.time())
+        requester = run_history.requester(self.context) or heal.ACTOR
+        owner = lock.LockOwner("stopping a crash loop", requester, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.acquire(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, observation.crash_loop, who)
+                crash_loop.break_loop(self.context, name, observation.crash_loop, requester)
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation
@@ -239,19 +243,23 @@ def _counters_after_check(observation: Observation, record: Record, prober: Prob
     if is_measured or (check_tokens and http.has_separate_heartbeat):
         counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
         generated, heartbeat, check_tokens = counters.get(engine_http.GENERATED), counters.get(engine_http.HEARTBEAT), 0
-    after = (
+    counters_after = (
         {"generated": generated, "heartbeat": heartbeat} if http.has_separate_heartbeat else {"generated": generated}
     )
-    return {name: None if count is None else count + check_tokens for name, count in after.items()}
+    return {name: None if count is None else count + check_tokens for name, count in counters_after.items()}
 
 
 def _served_tok_per_s(observation: Observation, history: CheckHistory) -> float | None:
     """Return the tokens per second of all streams since the previous check; None if the server was restarted in between."""
-    last, generated = history.counted, observation.server.generated_tokens
-    if generated is None or last.get("start") != start_id(observation.container) or last.get("generated") is None:
+    last_counters, generated = history.counted, observation.server.generated_tokens
+    if (
+        generated is None
+        or last_counters.get("start") != start_id(observation.container)
+        or last_counters.get("generated") is None
+    ):
         return None
-    seconds = observation.time_s - float(last["time_s"])
-    return round((generated - float(last["generated"])) / seconds, 2) if seconds > 0 else None
+    seconds = observation.time_s - float(last_counters["time_s"])
+    return round((generated - float(last_counters["generated"])) / seconds, 2) if seconds > 0 else None
 
 
 def _describe_active_run(context: Context) -> str:

@@ -94,8 +94,8 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 def decide_by_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why it can't be used."""
-    if lost := host_lost.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
-        return Decision(message=f"{NOT_RESTARTED}{lost}")
+    if loss_reason := host_lost.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
+        return Decision(message=f"{NOT_RESTARTED}{loss_reason}")
     try:
         plan = restart_plans.load_usable(state, host_side.content_hash())
         return Decision(plan, load_plan_secrets(state, plan))

@@ -281,8 +281,8 @@ class Waker:
     @staticmethod
     def _load_plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
         """Return the saved plan of a switch to a server, and its secrets. Raises Refused if it can't be used."""
-        if lost := host_lost.forbidden_reason(folder, verified_states.load_last(folder).get("spec") or {}):
-            raise Refused(lost)
+        if loss_reason := host_lost.forbidden_reason(folder, verified_states.load_last(folder).get("spec") or {}):
+            raise Refused(loss_reason)
         plan = restart_plans.load_usable_switch(folder, host_side.content_hash())
         return plan, heal.load_plan_secrets(folder, plan)
 

@@ -3,7 +3,7 @@
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
 few seconds. The process outlives the task that started it; it exits when all clients (the readers) are done, or after
-IDLE_S without requests. The bytes are not encrypted, because only their integrity matters, which every reader verifies.
+IDLE_TIMEOUT_S without requests. The bytes are not encrypted, because only their integrity matters, which every reader verifies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HERE_PATH = "/here"
 DONE_PATH = "/done"
 
 #: the server exits after this time without requests
-IDLE_S = 120.0
+IDLE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 20.0
 PR_SET_NAME = 15
 #: limit of connections; a copy uses about 30
@@ -189,22 +189,22 @@ def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str,
 
 
 def serve_on_each(
-    bind: str, interfaces: Sequence[str], start_process: Callable[[str], int], note: Callable[[str], None]
+    bind_address: str, interfaces: Sequence[str], start_process: Callable[[str], int], note: Callable[[str], None]
 ) -> list[str]:
-    """Serve on an address and on those of the port's other half, with one process per address. Returns the URLs, `bind` first.
+    """Serve on an address and on those of the port's other half, with one process per address. Returns the URLs in this order.
 
     A failure on one of the other addresses is only noted.
 
     Args:
-        interfaces: the port's interfaces, beginning with that of `bind`.
+        interfaces: the port's interfaces, beginning with that of `bind_address`.
         start_process: starts the process for an address, and returns its port.
     """
-    urls = [f"http://{bind}:{start_process(bind)}"]
-    for name, address in find_sibling_addresses(bind, interfaces).items():
+    urls = [f"http://{bind_address}:{start_process(bind_address)}"]
+    for name, address in find_sibling_addresses(bind_address, interfaces).items():
         try:
             urls.append(f"http://{address}:{start_process(address)}")
         except Failed as error:
-            note(f"{name} ({address}): {error.message} Serving on {bind} without it.")
+            note(f"{name} ({address}): {error.message} Serving on {bind_address} without it.")
     return urls
 
 
@@ -288,8 +288,8 @@ class PeerServer(ThreadingHTTPServer):
             self.admission.release(request)
 
     def watch(self) -> None:
-        """Stop the server when all readers are done, or after IDLE_S without requests."""
-        while self.readers > 0 and (self.active_requests or time.monotonic() - self.last_request_s < IDLE_S):
+        """Stop the server when all readers are done, or after IDLE_TIMEOUT_S without requests."""
+        while self.readers > 0 and (self.active_requests or time.monotonic() - self.last_request_s < IDLE_TIMEOUT_S):
             self.admission.expire()
             time.sleep(0.2)
         self.shutdown()

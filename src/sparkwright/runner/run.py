@@ -34,12 +34,12 @@ def execute_plan(
     state: StateFolder,
     secrets: Mapping[str, Secret],
     run_journal: Journal,
-    restart: dict[str, Any] | None = None,
+    restart_plan: dict[str, Any] | None = None,
 ) -> None:
     """Run a plan in this process, writing its events to the journal, the recap last. Never raises.
 
     Args:
-        restart: the restart plan to save if the run succeeds; empty if it could not be made, None if it was not sent.
+        restart_plan: the restart plan to save if the run succeeds; empty if it could not be made, None if it was not sent.
     """
     from sparkwright.host.memory import host_lost
     from sparkwright.host.runs.context import RunContext
@@ -73,17 +73,17 @@ def execute_plan(
                     turns.remove_server(server_state, plan.server)
                 recap = run(rendezvous)
         else:
-            previous_owner, alive = lock.inspect(state) if plan.exclusive else (None, False)
+            previous_owner, is_alive = lock.inspect(state) if plan.exclusive else (None, False)
             if previous_owner is not None and journal.is_unfinished(state, previous_owner):
                 note(
                     f"in progress there: {previous_owner}"
-                    if alive
+                    if is_alive
                     else journal.describe_interruption(state, previous_owner, plan.server)
                 )
             with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
                 recap = _mark_inconclusive(run(rendezvous), plan, state)
-        if restart is not None and not plan.check and not recap["failed"]:
-            save_restart_plan(restart, server_state, run_journal.redactor, note)
+        if restart_plan is not None and not plan.check and not recap["failed"]:
+            save_restart_plan(restart_plan, server_state, run_journal.redactor, note)
     except SparkwrightError as error:
         recap = build_recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -115,8 +115,8 @@ def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
     """Return the recap, as inconclusive if a measuring run failed while another run held the host's lock."""
     if not plan.measures or recap["exit"] != Exit.FAILED:
         return recap
-    owner, alive = lock.inspect(state)
-    if not alive:
+    owner, is_alive = lock.inspect(state)
+    if not is_alive:
         return recap
     message = f"inconclusive: another run started on {plan.host}: {owner}."
     return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{message} ({recap['msg']})"}
@@ -173,10 +173,10 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     state.write_format()
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
     run_journal = Journal.begin(state, plan.run_id, request["plan"], tuple(request["secrets"].values()))
-    bell, run_journal.bell = os.pipe()
+    bell_fd, run_journal.bell = os.pipe()
     os.set_blocking(run_journal.bell, False)
     if os.fork() == 0:
-        os.close(bell)
+        os.close(bell_fd)
         _detach(run_journal)
         try:
             execute_plan(plan, machine, state, secrets, run_journal, request.get("restart"))
@@ -184,7 +184,7 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
             os._exit(0)
     os.close(run_journal.bell)
     run_journal.release_lock()
-    return journal.follow(run_journal.folder, bell)
+    return journal.follow(run_journal.folder, bell_fd)
 
 
 def _detach(run_journal: Journal) -> None:
@@ -232,9 +232,9 @@ def _find_run_in_progress(state: StateFolder) -> Path:
 
     Without a run in progress it is the newest one, to report that it has ended. Raises Refused if several are in progress.
     """
-    owner, alive = lock.inspect(state)
+    owner, is_alive = lock.inspect(state)
     running = journal.list_running(state)
-    holding = [folder for folder in running if owner is not None and alive and folder.name == owner.run]
+    holding = [folder for folder in running if owner is not None and is_alive and folder.name == owner.run]
     if holding or len(running) == 1:
         return (holding or running)[0]
     if running:

@@ -135,8 +135,8 @@ def request(
         with _send_request(method, url, headers or {}, body, deadline, route) as stream:
             redirect_url = _find_redirect(method, url, stream) if remaining_redirects else ""
             if not redirect_url:
-                succeeded = max_error_bytes is None or 200 <= stream.status < 300
-                content = stream.read(max_bytes if succeeded else max_error_bytes or 0)
+                has_succeeded = max_error_bytes is None or 200 <= stream.status < 300
+                content = stream.read(max_bytes if has_succeeded else max_error_bytes or 0)
                 return Response(stream.status, stream.headers, content, url)
         headers, url = _headers_after_redirect(headers or {}, url, redirect_url), redirect_url
     raise AssertionError
@@ -184,15 +184,15 @@ class Stream:
         self.connection = connection
         self._buffer = bytearray()
         self.status, self.headers = self._read_head()
-        empty = method == "HEAD" or self.status in (204, 304)
+        is_empty = method == "HEAD" or self.status in (204, 304)
         coding = self.headers.get("transfer-encoding", "").strip().lower()
         if coding not in ("", "chunked"):
             raise InvalidAnswer("encodes its answer in a way that was not requested")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not requested")
         #: size of the body in bytes; None if it ends with its chunks or the connection
-        self.size = 0 if empty else None if coding else _parse_length(self.headers)
-        self._chunked = bool(coding) and not empty
+        self.size = 0 if is_empty else None if coding else _parse_length(self.headers)
+        self._chunked = bool(coding) and not is_empty
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces of the body as they arrive. Raises Interrupted if it ends early."""
@@ -237,10 +237,10 @@ class Stream:
 
     def _read_line(self, max_bytes: int) -> bytes:
         """Return the next line without its end. Raises TooLarge if it is longer."""
-        searched = 0
-        while (end := self._buffer.find(b"\n", searched, max_bytes + 1)) < 0:
-            searched = len(self._buffer)
-            if searched > max_bytes:
+        searched_bytes = 0
+        while (end := self._buffer.find(b"\n", searched_bytes, max_bytes + 1)) < 0:
+            searched_bytes = len(self._buffer)
+            if searched_bytes > max_bytes:
                 raise TooLarge("sends a header or a line that is too long")
             if not self._receive_more():
                 raise Interrupted("ended its answer early")
@@ -333,9 +333,9 @@ def _send_request(
     proxy = _find_proxy(target) if route.proxies and not route.unix else None
     connection = _connect(target, proxy, deadline, route)
     try:
-        proxied = proxy is not None and target.scheme == "http"
-        fields = _proxy_headers(proxy) if proxied else {}
-        data = _encode_request(method, target, {**headers, **fields}, body, use_absolute_url=proxied)
+        is_proxied = proxy is not None and target.scheme == "http"
+        fields = _proxy_headers(proxy) if is_proxied else {}
+        data = _encode_request(method, target, {**headers, **fields}, body, use_absolute_url=is_proxied)
         try:
             connection.send(data)
         except Interrupted:

@@ -16,7 +16,7 @@ def test_auto_measures_the_chunk_store_if_the_hub_has_one(
 ) -> None:
     if has_store:
         hub.add_store()
-    monkeypatch.setattr(transfer_process, "SMALL_BYTES", 0)
+    monkeypatch.setattr(transfer_process, "MIN_MEASURED_BYTES", 0)
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.1)
     monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
     sample = transfer_process.SampleFile(BIG, len(FILES[BIG]))

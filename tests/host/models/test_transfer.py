@@ -370,7 +370,7 @@ def test_progress_counts_bytes_on_the_disk(
     assert 30 * MIB < max(reports) < sum(map(len, FILES.values())) - 8 * MIB
 
 
-LARGE_SAMPLE = SampleFile(BIG, 2 * transfer_process.SMALL_BYTES)
+LARGE_SAMPLE = SampleFile(BIG, 2 * transfer_process.MIN_MEASURED_BYTES)
 NO_SOURCE = Source("http://127.0.0.1:1", MODEL, COMMIT)
 
 
@@ -378,7 +378,7 @@ NO_SOURCE = Source("http://127.0.0.1:1", MODEL, COMMIT)
 def quick_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
     monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
-    monkeypatch.setattr(transfer_process, "SMALL_BYTES", MIB)
+    monkeypatch.setattr(transfer_process, "MIN_MEASURED_BYTES", MIB)
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def _engine_argument(recipe: Recipe) -> dict[str, str]:
 def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
     """Run tasks that look up entries on a host, and return the entries by task id. Raises Refused with the host's message."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
-    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, include_recap=False)
     recap = find_recap(events)
     if recap is None or recap["exit"] != 0:
         raise Refused(recap["msg"] if recap else "the host gave no answer.", where=member.host.name)

@@ -106,7 +106,7 @@ class PlannedHost:
         for note in self.notes:
             fleet.add_note(member, note)
         for notice in self.notices:
-            fleet.add_note(member, notice, once=True)
+            fleet.add_note(member, notice, one_host_only=True)
         return self.plan
 
     def to_json(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def parse_answer(answer: Answer, parse: Callable[[Event], T]) -> T | Sparkwright
 
 def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
     """Return the events that answer a request. Raises the error if the host refuses the request with a recap."""
-    events = fleet.request(member, header, counted=False)
+    events = fleet.request(member, header, include_recap=False)
     if recap := find_recap(events):
         raise build_recap_error(recap)
     return events
@@ -89,7 +89,7 @@ def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list
 
 def query_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run a module in check mode on a host and return its answer. Raises an error with the host's message and exit code."""
-    return _module_answer(member, name, fleet.request(member, build_module_request(name, args), counted=False))
+    return _module_answer(member, name, fleet.request(member, build_module_request(name, args), include_recap=False))
 
 
 def run_module(
@@ -104,7 +104,9 @@ def run_module(
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
     plan_fields: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
     plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), exclusive=exclusive, **plan_fields)
-    return _module_answer(member, name, fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False))
+    return _module_answer(
+        member, name, fleet.request(member, {"verb": "run", "plan": plan.to_json()}, include_recap=False)
+    )
 
 
 def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, Any]:

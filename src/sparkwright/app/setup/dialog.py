@@ -137,19 +137,19 @@ def _is_hardware(surveyed: SurveyedHost) -> bool:
 
 def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     """Return the files whose text differs from the starter's, by path, and the paths to leave out."""
-    shipped, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
+    shipped_folder, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
     if not _is_hardware(surveyed):
         sandbox = f"hosts/{SANDBOX}.yml"
-        text = (shipped / sandbox).read_text()
+        text = (shipped_folder / sandbox).read_text()
         return {sandbox: proposal.set_recipe_and_port(text, host.recipe, _find_free_port())}, {EXAMPLE_HOST_FILE}
-    groups = (shipped / "hosts/groups.yml").read_text()
+    groups = (shipped_folder / "hosts/groups.yml").read_text()
     texts = {
         f"hosts/{host.name}.yml": proposal.render_host_file(host, surveyed.lines, "init"),
         "hosts/groups.yml": proposal.add_groups(groups, {proposal.DEFAULT_GROUP: {}}, host.groups),
     }
     if choice is not None and choice.actual_folder:
         name = f"recipes/{choice.name}.yml"
-        texts[name] = proposal.set_model_dir((shipped / name).read_text(), choice.actual_folder, host.name)
+        texts[name] = proposal.set_model_dir((shipped_folder / name).read_text(), choice.actual_folder, host.name)
     return texts, {EXAMPLE_HOST_FILE} - set(texts)
 
 
@@ -165,8 +165,8 @@ def _find_free_port() -> int:
 
 def _write_project(folder: Path, surveyed: SurveyedHost) -> Exit:
     texts, omitted = _changed_texts(surveyed)
-    written = starter.write_starter(folder, texts, omitted)
-    print_text(f"{len(written)} files: hosts/, recipes/, tasks.py")
+    written_files = starter.write_starter(folder, texts, omitted)
+    print_text(f"{len(written_files)} files: hosts/, recipes/, tasks.py")
     for name in texts:
         print_text(f"  {name}")
     print_notes(surveyed)
@@ -309,8 +309,8 @@ def choose_recipe(
         for number, choice in enumerate(fitting, start=1)
     ]
     grid.print_table(CHOICE_COLUMNS, rows[:MAX_RECIPE_ROWS])
-    if more := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
-        print_prose(f"More: {', '.join(more)}.")
+    if further_choices := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
+        print_prose(f"More: {', '.join(further_choices)}.")
     if too_large := [choice.name for choice in choices if choice not in fitting]:
         print_prose(f"Too large for this host: {', '.join(too_large)}.")
     name = prompts.choose_exactly("Which recipe? A number or a name", [choice.name for choice in fitting])
@@ -397,7 +397,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     ):
         print_text("Nothing was written.")
         return Exit.OK
-    written = _write_host(project.root, surveyed.host, surveyed.lines)
+    written_files = _write_host(project.root, surveyed.host, surveyed.lines)
     if json:
         budget = surveyed.choice.fit.budget if surveyed.choice else None
         print_json_line(
@@ -406,13 +406,13 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
                 "address": surveyed.host.address,
                 "recipe": surveyed.host.recipe or None,
                 "groups": list(surveyed.host.groups),
-                "files": written,
+                "files": written_files,
                 "survey": surveyed.survey,
                 "budget": budget.to_json() if budget else None,
             }
         )
         return Exit.OK
-    for name in written:
+    for name in written_files:
         print_text(name)
     if surveyed.choice is not None and surveyed.choice.actual_folder:
         print_prose(

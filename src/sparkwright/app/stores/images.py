@@ -127,9 +127,9 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one host.")
-    local = [host.name for host in selection.hosts if host.connection != "ssh"]
-    if local:
-        raise Refused(f"{', '.join(local)}: images are only copied between hosts with ssh.")
+    local_hosts = [host.name for host in selection.hosts if host.connection != "ssh"]
+    if local_hosts:
+        raise Refused(f"{', '.join(local_hosts)}: images are only copied between hosts with ssh.")
     source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
     targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
@@ -192,9 +192,9 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: has {image_to_copy.ref} already."
     # a temporary tag, because nothing may use the image before it is compared
-    incoming = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
+    incoming_tag = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
     packer = image_archive.select_packer(source_image["tools"], target_image["tools"])
-    transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming, packer)
+    transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming_tag, packer)
     _refuse_impossible(image_to_copy, transfer)
     started_s = time.monotonic()
     try:
@@ -205,7 +205,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
         raise
     expected = {"layers": source_image["layers"], "platform": source_image["platform"], "before": target_image["names"]}
     run_module(
-        fleet, target, "adopt_image", {**image_to_copy.to_json(), "incoming": incoming, **expected}, exclusive=True
+        fleet, target, "adopt_image", {**image_to_copy.to_json(), "incoming": incoming_tag, **expected}, exclusive=True
     )
     duration = units.format_duration(time.monotonic() - started_s)
     size = units.format_size(source_image["size_bytes"])
@@ -235,8 +235,8 @@ def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToC
     entry = load_lock(selection.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return ImageToCopy(image)
-    sizes = {manifest["platform"]: manifest["size_bytes"] for manifest in entry.get("manifests") or ()}
-    return ImageToCopy(with_digest(name.by_tag, entry["digest"]), locked_ids(entry), sizes)
+    size_by_platform = {manifest["platform"]: manifest["size_bytes"] for manifest in entry.get("manifests") or ()}
+    return ImageToCopy(with_digest(name.by_tag, entry["digest"]), locked_ids(entry), size_by_platform)
 
 
 def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
@@ -248,8 +248,8 @@ def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
         raise Refused(message, fix="Copy it from a host with the same platform.")
     needed_bytes = int(source_image["size_bytes"] * FREE_SPACE_FACTOR)
     if target_image["free_bytes"] is not None and target_image["free_bytes"] < needed_bytes:
-        free = units.format_size(target_image["free_bytes"])
-        message = f"{free} are free where Docker stores images, but {units.format_size(needed_bytes)} are needed."
+        free_text = units.format_size(target_image["free_bytes"])
+        message = f"{free_text} are free where Docker stores images, but {units.format_size(needed_bytes)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, inspection in ((source, source_image), (target, target_image)):
         if "docker" not in inspection["tools"]:
@@ -261,10 +261,10 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     fleet, target, link = transfer.fleet, transfer.target, transfer.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
-    private, public = _generate_key_pair()
+    private_key, public_key = _generate_key_pair()
     key_arguments = {
-        "public_key": public,
-        "command": image_archive.load_command(transfer.packer, transfer.target_image["intake"]),
+        "public_key": public_key,
+        "command": image_archive.build_load_command(transfer.packer, transfer.target_image["intake"]),
     }
     args = {
         "image": transfer.source_image["id"],
@@ -277,7 +277,7 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     }
     run_module(fleet, target, "copy_key", key_arguments)
     try:
-        with _copy_key(transfer.source, private):
+        with _copy_key(transfer.source, private_key):
             sent = run_module(fleet, transfer.source, "send_image", args)
     finally:
         run_module(fleet, target, "copy_key", {**key_arguments, "state": "absent"})
@@ -296,11 +296,11 @@ def _reachable_addresses(target: Member, target_addresses: list[str]) -> list[st
 
 def _generate_key_pair() -> tuple[Secret, str]:
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
+    private_key = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return Secret(private.decode()), public.decode()
+    public_key = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return Secret(private_key.decode()), public_key.decode()
 
 
 @contextmanager
@@ -318,12 +318,12 @@ def _transfer_through_laptop(transfer: ImageTransfer) -> str:
     links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
-    pack = " ".join(image_archive.PACKERS[transfer.packer][0])
+    pack_command = " ".join(image_archive.PACKERS[transfer.packer][0])
     save_channel = links[0].run(
-        ["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.source_image["id"], transfer.temporary_tag, pack]
+        ["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.source_image["id"], transfer.temporary_tag, pack_command]
     )
     load_channel = links[1].run(
-        ["sh", "-c", image_archive.load_command(transfer.packer, transfer.target_image["intake"])]
+        ["sh", "-c", image_archive.build_load_command(transfer.packer, transfer.target_image["intake"])]
     )
 
     def progress(sent: int) -> None:

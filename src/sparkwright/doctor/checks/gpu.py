@@ -26,22 +26,26 @@ DASHBOARD_FIX = "Finish the update in the DGX Dashboard (http://localhost:11000 
 def check_driver(host: Host) -> Iterator[Finding]:
     result = host.run_program(*nvidia_smi.query_command(nvidia_smi.IDENTITY_VALUES))
     loaded_line = next((line for line in (host.read(LOADED_DRIVER_PATH) or "").splitlines() if "NVRM" in line), "")
-    loaded = find_version(loaded_line.partition("Module")[2])
+    loaded_version = find_version(loaded_line.partition("Module")[2])
     if result is not None and "version mismatch" in result.out + result.err:
-        evidence = f"nvidia-smi: {(result.out + result.err).strip().splitlines()[0]} (loaded: {loaded or 'unknown'})"
+        evidence = (
+            f"nvidia-smi: {(result.out + result.err).strip().splitlines()[0]} (loaded: {loaded_version or 'unknown'})"
+        )
         yield Finding(DRIVER_NAME, "bad", evidence, "sudo reboot", known_facts.DRIVER_PAIR.source)
         return
     gpu = host.gpu()
     if gpu is None:
         evidence = f"nvidia-smi: {(result.out + result.err).strip()[:200]}" if result else "nvidia-smi is not installed"
-        verdict: Verdict = "bad" if loaded else "unknown"
-        yield Finding(DRIVER_NAME, verdict, evidence, DASHBOARD_FIX if loaded else "nvidia-smi", known_facts.NVCHECKUP)
+        verdict: Verdict = "bad" if loaded_version else "unknown"
+        yield Finding(
+            DRIVER_NAME, verdict, evidence, DASHBOARD_FIX if loaded_version else "nvidia-smi", known_facts.NVCHECKUP
+        )
         return
     yield _driver_finding(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
         fact = known_facts.OPEN_MODULE
         yield Finding(DRIVER_NAME, "bad", f"{LOADED_DRIVER_PATH}: {fact.text}", DASHBOARD_FIX, fact.source)
-    yield _firmware_finding(gpu[1], loaded, host.list_folder(FIRMWARE_FOLDER))
+    yield _firmware_finding(gpu[1], loaded_version, host.list_folder(FIRMWARE_FOLDER))
 
 
 def _driver_finding(name: str, driver: str) -> Finding:
@@ -55,19 +59,19 @@ def _driver_finding(name: str, driver: str) -> Finding:
     return Finding(DRIVER_NAME, "ok", label, source=fact.source)
 
 
-def _firmware_finding(driver: str, loaded: str, folders: list[str]) -> Finding:
+def _firmware_finding(driver: str, loaded_version: str, folders: list[str]) -> Finding:
     """Compare the driver with the GSP firmware, whose folders are named after its versions."""
-    firmware = [
+    firmware_versions = [
         name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known_facts.DRIVERS)
     ]
     source = known_facts.DRIVER_PAIR.source
-    if loaded and loaded != driver:
-        evidence = f"driver {driver} is installed and {loaded} is loaded"
+    if loaded_version and loaded_version != driver:
+        evidence = f"driver {driver} is installed and {loaded_version} is loaded"
         return Finding("firmware", "bad", evidence, "sudo reboot", source)
-    if driver in firmware:
+    if driver in firmware_versions:
         return Finding("firmware", "ok", f"driver and GSP firmware are both {driver}", source=source)
-    if firmware:
-        evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known_facts.DRIVER_PAIR.text}"
+    if firmware_versions:
+        evidence = f"driver {driver}, GSP firmware {', '.join(firmware_versions)}: {known_facts.DRIVER_PAIR.text}"
         return Finding("firmware", "bad", evidence, DASHBOARD_FIX, source)
     return Finding("firmware", "unknown", f"no driver firmware in {FIRMWARE_FOLDER}", source=source)
 
@@ -106,15 +110,15 @@ def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
     fact, drivers = known_facts.CDI, _cdi_drivers(host)
     supports_refresh = version_tuple(toolkit_version) >= known_facts.FIRST_TOOLKIT_WITH_CDI_REFRESH
     has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
-    repair = "CDI service" if has_refresh else "CDI"
-    fix = FIXES[repair].manual_command(host.user)
+    fix_name = "CDI service" if has_refresh else "CDI"
+    fix = FIXES[fix_name].manual_command(host.user)
     outdated = [path for path, listed_driver in drivers.items() if listed_driver not in ("", driver)]
     if outdated:
         path = outdated[0]
         evidence = f"{path} is for driver {drivers[path]}, but {driver} is installed: {fact.text}"
         is_generated = path.startswith(("/run", "/var/run")) if has_refresh else path == "/etc/cdi/nvidia.yaml"
         if is_generated:  # the repair writes this file
-            return Finding("CDI", "bad", evidence, fix, fact.source, repair)
+            return Finding("CDI", "bad", evidence, fix, fact.source, fix_name)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", fact.source)
     if any(drivers.values()):
         return Finding("CDI", "ok", f"{', '.join(drivers)} is for driver {driver}", source=fact.source)
@@ -195,8 +199,10 @@ def check_heat(host: Host) -> Iterator[Finding]:
         )
     elif is_throttled or celsius >= defaults.HOT_GPU_C:
         name = host.server.name or "HOST"
-        lower = f"a lower clock_cap_mhz than {clock_cap}" if clock_cap else "clock_cap_mhz: 2000"
-        fix = f"check fans and room temperature; set {lower} in its vars, then invoke provision --host {name}"
+        clock_cap_advice = f"a lower clock_cap_mhz than {clock_cap}" if clock_cap else "clock_cap_mhz: 2000"
+        fix = (
+            f"check fans and room temperature; set {clock_cap_advice} in its vars, then invoke provision --host {name}"
+        )
         yield Finding(HEAT_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(HEAT_NAME, "ok", summary, source=fact.source)
@@ -220,8 +226,10 @@ def check_idle(host: Host) -> Iterator[Finding]:
     elif not pids:
         yield Finding(IDLE_NAME, "ok", "no process is on the GPU", source=fact.source)
     elif load is None or load[0] > known_facts.IDLE_PERCENT:
-        busy = "its utilization is unknown" if load is None else f"the GPU is {load[0]:.0f} % busy"
-        yield Finding(IDLE_NAME, "unknown" if load is None else "ok", f"not idle now: {busy}", source=fact.source)
+        load_clause = "its utilization is unknown" if load is None else f"the GPU is {load[0]:.0f} % busy"
+        yield Finding(
+            IDLE_NAME, "unknown" if load is None else "ok", f"not idle now: {load_clause}", source=fact.source
+        )
     else:
         yield _spin_finding(host, pids)
 

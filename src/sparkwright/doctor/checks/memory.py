@@ -110,13 +110,13 @@ def check_swap(host: Host) -> Iterator[Finding]:
     if memory is None or "SwapTotal" not in memory:
         yield Finding(SWAP_NAME, "unknown", "no swap figures in /proc/meminfo", source=known_facts.SWAP.source)
         return
-    total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
-    if used > MAX_USED_SWAP_BYTES:
-        evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known_facts.SWAP.text}"
+    total_bytes, used_bytes = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
+    if used_bytes > MAX_USED_SWAP_BYTES:
+        evidence = f"{format_gib(used_bytes)} of {format_gib(total_bytes)} GiB in use: {known_facts.SWAP.text}"
         fix = f"invoke restart --host {host.server.name or 'HOST'}"
         yield Finding(SWAP_NAME, "warning", evidence, fix, known_facts.SWAP.source)
     else:
-        summary = f"{format_gib(used)} of {format_gib(total)} GiB in use" if total else "none"
+        summary = f"{format_gib(used_bytes)} of {format_gib(total_bytes)} GiB in use" if total_bytes else "none"
         yield Finding(SWAP_NAME, "ok", summary, source=known_facts.SWAP.source)
 
 
@@ -180,14 +180,14 @@ def check_earlyoom(host: Host) -> Iterator[Finding]:
             yield Finding(EARLYOOM_NAME, "ok", "earlyoom is not running", source=source)
     elif memory is None:
         yield Finding(EARLYOOM_NAME, "unknown", "running, but /proc/meminfo is not readable", source=source)
-    elif (limit := threshold_bytes(processes[0][1:], memory["MemTotal"])) is None:
+    elif (limit_bytes := threshold_bytes(processes[0][1:], memory["MemTotal"])) is None:
         evidence = f"cannot parse its options: {' '.join(processes[0])}"
         yield Finding(EARLYOOM_NAME, "unknown", evidence, f"cat {EARLYOOM_CONFIG}", source)
     else:
-        yield _earlyoom_finding(host, limit, memory["MemTotal"])
+        yield _earlyoom_finding(host, limit_bytes, memory["MemTotal"])
 
 
-def threshold_bytes(words: Sequence[str], total: int) -> int | None:
+def threshold_bytes(words: Sequence[str], total_bytes: int) -> int | None:
     """Return the available memory in bytes below which earlyoom acts (-m PERCENT, -M KiB).
 
     Returns None if its options can't be parsed.
@@ -199,28 +199,28 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
         elif word.startswith(("-m", "-M")):
             value, option = word[2:], word[:2]
     if not value:
-        return int(total * known_facts.EARLYOOM_DEFAULT_PERCENT / 100)
+        return int(total_bytes * known_facts.EARLYOOM_DEFAULT_PERCENT / 100)
     try:
         number = float(value.partition(",")[0])
     except ValueError:
         return None
-    return int(total * number / 100 if option == "-m" else number * 1024)
+    return int(total_bytes * number / 100 if option == "-m" else number * 1024)
 
 
-def _earlyoom_finding(host: Host, limit: int, total: int) -> Finding:
-    fact, summary = known_facts.EARLYOOM, f"it kills processes below {format_gib(limit)} GiB available"
+def _earlyoom_finding(host: Host, limit_bytes: int, total_bytes: int) -> Finding:
+    fact, summary = known_facts.EARLYOOM, f"it kills processes below {format_gib(limit_bytes)} GiB available"
     share, reserve_bytes = host.server.utilization, host.server.reserve_bytes
     if share is None:
         evidence = f"{summary}; without a recipe the free memory is unknown"
         return Finding(EARLYOOM_NAME, "unknown", evidence, source=fact.source)
-    left_bytes = int(total * (1 - share))
-    percent = max(1, int(100 * reserve_bytes / 2 / total))
-    edit = f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG}"
-    fix = f"{edit} && sudo systemctl restart earlyoom"
+    left_bytes = int(total_bytes * (1 - share))
+    percent = max(1, int(100 * reserve_bytes / 2 / total_bytes))
+    edit_command = f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG}"
+    fix = f"{edit_command} && sudo systemctl restart earlyoom"
     free_memory = f"the recipe {host.server.recipe} leaves at most {format_gib(left_bytes)} GiB"
-    if limit >= left_bytes:
+    if limit_bytes >= left_bytes:
         return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {free_memory}: {fact.text}", fix, fact.source)
-    if limit >= reserve_bytes:
+    if limit_bytes >= reserve_bytes:
         reserve = f"a deploy may leave only {format_gib(reserve_bytes)} GiB available (reserve_gib)"
         return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {fact.text}", fix, fact.source)
     return Finding(EARLYOOM_NAME, "ok", f"{summary}; {free_memory}", source=fact.source)
@@ -245,17 +245,17 @@ def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> 
     try:
         existing = next(parent for parent in (folder, *folder.parents) if _exists(parent))
         device = existing.stat().st_dev
-        free = host.context.machine.free_bytes(existing)
+        free_bytes = host.context.machine.free_bytes(existing)
     except OSError as error:
         return Finding(DISK_NAME, "unknown", f"{folder}: {error.strerror}")
     if device in devices:
         return None
     devices.add(device)
-    summary = f"{units.format_size(free)} free for {content} in {existing}"
+    summary = f"{units.format_size(free_bytes)} free for {content} in {existing}"
     fix = f"invoke images.prune --host {host.server.name or 'HOST'}"
-    if free < DISK_CRITICAL_GB * GB:
+    if free_bytes < DISK_CRITICAL_GB * GB:
         return Finding(DISK_NAME, "bad", summary, fix, known_facts.DISK_NEED)
-    if free < DISK_LOW_GB * GB:
+    if free_bytes < DISK_LOW_GB * GB:
         return Finding(DISK_NAME, "warning", f"{summary}: {known_facts.DISK_NEED}", fix, known_facts.DISK_NEED)
     return Finding(DISK_NAME, "ok", summary, source=known_facts.DISK_NEED)
 

@@ -42,12 +42,12 @@ def check_fabric(host: Host) -> Iterator[Finding]:
 
 def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     """Yield the problems of a port as (verdict, evidence, fix, source)."""
-    down = [link.adapter for link in links if not link.active]
-    if down:
+    down_adapters = [link.adapter for link in links if not link.active]
+    if down_adapters:
         fact = known_facts.BOTH_TWINS
         interface = next((link.interface for link in links if not link.active and link.interface), "")
         fix = f"sudo ip link set {interface} up" if interface else ""
-        yield "warning", f"{', '.join(down)} is down, the other half is up: {fact.text}", fix, fact.source
+        yield "warning", f"{', '.join(down_adapters)} is down, the other half is up: {fact.text}", fix, fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
         fact = known_facts.NIC_FIRMWARE
@@ -88,14 +88,14 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
     if "CmaFree" not in meminfo or "CmaTotal" not in meminfo:
         yield Finding(RDMA_MEMORY_NAME, "unknown", "no CmaFree in /proc/meminfo", source=fact.source)
         return
-    free, total = meminfo["CmaFree"], meminfo["CmaTotal"]
+    free_bytes, total_bytes = meminfo["CmaFree"], meminfo["CmaTotal"]
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
-    if re.match(r"7\.0\.", release) and free > total + known_facts.MIN_EXCESS_CMA_BYTES and not is_kho_off:
-        evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.text}"
+    if re.match(r"7\.0\.", release) and free_bytes > total_bytes + known_facts.MIN_EXCESS_CMA_BYTES and not is_kho_off:
+        evidence = f"{release}: CmaFree {free_bytes / GIB:.1f} GiB of CmaTotal {total_bytes / GIB:.2f} GiB: {fact.text}"
         fix = "add kho=off to the kernel command line and reboot"
         yield Finding(RDMA_MEMORY_NAME, "bad", evidence, fix, fact.source)
     else:
-        yield Finding(RDMA_MEMORY_NAME, "ok", f"{release}: CmaTotal {total / GIB:.2f} GiB", source=fact.source)
+        yield Finding(RDMA_MEMORY_NAME, "ok", f"{release}: CmaTotal {total_bytes / GIB:.2f} GiB", source=fact.source)
 
 
 NAMES_NAME = "names"
@@ -130,11 +130,11 @@ def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     match = re.search(r"running \[([^\]]{1,255})\]", titles)
     if not match:
         return
-    announced = match[1].removesuffix(".local")
-    numbered = NUMBERED_NAME.match(announced)
+    announced_name = match[1].removesuffix(".local")
+    numbered = NUMBERED_NAME.match(announced_name)
     if numbered and numbered[1] == hostname:
-        edit = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
-        fix = f"{edit} && sudo systemctl restart avahi-daemon"
+        edit_command = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
+        fix = f"{edit_command} && sudo systemctl restart avahi-daemon"
         evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known_facts.AVAHI.text}"
         yield Finding("avahi", "warning", evidence, fix, known_facts.AVAHI.source)
     else:

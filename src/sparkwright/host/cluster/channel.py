@@ -99,14 +99,14 @@ class Channel:
 
         Raises Refused or Failed: a member is missing or has failed.
         """
-        until_s = time.monotonic() + self.cluster.join_s
-        connection = self._connection or self._connect_to_head(until_s)
+        deadline_s = time.monotonic() + self.cluster.join_s
+        connection = self._connection or self._connect_to_head(deadline_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
         self._thread.start()
         self._sent_s = time.time()
         self._send("join")
         key = BarrierKey(FORWARD, "")
-        self._wait(key, lambda: self._cluster_state.complete, until_s, self.cluster.join_s)
+        self._wait(key, lambda: self._cluster_state.complete, deadline_s, self.cluster.join_s)
         failure = self._cluster_state.failure(key)
         if failure is not None:
             raise _build_error(failure)
@@ -176,14 +176,14 @@ class Channel:
 
         Raises Refused if the head does not answer within DECLINE_TIMEOUT_S.
         """
-        until_s = time.monotonic() + min(self.cluster.join_s, DECLINE_TIMEOUT_S)
-        connection = self._connection or self._connect_to_head(until_s)
+        deadline_s = time.monotonic() + min(self.cluster.join_s, DECLINE_TIMEOUT_S)
+        connection = self._connection or self._connect_to_head(deadline_s)
         with contextlib.suppress(OSError, ConnectionLost):
             connection.send(
                 {"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._redact_line(text)}
             )
-            end_s = time.monotonic() + GOODBYE_TIMEOUT_S
-            while (left_s := end_s - time.monotonic()) > 0:
+            goodbye_deadline_s = time.monotonic() + GOODBYE_TIMEOUT_S
+            while (left_s := goodbye_deadline_s - time.monotonic()) > 0:
                 connection.sock.settimeout(left_s)
                 if not connection.sock.recv(4096):
                     break
@@ -217,8 +217,8 @@ class Channel:
     def _wait(
         self,
         key: BarrierKey,
-        ready: Callable[[], bool],
-        until_s: float,
+        is_ready: Callable[[], bool],
+        deadline_s: float,
         timeout_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
@@ -233,10 +233,10 @@ class Channel:
         )
         while True:
             with self._changed:
-                if ready() or self._cluster_state.is_settled(key):
+                if is_ready() or self._cluster_state.is_settled(key):
                     return
                 self._changed.wait(POLL_S)
-                if ready() or self._cluster_state.is_settled(key):
+                if is_ready() or self._cluster_state.is_settled(key):
                     return
                 missing = self._cluster_state.format_missing(key if key.name else None)
             now_s = time.monotonic()
@@ -249,25 +249,25 @@ class Channel:
             if now_s >= next_note_s and missing:
                 next_note_s = now_s + NOTE_INTERVAL_S
                 self._note(f"waiting for {missing}")
-            if now_s >= until_s and not lost_deadline_s:
+            if now_s >= deadline_s and not lost_deadline_s:
                 lost_deadline_s = now_s + self.cluster.beat_s * MAX_MISSED_HEARTBEATS
                 self._send("overdue", phase=key.phase, barrier=key.name, waited_s=timeout_s)
             elif lost_deadline_s and now_s >= lost_deadline_s:
                 self._record_loss("no answer")
 
-    def _connect_to_head(self, until_s: float) -> Connection:
+    def _connect_to_head(self, deadline_s: float) -> Connection:
         """Return an authenticated connection to the head. Raises Refused after the timeout, Failed on a request to stop."""
         head, address = self.cluster.format_member(0), f"{self.cluster.address} port {self.cluster.port}"
         next_note_s = time.monotonic() + NOTE_AFTER_S
         while True:
             try:
-                return self._dial_head(until_s)
+                return self._dial_head(deadline_s)
             except (OSError, ConnectionLost, WireError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             now_s = time.monotonic()
             if self._stop_requested():
                 raise Failed("stopped on request, before the first task")
-            if now_s >= until_s:
+            if now_s >= deadline_s:
                 fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run. This host must be able to connect to it."
                 message = f"{head} did not answer within {self.cluster.join_s:g} s ({address}: {reason.lower()})."
                 raise Refused(message, fix=fix)
@@ -276,15 +276,17 @@ class Channel:
                 self._note(f"waiting for {head} at {address}: {reason.lower()}")
             time.sleep(RETRY_PAUSE_S)
 
-    def _dial_head(self, until_s: float) -> Connection:
-        end_s = min(time.monotonic() + HANDSHAKE_TIMEOUT_S, max(until_s, time.monotonic() + 1))
-        sock = dial(self.cluster.address, self.cluster.port, end_s - time.monotonic())
+    def _dial_head(self, deadline_s: float) -> Connection:
+        handshake_deadline_s = min(time.monotonic() + HANDSHAKE_TIMEOUT_S, max(deadline_s, time.monotonic() + 1))
+        sock = dial(self.cluster.address, self.cluster.port, handshake_deadline_s - time.monotonic())
         try:
             line, handshake = wire.answer_greeting(
-                read_line(sock, wire.MAX_HELLO_BYTES, end_s), self.cluster, self._token
+                read_line(sock, wire.MAX_HELLO_BYTES, handshake_deadline_s), self.cluster, self._token
             )
             sock.sendall(line)
-            session = wire.verify_proof(read_line(sock, wire.MAX_HELLO_BYTES, end_s), handshake, self._token)
+            session = wire.verify_proof(
+                read_line(sock, wire.MAX_HELLO_BYTES, handshake_deadline_s), handshake, self._token
+            )
             return Connection(sock, self.cluster.beat_s, session)
         except BaseException:
             sock.close()

@@ -30,10 +30,10 @@ from sparkwright.visible import format_count
 HANDSHAKE_TIMEOUT_S, MAX_PENDING = 5.0, 32
 #: limit of notes about dropped clients
 MAX_NOTES = 5
-TICK_S = 0.1
+TICK_INTERVAL_S = 0.1
 GOODBYE_TIMEOUT_S = 30.0
 #: time for a health check to release the port, which it does when a run starts
-PORT_WAIT_S = 3.0
+PORT_TIMEOUT_S = 3.0
 
 
 class Coordinator:
@@ -64,9 +64,9 @@ class Coordinator:
 
     def close(self, goodbye_timeout_s: float = GOODBYE_TIMEOUT_S) -> None:
         """Stop once every member has sent its goodbye or is lost, at the latest after goodbye_s."""
-        until_s = time.monotonic() + goodbye_timeout_s
-        while time.monotonic() < until_s and self._members and self._thread.is_alive():
-            time.sleep(TICK_S / 2)
+        deadline_s = time.monotonic() + goodbye_timeout_s
+        while time.monotonic() < deadline_s and self._members and self._thread.is_alive():
+            time.sleep(TICK_INTERVAL_S / 2)
         self._stop_event.set()
         self._thread.join()
         if self._dropped_count > MAX_NOTES:
@@ -74,16 +74,16 @@ class Coordinator:
 
     def wait_for_others(self, timeout_s: float) -> None:
         """Wait until all members except the head have connected, at most timeout_s."""
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and len(self._authenticated | {0}) < len(self._cluster.members):
-            time.sleep(TICK_S / 2)
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and len(self._authenticated | {0}) < len(self._cluster.members):
+            time.sleep(TICK_INTERVAL_S / 2)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
             while not self._stop_event.is_set():
-                for key, _ in self._selector.select(TICK_S):
+                for key, _ in self._selector.select(TICK_INTERVAL_S):
                     if key.fileobj is self._listener:
                         self._accept()
                     else:
@@ -262,14 +262,14 @@ class Coordinator:
 
 def open_listener(cluster: Cluster) -> socket.socket:
     """Return the head's listening socket. Raises Refused if the port is in use, or if this host lacks the address."""
-    until_s = time.monotonic() + PORT_WAIT_S
+    deadline_s = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:
             return _bind(cluster)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
                 raise _bind_error(cluster, error) from None
-        time.sleep(TICK_S)
+        time.sleep(TICK_INTERVAL_S)
 
 
 def _bind(cluster: Cluster) -> socket.socket:

@@ -289,15 +289,15 @@ class Connection:
         return bool(wait_for_readable([self.sock]))
 
 
-def read_line(sock: socket.socket, max_bytes: int, until_s: float) -> bytes:
+def read_line(sock: socket.socket, max_bytes: int, deadline_s: float) -> bytes:
     """Read one line from a blocking socket. Raises OSError, WireError or ConnectionLost.
 
     Args:
-        until_s: the deadline, by time.monotonic.
+        deadline_s: the deadline, by time.monotonic.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
-        left_s = until_s - time.monotonic()
+        left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no answer")
         sock.settimeout(left_s)

@@ -85,7 +85,7 @@ def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         raise Failed(_NOT_A_TAR)
 
 
-def receive_command(max_bytes: int) -> str:
+def build_receive_command(max_bytes: int) -> str:
     """Return the shell command that checks and loads an archive on this host."""
     import_root = str(Path(sparkwright.__file__).parents[1])
     return join(["env", f"PYTHONPATH={import_root}", sys.executable, "-P", "-m", __name__, str(max_bytes)])
@@ -126,12 +126,12 @@ class _TarParser:
                 self._content_bytes -= len(content)
                 self._consume(content)
             elif self._padding_bytes:
-                skipped = min(self._padding_bytes, len(view))
-                self._padding_bytes, view = self._padding_bytes - skipped, view[skipped:]
+                skipped_bytes = min(self._padding_bytes, len(view))
+                self._padding_bytes, view = self._padding_bytes - skipped_bytes, view[skipped_bytes:]
             else:
-                missing = BLOCK_BYTES - len(self._header)
-                self._header += view[:missing]
-                view = view[missing:]
+                missing_bytes = BLOCK_BYTES - len(self._header)
+                self._header += view[:missing_bytes]
+                view = view[missing_bytes:]
                 if len(self._header) == BLOCK_BYTES:
                     self._start_entry(bytes(self._header))
                     self._header.clear()
@@ -311,8 +311,8 @@ def select_packer(source: list[str], target: list[str]) -> str:
     )
 
 
-def load_command(packer: str, receiver: str) -> str:
-    """Return the shell command that decompresses the stream and pipes it to `receiver`, the target's `receive_command`."""
+def build_load_command(packer: str, receiver: str) -> str:
+    """Return the shell command that decompresses the stream and pipes it to `receiver`, the target's `build_receive_command`."""
     return f"{' '.join(PACKERS[packer][1])} | {receiver}"
 
 

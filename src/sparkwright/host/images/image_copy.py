@@ -5,8 +5,8 @@ with it; the lock contains the Ids for the registry's digest. An image with anot
 else that the archive brought.
 
 The server exports the image in the format of `docker save`, by its Id, so that the archive contains no names. It stores
-nothing. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT hosts are served at a
-time; the others retry.
+nothing. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT_EXPORTS hosts are served
+at a time; the others retry.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ OFFER_SHAPE = {
 }
 
 COPY_PURPOSE = "image copy"
-PATH = "/image"
-MAX_CONCURRENT = 2
+IMAGE_PATH = "/image"
+MAX_CONCURRENT_EXPORTS = 2
 CHUNK_BYTES = 2**20
 #: timeout of the Docker API while it exports or loads an image
 SAVE_TIMEOUT_S = 3600
-_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT)
+_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT_EXPORTS)
 
 
 class StreamBroken(Failed):
@@ -88,14 +88,14 @@ def list_names(api: Any) -> ImageNames:
     return ImageNames(ids_by_tag, tuple(nameless), f"{time.time():.6f}")
 
 
-def undo_load(api: Any, before: ImageNames, *keep: str) -> list[str]:
-    """Remove loaded images and restore moved tags, except the tags in `keep`. Returns a sentence for each action."""
+def undo_load(api: Any, before: ImageNames, *kept_tags: str) -> list[str]:
+    """Remove loaded images and restore moved tags, except the tags in `kept_tags`. Returns a sentence for each action."""
     current = list_names(api)
     user_names = _find_user_names(api, before.at)
     actions = []
     for tag, image_id in sorted(current.tags.items()):
         previous_id = before.tags.get(tag)
-        if previous_id == image_id or tag in keep or tag in user_names:
+        if previous_id == image_id or tag in kept_tags or tag in user_names:
             continue
         if previous_id:
             repository, _, short_tag = tag.rpartition(":")
@@ -203,9 +203,9 @@ def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
 
 
 def _refuse_full_disk(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
-    free = free_bytes(machine, info)
-    if free is not None and free < SPACE_FACTOR * size_bytes:
-        space = f"{SPACE_FACTOR * size_bytes / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free"
+    free_disk_bytes = free_bytes(machine, info)
+    if free_disk_bytes is not None and free_disk_bytes < SPACE_FACTOR * size_bytes:
+        space = f"{SPACE_FACTOR * size_bytes / 2**30:.1f} GiB needed, {free_disk_bytes / 2**30:.1f} GiB free"
         raise Failed(f"not enough disk space to load a copy: {space}.")
 
 
@@ -283,7 +283,7 @@ def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
     route = http.Route(keep_alive=True)
     while True:
         stream = http.open_stream(
-            "GET", url + PATH, headers=headers, timeout_s=FIRST_BYTE_TIMEOUT_S, rate=MIN_RATE, route=route
+            "GET", url + IMAGE_PATH, headers=headers, timeout_s=FIRST_BYTE_TIMEOUT_S, rate=MIN_RATE, route=route
         )
         if stream.status == 200:
             return stream
@@ -295,19 +295,19 @@ def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
         time.sleep(POLL_S)
 
 
-def start_server(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
+def start_server(machine: Machine, image_id: str, token: Secret, readers: int, bind_address: str) -> int:
     """Start a process that serves the image with this Id and outlives this process. Returns its port."""
-    request = {"image": image_id, "readers": readers, "bind": bind}
+    request = {"image": image_id, "readers": readers, "bind": bind_address}
     return peers.start_server(machine, "sparkwright.host.images.image_copy", "the image", request, token)
 
 
 class _ImageHandler(peers.PeerHandler):
-    """Serves one request: 503 while MAX_CONCURRENT others are served. A response without its last chunk is incomplete."""
+    """Serves one request: 503 while MAX_CONCURRENT_EXPORTS others are served. A response without its last chunk is incomplete."""
 
     timeout = 600  # the receiving engine reads nothing while it unpacks a layer
 
     def handle_path(self, path: str) -> None:
-        if path != PATH or self.command != "GET":
+        if path != IMAGE_PATH or self.command != "GET":
             self.send_empty(404)
         elif not _SLOTS.acquire(blocking=False):
             self.send_empty(503)
@@ -322,13 +322,13 @@ class _ImageHandler(peers.PeerHandler):
 
         try:
             pieces = export_image(str(self.server.request["image"]))
-            first = next(pieces)
+            first_piece = next(pieces)
         except (DockerException, StopIteration):
             return self.send_empty(500)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self._send_chunk(first)
+        self._send_chunk(first_piece)
         for piece in pieces:
             self._send_chunk(piece)
         self.wfile.write(b"0\r\n\r\n")

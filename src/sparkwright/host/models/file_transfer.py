@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_PARALLEL_RANGES = 20
 RANGE_BYTES = 3 * 2**20  # in memory up to three times: 20 x 3 MiB stay below 300 MB
 MIN_RANGES_FILE_BYTES = 5 * RANGE_BYTES  # smaller files are downloaded sequentially instead of in ranges
-PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # limits of hf_transfer for each range
+MAX_PARALLEL_FAILURES, MAX_RANGE_RETRIES = 3, 5  # limits of hf_transfer for each range
 #: modes whose partial file is the beginning of the file; each can resume the other's
 SEQUENTIAL_MODES = ("plain", "xet")
 PARTIAL_FOLDER = ".cache/sparkwright/partial"  # reserved: a lock with a file below it is refused
@@ -165,8 +165,8 @@ def _download_ranges(location: FileLocation, partial: Path) -> None:
         str(partial),
         MAX_PARALLEL_RANGES,
         RANGE_BYTES,
-        parallel_failures=PARALLEL_FAILURES,
-        max_retries=RANGE_RETRIES,
+        parallel_failures=MAX_PARALLEL_FAILURES,
+        max_retries=MAX_RANGE_RETRIES,
         headers=location.headers,
     )
 

@@ -48,14 +48,14 @@ def start_server(
     files: Sequence[Mapping[str, Any]],
     token: Secret,
     readers: int,
-    bind: str = "",
+    bind_address: str = "",
 ) -> int:
     """Start a process that serves files of a model (id, commit) and outlives this process. Returns its port."""
     served_files = {
         file["path"]: [expected_hash(file), file["size_bytes"], os.path.realpath(folder / file["path"])]
         for file in files
     }
-    request = {"id": model[0], "commit": model[1], "files": served_files, "readers": readers, "bind": bind}
+    request = {"id": model[0], "commit": model[1], "files": served_files, "readers": readers, "bind": bind_address}
     return peers.start_server(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 

@@ -35,9 +35,9 @@ from sparkwright.visible import join_first
 #: the throughput is averaged over this time
 WINDOW_S = 5.0
 POLL_S = 0.25
-VERIFY_NICE = 15
+VERIFY_NICENESS = 15
 #: minimum increase of the bytes that need no further download, for an attempt to count as progress
-PROGRESS_BYTES = 64 * 2**20
+MIN_PROGRESS_BYTES = 64 * 2**20
 #: consecutive tries without progress after which a download fails
 DEFAULT_TRIES = 6
 #: the mode to use after one that stalled
@@ -129,7 +129,7 @@ class Transfer:
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="verify", initializer=_lower_priority) as pool:
             self._pool = pool
             self._verify_leftovers()
-            tries, kept_bytes = 0, self._resumable_bytes(mode)
+            failed_tries, kept_bytes = 0, self._resumable_bytes(mode)
             while self.missing:
                 attempt, mode = self._run_attempt(mode)
                 self._collect_verified()
@@ -140,11 +140,11 @@ class Transfer:
                     self.staging.clean_up(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
                 previous_bytes, kept_bytes = kept_bytes, self._resumable_bytes(mode)
-                tries = 0 if kept_bytes >= previous_bytes + PROGRESS_BYTES else tries + 1
-                if tries >= self.retry_policy.tries:
+                failed_tries = 0 if kept_bytes >= previous_bytes + MIN_PROGRESS_BYTES else failed_tries + 1
+                if failed_tries >= self.retry_policy.tries:
                     self.staging.clean_up(self.files, disk_is_full=False)
                     raise self._build_final_error(attempt)
-                mode = self._prepare_retry(attempt, mode, tries)
+                mode = self._prepare_retry(attempt, mode, failed_tries)
         self.staging.move_into_place(self.files)
         return mode
 
@@ -170,9 +170,9 @@ class Transfer:
                     mode = line["chose"]
                     self.context.note(f"transfer: {mode} ({line['why']})", detail=True)
                 self._handle_event(line, attempt)
-                current = self._disk_state()
-                if current != disk_state or line:
-                    last_change_s, disk_state = time.monotonic(), current
+                current_disk_state = self._disk_state()
+                if current_disk_state != disk_state or line:
+                    last_change_s, disk_state = time.monotonic(), current_disk_state
                 elif time.monotonic() - last_change_s > self.stall_s:
                     attempt.stalled = True
                     attempt.message = f"no data received for {self.stall_s:g} s."
@@ -266,22 +266,22 @@ class Transfer:
 
     def _check_mismatches(self) -> None:
         """Raise Failed if files have a second hash mismatch, and emit a note about files with a first one."""
-        wrong_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
-        if wrong_twice:
+        mismatched_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
+        if mismatched_twice:
             self.staging.clean_up(self.files, disk_is_full=False)
             fix = "The hub's files do not match its hashes: try `transfer: plain`, or another HF_ENDPOINT."
-            raise Failed(f"hash mismatch twice: {join_first(wrong_twice, 3)}.", fix=fix)
-        wrong_once = sorted(path for path in self.mismatches if path in self.missing)
-        if wrong_once:
-            self.context.note(f"hash mismatch after download, retrying: {join_first(wrong_once, 3)}")
+            raise Failed(f"hash mismatch twice: {join_first(mismatched_twice, 3)}.", fix=fix)
+        mismatched_once = sorted(path for path in self.mismatches if path in self.missing)
+        if mismatched_once:
+            self.context.note(f"hash mismatch after download, retrying: {join_first(mismatched_once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 
-    def _prepare_retry(self, attempt: Attempt, mode: str, tries: int) -> str:
+    def _prepare_retry(self, attempt: Attempt, mode: str, failed_tries: int) -> str:
         """Report the failure, pause (longer each time), and return the next mode, a different one after a stall."""
         next_mode = NEXT_MODE[mode] if attempt.stalled else mode
         if attempt.message:
-            pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(tries)
+            pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(failed_tries)
             action = f"Continuing with {next_mode}" if next_mode != mode else "Retrying"
             self.context.note(f"{attempt.message} {action}{f' in {pause_s:g} s' if pause_s else ''}.")
             time.sleep(pause_s)
@@ -361,4 +361,4 @@ def _allocated_bytes(path: Path) -> int:
 
 def _lower_priority() -> None:
     """Lower this thread's priority below the transfer's and the running server's."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), VERIFY_NICE)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), VERIFY_NICENESS)

@@ -44,7 +44,7 @@ WINDOW_S, MAX_SILENCE_S = 1.0, 5.0
 MANY_CONNECTIONS = 16
 XET_STREAMS = 8
 MIN_SPEEDUP = 1.25  # of hf_transfer and xet over plain: hf_transfer loses its partial files, and both cost CPU
-SMALL_BYTES = 256 * 10**6  # smaller downloads are not measured
+MIN_MEASURED_BYTES = 256 * 10**6  # smaller downloads are not measured
 
 PARALLEL_FILES = 8
 PR_SET_PDEATHSIG = 1
@@ -83,18 +83,18 @@ def choose_mode(
         measure_xet: returns bytes per second from the chunk store; 0.0 if the files are not in it.
     """
     total_bytes = sum(file.size_bytes for file in files)
-    if total_bytes < SMALL_BYTES:
+    if total_bytes < MIN_MEASURED_BYTES:
         return ModeChoice("plain", f"{units.format_size(total_bytes)} is too little to measure")
     rate_of = measure or (lambda connections: measure_rate(source, files, connections))
     rate_of_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
-    few_connections = min(parallel_files, sum(file.size_bytes * 50 > total_bytes for file in files)) or 1
-    rates = {"plain": rate_of(few_connections), "hf_transfer": rate_of(MANY_CONNECTIONS), "xet": rate_of_xet()}
+    plain_connections = min(parallel_files, sum(file.size_bytes * 50 > total_bytes for file in files)) or 1
+    rates = {"plain": rate_of(plain_connections), "hf_transfer": rate_of(MANY_CONNECTIONS), "xet": rate_of_xet()}
     if not any(rates.values()):
         return ModeChoice("plain", "no data received")
-    best = max(rates, key=lambda mode: rates[mode])
-    mode = best if rates[best] > MIN_SPEEDUP * rates["plain"] else "plain"
+    best_mode = max(rates, key=lambda mode: rates[mode])
+    mode = best_mode if rates[best_mode] > MIN_SPEEDUP * rates["plain"] else "plain"
     summaries = [
-        f"{few_connections} connection{'s' if few_connections > 1 else ''} {units.format_rate(rates['plain'])}",
+        f"{plain_connections} connection{'s' if plain_connections > 1 else ''} {units.format_rate(rates['plain'])}",
         f"{MANY_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}",
     ]
     if rates["xet"]:
@@ -105,16 +105,16 @@ def choose_mode(
 def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
     """Return bytes per second from the chunk store; 0.0 if the largest file is not in it, or no data is received."""
     window = _Window()
-    largest = max(files, key=lambda file: file.size_bytes)
+    largest_file = max(files, key=lambda file: file.size_bytes)
     try:
-        location = hub.locate_file(source, {"path": largest.path, "size_bytes": largest.size_bytes})
+        location = hub.locate_file(source, {"path": largest_file.path, "size_bytes": largest_file.size_bytes})
     except Failed:
         return 0.0
     if not location.xet_hash:
         return 0.0
-    ranges = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
+    ranges = pairwise(n * largest_file.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
     with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
-        size_bytes = largest.size_bytes
+        size_bytes = largest_file.size_bytes
         jobs = [pool.submit(_read_xet, source, location.xet_hash, size_bytes, span, window) for span in ranges]
         # without any data, the window never opens and the readers would wait forever
         timer = threading.Timer(MAX_SILENCE_S, file_transfer.abort_transfers)

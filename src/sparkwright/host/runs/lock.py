@@ -30,7 +30,7 @@ from sparkwright.visible import one_line
 
 POLL_S = 0.2
 #: minimum wait for the lock, because a process that only inspects it holds it for a moment
-GRACE_S, GRACE_POLL_S = 0.25, 0.02
+MIN_LOCK_WAIT_S, MIN_LOCK_WAIT_POLL_S = 0.25, 0.02
 NOTE_INTERVAL_S = 60.0
 MEASUREMENT_FILE = "measuring"
 #: longer than a `verify` takes
@@ -110,7 +110,7 @@ def inspect(state: StateFolder) -> tuple[LockOwner | None, bool]:
 
 def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
     """Wait until the lock is free. Raises Inconclusive after wait_s."""
-    deadline_s, reported = time.monotonic() + wait_s, False
+    deadline_s, has_reported = time.monotonic() + wait_s, False
     while True:
         owner, is_alive = inspect(state)
         if not is_alive:
@@ -118,9 +118,9 @@ def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Call
         if time.monotonic() >= deadline_s:
             message = f"{host} is in use, and measurements do not run during another run: {owner}."
             raise Inconclusive(message, fix=_wait_fix(host))
-        if not reported:
+        if not has_reported:
             note(f"waiting: {owner}")
-            reported = True
+            has_reported = True
         time.sleep(POLL_S)
 
 
@@ -153,11 +153,11 @@ def _lock_file(file: IO[str], host: str, wait_s: float, note: Callable[[str], No
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() >= started_s + max(wait_s, GRACE_S):
+            if time.monotonic() >= started_s + max(wait_s, MIN_LOCK_WAIT_S):
                 owner = _read_owner(file) or LockOwner()
                 raise Refused(f"{host} is locked: {owner}.", fix=_wait_fix(host)) from None
-        if time.monotonic() < started_s + GRACE_S:
-            time.sleep(GRACE_POLL_S)
+        if time.monotonic() < started_s + MIN_LOCK_WAIT_S:
+            time.sleep(MIN_LOCK_WAIT_POLL_S)
             continue
         if time.monotonic() - reported_s >= NOTE_INTERVAL_S:
             reported_s = time.monotonic()
@@ -217,7 +217,7 @@ def acquire_measurement(
 
 def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
     """Take the lock. Returns False if this run holds it already."""
-    deadline_s, reported = time.monotonic() + wait_s, False
+    deadline_s, has_reported = time.monotonic() + wait_s, False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,7 +230,7 @@ def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[st
         message = f"{measurement or 'another measurement'} is in progress on this host (run {other_run or 'unknown'})"
         if time.monotonic() >= deadline_s:
             raise Inconclusive(f"{message}; measurements do not run in parallel.", fix="Try again when it has ended.")
-        if not reported:
+        if not has_reported:
             note(f"waiting: {message}")
-            reported = True
+            has_reported = True
         time.sleep(POLL_S)

@@ -300,10 +300,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def _wait_for_answer(self, name: str, model: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request, repeated while no server is up: a check of the gateway may be in progress."""
         timeout_s = ASLEEP_TIMEOUT_S if model.get("on_demand") else SETTLE_TIMEOUT_S
-        until_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while True:
             answer = self._query_model(name, model, args, context)
-            if answer.code not in NOT_UP_CODES or time.monotonic() > until_s:
+            if answer.code not in NOT_UP_CODES or time.monotonic() > deadline_s:
                 return answer
             context.progress(0, text=f"waiting for a server of {name}")
             time.sleep(POLL_S)

@@ -317,8 +317,8 @@ class ShareImage(Module["ShareImage.Args"]):
         info = api.info()
         self._check_export_space(context, info, image, args.readers)
 
-        def serve_copy(bind: str) -> int:
-            return image_copy.start_server(context.machine, image["Id"], token, args.readers, bind)
+        def serve_copy(bind_address: str) -> int:
+            return image_copy.start_server(context.machine, image["Id"], token, args.readers, bind_address)
 
         urls = peers.serve_on_each(args.bind, args.interfaces, serve_copy, context.note)
         offer = {
@@ -332,7 +332,7 @@ class ShareImage(Module["ShareImage.Args"]):
     def _check_export_space(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:
         """Raise Failed if the disk is too small: with overlay2, Docker writes the whole image to disk for each reader."""
         free_bytes = image_copy.free_bytes(context.machine, info)
-        needed_bytes = int(image.get("Size") or 0) * min(readers, image_copy.MAX_CONCURRENT)
+        needed_bytes = int(image.get("Size") or 0) * min(readers, image_copy.MAX_CONCURRENT_EXPORTS)
         if free_bytes is not None and free_bytes < needed_bytes and not image_copy.has_containerd_store(info):
             space = f"{needed_bytes / 2**30:.1f} GiB needed, {free_bytes / 2**30:.1f} GiB free"
             raise Failed(f"not enough disk space to export the image: {space}.")

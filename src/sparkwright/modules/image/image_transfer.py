@@ -187,7 +187,7 @@ class InspectImage(Module["InspectImage.Args"]):
             "tools": image_archive.installed_tools(),
             "addresses": _list_addresses(),
             "names": asdict(image_copy.list_names(api)),
-            "intake": image_archive.receive_command(args.most_bytes),
+            "intake": image_archive.build_receive_command(args.most_bytes),
         }
         return Result(msg="present" if image else "not on the host", data=data)
 

@@ -178,8 +178,10 @@ class ShareModel(Module["ShareModel.Args"]):
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
         model = (args.id, args.commit)
 
-        def serve_copy(bind: str) -> int:
-            return peer.start_server(context.machine, manifest.folder, model, args.files, token, args.readers, bind)
+        def serve_copy(bind_address: str) -> int:
+            return peer.start_server(
+                context.machine, manifest.folder, model, args.files, token, args.readers, bind_address
+            )
 
         where = ""
         if args.bind:

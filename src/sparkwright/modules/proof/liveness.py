@@ -135,8 +135,8 @@ def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
-    until_s = time.monotonic() + OTHER_CLIENTS_WATCH_S
-    while before is not None and time.monotonic() < until_s:
+    deadline_s = time.monotonic() + OTHER_CLIENTS_WATCH_S
+    while before is not None and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
         now = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
         if now is not None and now > before:

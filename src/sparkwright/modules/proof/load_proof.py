@@ -18,7 +18,7 @@ from sparkwright.measure import figures, load, server_counters, stream
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.workload import LadderStep, build_ladder
 from sparkwright.modules.proof import verdict as verdicts
-from sparkwright.modules.proof.smoke_test import IDLE_S
+from sparkwright.modules.proof.smoke_test import IDLE_TIMEOUT_S
 from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import MINUTE_FORMAT, format_time
@@ -204,7 +204,9 @@ class DepthRates(Module["DepthRates.Args"]):
     @staticmethod
     def _measure_rates(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        server_counters.wait_until_idle(lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_S)
+        server_counters.wait_until_idle(
+            lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_TIMEOUT_S
+        )
         until_s = time.monotonic() + args.most_seconds
         server = ServerClient(http, args.model, args.base_url, key)
         calibrate(server, args.most_seconds, shortest_tokens=min(args.depths))

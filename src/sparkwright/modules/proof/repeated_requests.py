@@ -31,7 +31,7 @@ TOKENS_PER_WORD = 1.3
 MAX_FOREIGN_SHARE = 0.01
 
 MAX_QUOTED_CHARS = 120
-CAUSES = "wrong weights, a broken kernel or another chat template"
+LIKELY_CAUSES = "wrong weights, a broken kernel or another chat template"
 ANY_ANSWERS_FIX = "If the model is meant to answer like this: `expect: {answers: any}` in the recipe."
 NEW_BASELINE_FIX = "If the new text is right: `invoke verify --new-baseline`."
 
@@ -146,10 +146,10 @@ def _query_context_length(http: Http, args: PrefixCache.Args, key: str) -> int |
 
 def _describe_other_traffic(measurements: list[prefix_cache.PrefixMeasurement]) -> str:
     """Describe other clients' traffic during the check; empty if there was none."""
-    queried = sum(measurement.queries or 0 for measurement in measurements)
-    sent = sum(measurement.prompt_tokens for measurement in measurements)
-    if sent and queried > sent * (1 + MAX_FOREIGN_SHARE):
-        return f"other traffic: {queried:.0f} tokens looked up in the prefix cache, only {sent} by this check."
+    queried_tokens = sum(measurement.queries or 0 for measurement in measurements)
+    sent_tokens = sum(measurement.prompt_tokens for measurement in measurements)
+    if sent_tokens and queried_tokens > sent_tokens * (1 + MAX_FOREIGN_SHARE):
+        return f"other traffic: {queried_tokens:.0f} tokens looked up in the prefix cache, only {sent_tokens} by this check."
     return ""
 
 
@@ -232,10 +232,10 @@ class ReferenceText(Module["ReferenceText.Args"]):
         http = container_labels.engine_at(context, args.base_url).http
         if reason := tasks.reason_not_generating(http):
             return Result(msg=f"no reference text: {reason}", data={"verdict": verdicts.NOT_REQUESTED})
-        long = MEMBERS in args.baseline_key
+        is_cluster = MEMBERS in args.baseline_key
         try:
             texts = reference.query_texts(
-                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, with_long_prompt=long
+                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, with_long_prompt=is_cluster
             )
         except reference.Unanswered as error:
             return _unanswered_result(error)
@@ -296,16 +296,18 @@ def compare_texts(stored: Reference, texts: Sequence[GeneratedText]) -> Result:
     """Return the result of comparing generated texts with the reference. Pure."""
     verdict, divergences = reference.compare_texts(stored.texts, texts)
     tied_count = sum(divergence.tied for divergence in divergences)
-    ties = f"; {tied_count} of {len(texts)} diverged at a near-tie" if tied_count else ""
+    tie_note = f"; {tied_count} of {len(texts)} diverged at a near-tie" if tied_count else ""
     data = _result_data(verdict, stored, texts, divergences)
     if verdict == "same":
-        return Result(msg=f"generates its reference text ({_format_prompt_count(texts)}{ties})", data=data)
-    when = units.format_time(stored.since, units.MINUTE_FORMAT)
+        return Result(msg=f"generates its reference text ({_format_prompt_count(texts)}{tie_note})", data=data)
+    reference_time = units.format_time(stored.since, units.MINUTE_FORMAT)
     if verdict == "another":
-        msg = f"the text differs from that of {when} with the same image, model and arguments: {CAUSES}."
+        msg = (
+            f"the text differs from that of {reference_time} with the same image, model and arguments: {LIKELY_CAUSES}."
+        )
         return Result(failed=True, msg=msg, fix=NEW_BASELINE_FIX, data=data)
-    difference = f"{len(divergences)} of {len(texts)} reference texts differ from those of {when}"
-    msg = f"{difference}{ties}: inconclusive; the cause is rounding, or {CAUSES}."
+    difference = f"{len(divergences)} of {len(texts)} reference texts differ from those of {reference_time}"
+    msg = f"{difference}{tie_note}: inconclusive; the cause is rounding, or {LIKELY_CAUSES}."
     return Result(msg=msg, fix=NEW_BASELINE_FIX, exit=Exit.INCONCLUSIVE, data=data)
 
 
@@ -313,7 +315,7 @@ def _not_recorded_result(evaluation: AnswersEvaluation, engine: Engine, data: di
     """Return the result for garbage or doubtful texts, which do not become the reference."""
     data = {**data, "verdict": evaluation.verdict, "evidence": list(evaluation.evidence)}
     if evaluation.verdict == "garbage":
-        cause = engine.probe_flags.causes.get("garbage", "") or CAUSES
+        cause = engine.probe_flags.causes.get("garbage", "") or LIKELY_CAUSES
         return Result(failed=True, msg=f"{evaluation.sentence}.", fix=f"Likely cause: {cause}.", data=data)
     msg = f"{evaluation.sentence}; no reference text recorded."
     return Result(msg=msg, fix=ANY_ANSWERS_FIX, exit=Exit.INCONCLUSIVE, data=data)

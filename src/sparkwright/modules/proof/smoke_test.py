@@ -29,11 +29,11 @@ from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-IDLE_S = 2.0
+IDLE_TIMEOUT_S = 2.0
 #: attempts while the client is delayed, because the host's CPUs are often busy for some seconds after a start
 MAX_ATTEMPTS = 3
 #: tokens that other servers may generate meanwhile, as a share of the measured tokens; a gateway's checks generate some
-MAX_SHARED_TOKENS = 0.05
+MAX_OTHER_TOKENS_SHARE = 0.05
 MAX_QUOTED_CHARS = 80
 FAILED_VERDICTS = ("misconfigured", "regression", "invalid")
 
@@ -139,8 +139,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
                 measured.verdict, measured.reason = "regression", acceptance_drop
         data = _result_data(measured, observed, bounds, baseline, acceptance)
         if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
-            other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
-            measured.note = f"the nearest baseline: {other}"
+            nearest_description = (
+                f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
+            )
+            measured.note = f"the nearest baseline: {nearest_description}"
         if measured.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
             causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
             cause = causes.get("thinking in content", "")
@@ -192,7 +194,7 @@ def _measure(
         return server_counters.read_counters(http, args.base_url, key)[0]
 
     tokens_before = running_server.read_generated_tokens(context, args.base_url)
-    counters_before = server_counters.wait_until_idle(read_counters, IDLE_S)
+    counters_before = server_counters.wait_until_idle(read_counters, IDLE_TIMEOUT_S)
     with (
         suspend_gc(),
         LagSampler() as lag_sampler,
@@ -282,7 +284,7 @@ def _find_doubt(
         return "inconclusive", lag_description, "Check what else uses the host's CPUs (`top`)."
     if measured.verdict not in (*FAILED_VERDICTS, "new baseline"):
         return None
-    if sum(observed.tokens_of_others.values()) > MAX_SHARED_TOKENS * measured.tokens:
+    if sum(observed.tokens_of_others.values()) > MAX_OTHER_TOKENS_SHARE * measured.tokens:
         busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.tokens_of_others.items())
         return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_counters.IDLE_FIX
     if observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
