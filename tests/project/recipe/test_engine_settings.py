@@ -89,9 +89,7 @@ LOCKED = {
 
 
 def test_container_of_a_llama_cpp_recipe(tmp_path: Path) -> None:
-    loaded_recipe = load_text(
-        tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n"
-    )
+    loaded_recipe = load_text(tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n")
     names = resolve_variables(loaded_recipe, {"image": None, "model": LOCKED})
     command = names["container"]["command"]
     assert command[command.index("--model") + 1] == "/models/b/m-Q4_K_M-00001-of-00002.gguf"
