@@ -78,7 +78,7 @@ def test_two_swept_flags_are_shown_as_a_heat_map(tmp_path: Path) -> None:
 
 def test_a_swept_flag_is_a_line_for_numbers_and_bars_for_other_values() -> None:
     depth = charts_by_key(made.make_swept_results(1, 2, 4, 8))["sweep-output_tok_per_s"]
-    assert (depth.kind, depth.x) == ("lines", "speculative-config.num_speculative_tokens")
+    assert (depth.kind, depth.x_title) == ("lines", "speculative-config.num_speculative_tokens")
     assert depth.lines[0].points == ((1, 100.0), (2, 110.0), (4, 120.0))
     words = charts_by_key(made.make_swept_results("unset", 2, 3))["sweep-output_tok_per_s"]
     assert (words.kind, words.categories) == ("bars", ("unset", "2", "3"))
