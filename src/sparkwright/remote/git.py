@@ -136,16 +136,8 @@ class Repository:
         Raises:
             Refused: there are more than MAX_FILES files, or the list exceeds MAX_LIST_BYTES.
         """
-        argv = [
-            "ls-tree",
-            "-r",
-            "-z",
-            "-l",
-            "--full-tree",
-            commit,
-            "--",
-            *([folder_path.strip("/") + "/"] if folder_path else []),
-        ]
+        paths = [folder_path.strip("/") + "/"] if folder_path else []
+        argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *paths]
         regular_files = []
         rows = self._git(argv, READ_TIMEOUT_S, max_bytes=MAX_LIST_BYTES).split(b"\0")
         if len(rows) > MAX_FILES:
