@@ -27,7 +27,7 @@ INTRODUCTION = """# What was predicted, and what the real engine did
 
 Written by `make test-engine VERSION=...` (docs/testing.md), one release at a time; what each run showed is kept in
 `tests/data/engine-agreement`. vLLM's builds for a CPU, with tiny models and the arguments of a recipe's container. The predictions
-are those of the tables as they are now: `rules.check` (refused or not) and `predict.effective` (the settings).
+are those of the tables as they are now: `rules.check` (refused or not) and `prediction.predict_effective_settings` (the settings).
 
 kernels: a release without a build for a CPU runs over the compiled kernels of another one; arguments, configuration, scheduler, log,
 metrics and streams are its own. Of the releases with "its source was read" nothing was run: options, architectures and environment
