@@ -55,6 +55,14 @@ def test_invalid_results_files_are_refused_with_the_reason(text: str, message: s
         results_file.read_results(tmp_path / "r.json")
 
 
+def test_an_unknown_key_is_quoted_in_part(tmp_path: Path) -> None:
+    results = json.loads(results_file.to_json(made.make_ab_results()))
+    (tmp_path / "r.json").write_text(json.dumps({**results, "k" * 2000: 1}))
+    with pytest.raises(Refused, match="kkk") as error:
+        results_file.read_results(tmp_path / "r.json")
+    assert len(error.value.message) < len(str(tmp_path)) + 200
+
+
 def test_markdown_has_the_rows_of_llama_benchy() -> None:
     derived = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
     smoke = made.make_cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=derived)

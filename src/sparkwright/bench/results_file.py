@@ -25,6 +25,8 @@ SCHEMA = 1
 SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 #: limits for a results file, enough for ten thousand cells
 MAX_BYTES, MAX_JSON_VALUES = 64 * MIB, 4_000_000
+#: length of the path to an invalid value in a message
+MAX_LOCATION_CHARS = 120
 JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
 
 #: numbers of the load that are columns of the CSV
@@ -289,7 +291,7 @@ def read_results(path: Path) -> Results:
         return Results.model_validate(data)
     except ValidationError as error:
         first_error = error.errors()[0]
-        location = ".".join(str(part) for part in first_error["loc"])
+        location = one_line(".".join(str(part) for part in first_error["loc"]), max_chars=MAX_LOCATION_CHARS)
         raise Refused(f"{path}: {location}: {first_error['msg'].lower()}.") from None
 
 
