@@ -343,7 +343,8 @@ def test_progress_has_the_rate_and_the_remaining_time(context: RecordingContext,
     hub.faults.rate = 20 * MIB  # slow enough for several reports on a busy machine
     fetch_model(context, hub)
     progress = list_progress(context)
-    last = progress[-1]
+    totals, last = [item["done"] for item in progress], progress[-1]
+    assert totals == sorted(totals)
     assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
     part = next(part for part in last["parts"] if part["path"] == BIG)
     assert 0 < part["done"] <= part["total"] == len(FILES[BIG])

@@ -309,8 +309,15 @@ class Transfer:
 
     def _received_bytes(self) -> int:
         complete_bytes = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
-        partial_bytes = sum(_allocated_bytes(path) for path in self.staging.partial_files())
-        return min(self._verified_bytes + complete_bytes + partial_bytes, self.total_bytes)
+        begun_bytes = sum(self._begun_bytes(path) for path in self._partial_paths if path in self.missing)
+        leftovers = set(self.staging.partial_files()) - set(self._partial_paths.values())
+        leftover_bytes = sum(_allocated_bytes(path) for path in leftovers)
+        return min(self._verified_bytes + complete_bytes + begun_bytes + leftover_bytes, self.total_bytes)
+
+    def _begun_bytes(self, path: str) -> int:
+        """Return the received bytes of a file. The transfer process renames a complete file before it reports it."""
+        partial_bytes, file = _allocated_bytes(self._partial_paths[path]), self.missing[path]
+        return int(file["size_bytes"]) if self.staging.has_full_file(file) else partial_bytes
 
     def _report_progress(self, mode: str) -> None:
         if time.monotonic() - self._reported_s < self.retry_policy.progress_interval_s:
