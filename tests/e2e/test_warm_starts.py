@@ -120,7 +120,7 @@ def test_keep_restarts_the_same_container_or_tells_why_not(project: SandboxProje
     result = project.run("restart", "--host", "sandbox", "--keep", "--json")
     assert result.proved, result.out[-2000:]
     assert project.container()["Id"] == before
-    assert result.task("Drop the model's page cache")["msg"].startswith("kept: ")
+    assert result.task("Drop the model's page cache")["msg"].startswith("page cache kept: ")
     assert FROM_CACHE in start_log(project)
     output = project.run("restart", "--host", "sandbox", "--keep").out
     assert "  stages: " in output and "start " in output
