@@ -101,10 +101,11 @@ def drain_and_remove(
     """
     interim_name, key = container_name(name), server_operations.load_key(context.state)
     container = find_container(context, name)
+    servers_by_gateway = {gateway: _list_servers(_interim_gateway(gateway), key) for gateway in gateways}
     serving = [
         gateway
-        for gateway in gateways
-        if any(server.state == "up" for server in _list_servers(_interim_gateway(gateway), key) or ())
+        for gateway, servers in servers_by_gateway.items()
+        if any(server.state == "up" for server in servers or ())
     ]
     if unserved := [
         gateway
@@ -112,7 +113,8 @@ def drain_and_remove(
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
         return False, f"{interim_name} still serves at the gateway {unserved[0].name}, where {name} is not up"
-    cut_count, unanswered = drain_requests(gateways, key, drain_s)
+    cut_count, unanswered = drain_requests(serving, key, drain_s)
+    unanswered += [gateway.name for gateway, servers in servers_by_gateway.items() if servers is None]
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.MAINTENANCE)
@@ -125,7 +127,8 @@ def drain_and_remove(
     context.state.remove(RECORD_NAME)
     message = f"removed; {cut_requests} cut after {drain_s:g} s" if cut_count else "removed"
     if unanswered:
-        message += f"; requests through the gateway {unanswered[0]} are unknown: it does not answer"
+        names = ", ".join(f"the gateway {name}" for name in unanswered)
+        message += f"; not counted: requests through {names}, which did not answer"
     return True, message if container else ""
 
 
