@@ -95,7 +95,7 @@ def test_measured_sizes_replace_assumptions() -> None:
     memory_budget = build_budget(memory, StartFacts(learned=learned, warm=True))
     assert row_sizes(memory_budget)["host's side"] == 5.0 and row_sizes(memory_budget)["other GPU memory"] == 1.0
     assert not any(row.assumed for row in memory_budget.rows)
-    assert "held 900000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
+    assert "held 900,000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
     other = build_budget(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
     assert "other GPU memory" not in row_sizes(other) and other.kv_tokens is None
     assert "other arguments of this image" in "\n".join(other.lines())

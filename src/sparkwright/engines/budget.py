@@ -154,7 +154,7 @@ class Budget:
         lines = [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
         if self.kv_tokens:
             requests = f", {self.full_requests:g} full-length requests at a time" if self.full_requests else ""
-            lines.append(f"At its last start the KV cache held {self.kv_tokens} tokens{requests}.")
+            lines.append(f"At its last start the KV cache held {self.kv_tokens:,} tokens{requests}.")
         return lines
 
     def to_json(self) -> dict[str, Any]:
