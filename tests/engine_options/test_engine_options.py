@@ -52,7 +52,7 @@ def test_every_option_of_a_release_is_accepted_and_no_other(name: str, release: 
         word for other in kept.list_releases(name) for option in kept.load(name, other) for word in option.names
     }
     history = HISTORIES[name]
-    newest = (sglang_flags if name == "sglang" else llama_flags).TABLE.newest
+    newest = (sglang_flags if name == "sglang" else llama_flags).TABLE.newest_options
     words = all_words & (history.spans.keys() | newest.keys()) - INTERRUPTED
     assert {word for word in words if history.existence(word, release).exists} == words & current
 

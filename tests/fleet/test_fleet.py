@@ -184,7 +184,7 @@ def test_ctrl_c_stops_only_the_run_of_this_command() -> None:
     member = Member(host, link=Link(host, 1))
     fleet = Fleet([member], [InterruptingUser()], ask_stop=lambda hosts: True)
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
-    fleet.each([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
+    fleet.run_parallel([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
     assert stopped == ["run-of-this-command"]
 
 
@@ -221,7 +221,7 @@ def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
         plan = Plan(f"run-of-{member.host.server}", member.host.name, "Test", ()).to_json()
         fleet.request(member, {"verb": "run", "plan": plan})
 
-    fleet.each(servers, run)
+    fleet.run_parallel(servers, run)
     assert "run-of-two" in stopped
 
 
@@ -231,7 +231,7 @@ def test_note_of_the_laptop_has_the_published_format(detail: bool) -> None:
     (member,) = create_members(0)
     fleet = Fleet([member], [recorder])
     fleet.add_note(member, "copying through this laptop instead.", detail=detail)
-    fleet.each([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
+    fleet.run_parallel([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
     notes = [item for item in recorder.events if item["event"] == "note"]
     assert [item["detail"] for item in notes] == [detail]
     assert published.check_output("images.copy", json.dumps(notes[0])) == []
@@ -252,7 +252,7 @@ def test_ctrl_c_ends_a_query_without_naming_a_run() -> None:
     user = InterruptingUser()
     fleet = Fleet([member], [user], ask_stop=lambda hosts: pytest.fail("nothing runs that could be stopped"))
     with pytest.raises(Inconclusive, match="^stopped by Ctrl-C.$"):
-        fleet.each([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
+        fleet.run_parallel([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
     assert closed.is_set()
 
 

@@ -83,3 +83,22 @@ def test_the_history_is_passed_to_the_next_check(
     loaded = CheckHistory.load(state)
     assert (loaded.seen, loaded.counted) == (["ok"], counted)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("last_check", "start", "heartbeat", "since_s"),
+    [
+        ({"running": 1.0}, "a@1", 40.0, 5.0),
+        ({"running": 0.0, "token": "none"}, "a@1", 40.0, 5.0),  # a wedged vLLM counts no requests
+        ({"running": 0.0, "token": "made"}, "a@1", 40.0, None),
+        ({"running": 1.0}, "a@1", 41.0, None),
+        ({"running": 1.0}, "a@2", 40.0, None),
+        ({"running": 1.0}, "a@1", None, None),
+    ],
+    ids=["request running", "no token in time", "idle", "heartbeat increased", "restarted", "no heartbeat"],
+)
+def test_server_is_unchanged_since_the_last_check_with_a_request(
+    last_check: dict[str, Any], start: str, heartbeat: float | None, since_s: float | None
+) -> None:
+    history = CheckHistory(counted={**COUNTED, **last_check})
+    assert history.unchanged_since_s(start, heartbeat) == since_s

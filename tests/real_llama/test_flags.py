@@ -18,8 +18,12 @@ VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
 def checked_options() -> list[Option]:
-    skipped = EXITING_OPTIONS | DOWNLOADING_OPTIONS | {name for name in flags.TABLE.newest if name.endswith("-default")}
-    return [option for name, option in flags.TABLE.newest.items() if name not in skipped]
+    skipped = (
+        EXITING_OPTIONS
+        | DOWNLOADING_OPTIONS
+        | {name for name in flags.TABLE.newest_options if name.endswith("-default")}
+    )
+    return [option for name, option in flags.TABLE.newest_options.items() if name not in skipped]
 
 
 def test_the_stored_help_matches_the_newer_build() -> None:

@@ -362,7 +362,7 @@ def _query_hosts(
         return [event for event in request_events(selection.fleet, member, {"verb": verb}) if event["event"] == verb]
 
     try:
-        answers = selection.fleet.ask(matching_events)
+        answers = selection.fleet.query_all(matching_events)
     finally:
         close_links(selection.fleet.members)
     for name, error in selection.fleet.errors().items():

@@ -97,33 +97,33 @@ class OptionTable:
         return str(self._table["release"])
 
     @cached_property
-    def newest(self) -> Mapping[str, Option]:
+    def newest_options(self) -> Mapping[str, Option]:
         """The options of the newest known release, by canonical name."""
         return _build_options(self._table["options"])
 
     @cached_property
-    def known(self) -> Mapping[str, Option]:
+    def all_options(self) -> Mapping[str, Option]:
         """The options of all examined releases, by canonical name."""
-        newest_words = {word for option in self.newest.values() for word in option.words}
+        newest_words = {word for option in self.newest_options.values() for word in option.words}
         removed = {
             name: {"kind": span.kind, "off": [f"--no-{name}"] if span.kind == self._negatable else []}
             for name, span in self.history.spans.items()
             if f"--{name}" not in newest_words
         }
-        return {**_build_options(removed), **_build_options(self._table.get("gone", {})), **self.newest}
+        return {**_build_options(removed), **_build_options(self._table.get("gone", {})), **self.newest_options}
 
     @cached_property
     def by_word(self) -> Mapping[str, tuple[Option, bool]]:
         """By spelling without dashes in front: the option, and True if the spelling turns it off."""
         options: dict[str, tuple[Option, bool]] = {}
-        for option in self.known.values():
+        for option in self.all_options.values():
             options |= {word.lstrip("-"): (option, False) for word in option.words}
             options |= {word.lstrip("-"): (option, True) for word in option.off}
         return options
 
     @cached_property
     def _kinds(self) -> Mapping[str, str]:
-        return {name: option.kind for name, option in self.newest.items()}
+        return {name: option.kind for name, option in self.newest_options.items()}
 
     def normalize(self, written_flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags by canonical name, in their order; of two spellings of a flag the last wins.

@@ -74,7 +74,7 @@ class OptionHistory:
     def __init__(
         self,
         table: Path,
-        newest: Callable[[], Collection[str]],
+        newest_names: Callable[[], Collection[str]],
         order: Callable[[str], Any],
         values: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
@@ -82,11 +82,11 @@ class OptionHistory:
 
         Args:
             table: path of the engine's option_history.json.
-            newest: returns the names of the newest release's options; as a mapping, with their kinds.
+            newest_names: returns the names of the newest release's options; as a mapping, with their kinds.
             order: sort key for releases.
             values: values that changed with a rename: (old name, old value) to the new value.
         """
-        self._path, self.newest, self._order, self._values = table, newest, order, values or {}
+        self._path, self.newest_names, self._order, self._values = table, newest_names, order, values or {}
 
     @cached_property
     def _table(self) -> Mapping[str, Any]:
@@ -132,7 +132,7 @@ class OptionHistory:
 
     def _existence_without_row(self, name: str, release: str | None) -> Existence:
         """Return whether a release has an option that is not in the table, because all examined releases have it or none."""
-        if name in self.newest():
+        if name in self.newest_names():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
         is_covered = release is not None and self._order(oldest) <= self._order(release) <= self._order(newest)
@@ -173,7 +173,7 @@ class OptionHistory:
         return None
 
     def _kind(self, name: str) -> str:
-        span, newest = self.spans.get(name), self.newest()
+        span, newest = self.spans.get(name), self.newest_names()
         if span is not None:
             return span.kind
         return newest.get(name, "") if isinstance(newest, Mapping) else ""

@@ -55,7 +55,7 @@ class OptionCase:
 
     def known(self) -> Iterable[str]:
         """Return the option names of all releases."""
-        return {**dict.fromkeys(self.HISTORY.newest()), **self.HISTORY.kinds()}
+        return {**dict.fromkeys(self.HISTORY.newest_names()), **self.HISTORY.kinds()}
 
     def exists(self, name: str) -> Existence:
         """Return whether the engine has an option, according to its help output or, without that, to the table of releases."""

@@ -71,7 +71,7 @@ class Fleet:
 
     def wait_for_connections(self) -> list[Member]:
         """Wait for the connections to all hosts, and return the members that failed, whose recaps contain the reasons."""
-        self.each(self.members, lambda member: member.open().ready())
+        self.run_parallel(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
     def begin(self, play: str, hosts: Iterable[Host]) -> list[Member]:
@@ -122,7 +122,7 @@ class Fleet:
             rollout.finish_batch([name for name in names if name not in failed], failed)
             verified = [member.host.name for member in batch if member.is_verified and not member.failed]
 
-    def each(
+    def run_parallel(
         self,
         members: Sequence[Member],
         action: Callable[[Member], object],
@@ -156,7 +156,7 @@ class Fleet:
                 self._handle_interrupt([member for member in members if member.recap is None])
         pool.shutdown()
 
-    def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
+    def query_all(self, query: Callable[[Member], Answer]) -> dict[str, Answer]:
         """Query all members in parallel, return their answers by host name, and close the fleet.
 
         Members that failed have no answer; see `errors`.
@@ -164,10 +164,10 @@ class Fleet:
         answers: dict[str, Answer] = {}
 
         def store_answer(member: Member) -> None:
-            answers[member.host.name] = question(member)
+            answers[member.host.name] = query(member)
 
         try:
-            self.each(self.members, store_answer)
+            self.run_parallel(self.members, store_answer)
         finally:
             self.close()
         return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
@@ -255,7 +255,7 @@ class Fleet:
         return answer
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        self.each(
+        self.run_parallel(
             batch,
             lambda member: self.request(member, build_run_request(member, plan_for(member))),
             after_each=self._report_finished,
@@ -268,7 +268,7 @@ class Fleet:
         def plan(member: Member) -> None:
             plans[member.host.name] = plan_for(member)
 
-        self.each(batch, plan)
+        self.run_parallel(batch, plan)
         unplanned = [member for member in batch if member.host.name not in plans]
         if not unplanned:
             self._run(batch, lambda member: plans[member.host.name])
@@ -304,7 +304,7 @@ class Fleet:
             self._report_finished(member)
 
         recaps_before = {name: member.recap for name, member in waiting.items()}
-        self.each(list(waiting.values()), check, settle)
+        self.run_parallel(list(waiting.values()), check, settle)
         failed = _failure_reasons(finished.values())
         self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
         rollout.record_outcomes([name for name in finished if name not in failed], failed)

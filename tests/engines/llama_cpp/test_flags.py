@@ -14,10 +14,10 @@ DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 @pytest.mark.parametrize("build", [flags.OLDEST_BUILD, flags.NEWEST_BUILD])
 def test_the_table_has_every_option_of_the_help(build: int) -> None:
     options = image.parse_help((DATA / f"help-b{build}.txt").read_text())
-    known = {name for name in flags.TABLE.known if flags.exists(name, build)}
+    known = {name for name in flags.TABLE.all_options if flags.exists(name, build)}
     assert known == set(options) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
     for name in known:
-        ours, theirs = flags.TABLE.known[name], options[name]
+        ours, theirs = flags.TABLE.all_options[name], options[name]
         assert (set(ours.words), set(ours.off)) == (set(theirs.words), set(theirs.off)), name
         assert {"switch": 0, "bare": 0, "two": 2}.get(ours.kind, 1) == theirs.takes, name
         assert ours.kind == "on" or not theirs.choices or ours.choices == theirs.choices, name

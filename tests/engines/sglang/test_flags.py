@@ -27,8 +27,8 @@ def test_every_spelling_of_a_flag_has_the_same_name(written: str, name: str) -> 
 
 
 def test_aliases_and_constants_are_known_flags() -> None:
-    aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
-    assert not aliases & set(flags.TABLE.newest)
+    aliases = {word.removeprefix("--") for option in flags.TABLE.newest_options.values() for word in option.words[1:]}
+    assert not aliases & set(flags.TABLE.newest_options)
     constants = {flags.CONTEXT, flags.SLOTS, flags.CHUNK_SIZE, flags.MEMORY, flags.METRICS, flags.SLEEP_ON_IDLE}
     assert constants | {*flags.KEY_FLAGS} <= set(flags.properties())
     assert flags.MODEL not in flags.properties()
@@ -137,7 +137,7 @@ def format_help(options: Iterable[Option]) -> str:
 
 
 def test_the_help_of_an_image_lists_its_options() -> None:
-    options = flags.TABLE.newest
+    options = flags.TABLE.newest_options
     language = [option for name, option in options.items() if name != "model-type"]
     notice = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
     image_help = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"

@@ -62,7 +62,7 @@ class Preparation:
         """Query the hosts whose plans depend on their answers, in parallel. Failures are stored in `errors`."""
         members_to_query = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
         self.queried |= {member.host.name for member in members_to_query}
-        self._selection.fleet.each(members_to_query, self._query_member)
+        self._selection.fleet.run_parallel(members_to_query, self._query_member)
 
     def load_recipe(self, host: Host) -> recipe.Recipe:
         """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""

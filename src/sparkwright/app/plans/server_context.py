@@ -211,7 +211,7 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
         cached = json.loads(cache_path.read_bytes())
         if cached["inputs"] == inputs_digest and cached["files"] == _digests(map(Path, cached["files"])):
             return dict(cached["plan"])
-    plays = [_select_play(selection, book, host) for book in (path, switch_path) if book]
+    plays = [_select_play(selection, playbook_path, host) for playbook_path in (path, switch_path) if playbook_path]
     options: dict[str, Any] = {"project": root, "registered": {CHECK_RESULT: {"why": ""}}}
     plan = playbook.compile(plays[0], host, variables, HEAL_OPTIONS, run_id=RESTART_PLAYBOOK, **options)
     stored_plan = {"runtime": host_side.content_hash(), "plan": clusters.add_barrier(plan, host).to_json()}

@@ -77,7 +77,7 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
     if client_format is not None and json:
         raise Refused("prints the client's own format, so it can't be combined with --json.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
-    answers = selection.fleet.ask(lambda member: query_server(selection, member))
+    answers = selection.fleet.query_all(lambda member: query_server(selection, member))
     errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
     for host in (member.host.name for member in selection.fleet.members):
         if host in errors:

@@ -90,7 +90,7 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
     fleet = selection.fleet
     fleet.connect()
     try:
-        links_by_host = fleet.ask(lambda member: _query_host(selection, member, []))
+        links_by_host = fleet.query_all(lambda member: _query_host(selection, member, []))
         if peers:
             addresses = {name: links.used_fabric.address for name, links in links_by_host.items() if links.used_fabric}
 
@@ -98,7 +98,7 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
                 peer_addresses = [address for name, address in addresses.items() if name != member.host.name]
                 return _query_host(selection, member, peer_addresses)
 
-            links_by_host = fleet.ask(query_with_peers)
+            links_by_host = fleet.query_all(query_with_peers)
     finally:
         fleet.close()
     errors = fleet.errors()

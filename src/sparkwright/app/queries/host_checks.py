@@ -109,7 +109,7 @@ def query_reports(selection: Selection) -> list[HostReport]:
         rows = [*answer["findings"], clock_finding.to_json()]
         return HostReport(member.host.name, rows, answer["user"], sandbox=sandbox, budget=answer["budget"])
 
-    answers = selection.fleet.ask(query_report)
+    answers = selection.fleet.query_all(query_report)
     failed_reports = {
         name: HostReport(name, error=error.message, error_exit=error.exit)
         for name, error in selection.fleet.errors().items()
@@ -146,7 +146,7 @@ def _apply_fixes(pattern: str, reports: Sequence[HostReport]) -> list[HostReport
                 repairs_made[report.host].append(fix_name)
 
     try:
-        selection.fleet.each(
+        selection.fleet.run_parallel(
             [member for member in selection.fleet.members if member.host.name in reports_by_host], repair_host
         )
     finally:

@@ -141,7 +141,7 @@ def _query_hosts(
 
 def query_events(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
     """Return the events that answer a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
-    return selection.fleet.ask(lambda member: request_events(selection.fleet, member, header))
+    return selection.fleet.query_all(lambda member: request_events(selection.fleet, member, header))
 
 
 def _format_change(change: Mapping[str, Any]) -> str:

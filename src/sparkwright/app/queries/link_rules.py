@@ -256,7 +256,7 @@ def _measure_pair(selection: Selection, sender: HostLinks, listener: HostLinks) 
         args = {"role": role, "ends": endpoints, "seconds": MEASUREMENT_DURATION_S}
         rates[role] = query_module(selection.fleet, member, "link_rate", args)["rates"]
 
-    selection.fleet.each([member for member in selection.fleet.members if member.host.name in ends], measure)
+    selection.fleet.run_parallel([member for member in selection.fleet.members if member.host.name in ends], measure)
     errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
     if errors:
         return Finding("bandwidth", "unknown", "; ".join(errors))

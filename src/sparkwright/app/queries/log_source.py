@@ -107,7 +107,7 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
         container = recipes.load_host_recipe(selection.project, member.host).file.container
         return query_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
-    answers = selection.fleet.ask(query_log)
+    answers = selection.fleet.query_all(query_log)
     errors = selection.fleet.errors()
 
     def build_log(host: Host) -> EngineLog:

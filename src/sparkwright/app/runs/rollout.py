@@ -21,7 +21,8 @@ from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.guard import Guard, compute_floors
 from sparkwright.fleet.member import SUCCESS_CODES, Member, build_module_request, close_links
 from sparkwright.fleet.rollout import Fingerprints, PlayRollout, RecordFile, RolloutRecord, refuse_changed_run
-from sparkwright.project import playbook, recipe, shipped_files
+from sparkwright.project import recipe, shipped_files
+from sparkwright.project.playbook import Play, Playbook
 from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 from sparkwright.protocol.events import event
 from sparkwright.visible import parse_list
@@ -31,7 +32,7 @@ STOPPING_MODULES = ("stop_and_keep", "stopped")
 ALL_GROUP = "all"
 
 
-def build_policy(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
+def build_policy(play: Play, options: DeployOptions) -> RolloutPolicy:
     """Return the rollout policy of a play, in which the command's options override the playbook's values.
 
     Raises Refused for an invalid number of canaries, batch size or percentage.
@@ -66,25 +67,25 @@ class RolloutRun:
         command: the command to suggest, with --resume, for resuming the run.
     """
 
-    def __init__(self, selection: Selection, book: playbook.Playbook, command: str, options: DeployOptions) -> None:
+    def __init__(self, selection: Selection, playbook: Playbook, command: str, options: DeployOptions) -> None:
         self._selection = selection
-        self._book = book
+        self._playbook = playbook
         self._command = command
         self._options = options
-        self._file = RecordFile(selection.project.root, book.path.stem)
+        self._file = RecordFile(selection.project.root, playbook.path.stem)
         self._serving_checks = _ServingChecks(selection)
-        hosts_by_play = [selection.inventory.match(play.hosts) for play in book.plays]
+        hosts_by_play = [selection.inventory.match(play.hosts) for play in playbook.plays]
         #: index of each host's last play
         self._last_play = {
             name: n for n, hosts in enumerate(hosts_by_play) for host in hosts for name in (host.name, host.machine)
         }
-        self._policies = [build_policy(play, options) for play in book.plays]
+        self._policies = [build_policy(play, options) for play in playbook.plays]
         self.record: RolloutRecord | None = None
         #: True if the record was saved, so that the run can be resumed
         self._is_recorded = False
         #: True for a cluster, whose members always run together, regardless of batches
         self._together = clusters.find_cluster(selection) is not None
-        if not options.check and not all(play.file.read_only for play in book.plays):
+        if not options.check and not all(play.file.read_only for play in playbook.plays):
             self._begin()
 
     def _begin(self) -> None:
@@ -118,7 +119,7 @@ class RolloutRun:
 
     def build_play_rollout(self, n: int) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
-        play = self._book.plays[n]
+        play = self._playbook.plays[n]
         if self._options.check or play.file.read_only or self._together:
             return PlayRollout(RolloutPolicy(max_fail_percentage=100), all_or_none=self._together)
         return PlayRollout(
@@ -171,7 +172,7 @@ class RolloutRun:
         self._file.save(record)
         self._is_recorded = True
 
-    def _build_guard(self, play: playbook.Play) -> Guard | None:
+    def _build_guard(self, play: Play) -> Guard | None:
         if not _stops_servers(play):
             return None
         inventory = self._selection.inventory
@@ -192,10 +193,10 @@ class RolloutRun:
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
         files = list(shipped_files.list_paths(project.root, "templates/*.j2"))
-        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with the included files
+        plays = json.dumps(self._playbook.plays[0].document.data, default=str)  # with the included files
         host_values = repr(sorted(asdict(replace(host, where="", set_at={})).items()))
         fingerprints = {
-            _display_path(self._book.path, project.root): _digest(plays),
+            _display_path(self._playbook.path, project.root): _digest(plays),
             f"hosts/{host.machine}.yml": _digest(host_values),
         }
         if host.recipe:
@@ -245,7 +246,7 @@ class _ServingChecks:
         return any(row["event"] == "task_finished" and row["data"].get("serving") is True for row in events)
 
 
-def _stops_servers(play: playbook.Play) -> bool:
+def _stops_servers(play: Play) -> bool:
     return any(play.has_task(module) for module in STOPPING_MODULES)
 
 

@@ -62,12 +62,12 @@ def run(
         cache_entry: where to save the plans; None to save none.
         on_event: see `RunOutput`.
     """
-    book = playbook.load(clusters.playbook_path(selection, name), selection.project.root)
-    selection = _select_targets(selection, book)
-    fleet, rollout = selection.fleet, RolloutRun(selection, book, command, options)
+    loaded_playbook = playbook.load(clusters.playbook_path(selection, name), selection.project.root)
+    selection = _select_targets(selection, loaded_playbook)
+    fleet, rollout = selection.fleet, RolloutRun(selection, loaded_playbook, command, options)
     output = RunOutput.for_playbook_run(selection, options, on_event)
     with closing_fleet(fleet, rollout.add_resume_hint), contextlib.closing(rollout):
-        for n, play in enumerate(book.plays if rollout.can_start() else ()):
+        for n, play in enumerate(loaded_playbook.plays if rollout.can_start() else ()):
             members = fleet.begin(play.name, _play_hosts(selection, play))
             preparation = Preparation(selection, play, check=options.check)
             preparation.query_members(members)
@@ -77,7 +77,9 @@ def run(
                 plans = _PlayPlans(planner, fleet, peers, output)
                 fleet.roll(members, plans.plan_for, play_rollout, plans.preview)
             preparation.save_engines()
-            is_cacheable = len(book.plays) == 1 and clusters.is_single_target(selection) and play_rollout.guard is None
+            is_cacheable = (
+                len(loaded_playbook.plays) == 1 and clusters.is_single_target(selection) and play_rollout.guard is None
+            )
             if cache_entry is not None and is_cacheable:
                 cache_entry.save(plans.planned_hosts, fleet.members)
         codes = rollout.report_outcome()
@@ -109,9 +111,9 @@ class _PlayPlans:
         return self.plan_for(member, check=True)
 
 
-def _select_targets(selection: Selection, book: playbook.Playbook) -> Selection:
+def _select_targets(selection: Selection, loaded_playbook: playbook.Playbook) -> Selection:
     """Return the selected servers, or their machines if no play uses a recipe."""
-    if any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in book.plays):
+    if any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in loaded_playbook.plays):
         return selection
     selection = select_machines(selection)
     selection.fleet.connect()
@@ -129,7 +131,7 @@ def send_request(
     """Send a request to each selected host, show the events, and return the exit codes. on_event: see `RunOutput`."""
     fleet = selection.fleet
     RunOutput(selection, json=json, diff=False, on_event=on_event)
-    fleet.ask(lambda member: fleet.request(member, header))
+    fleet.query_all(lambda member: fleet.request(member, header))
     return fleet.exit_codes()
 
 
@@ -166,7 +168,7 @@ def run_tasks(
         plan = Plan(new_run_id(), host.name, play, tasks_for(host), who=user_at_host(), **plan_fields)
         return fleet.request(member, build_run_request(member, plan))
 
-    fleet.ask(run_on)
+    fleet.query_all(run_on)
     return fleet.exit_codes()
 
 

@@ -126,7 +126,7 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
     """
     selection = select_machines(connect_hosts(pattern))
     try:
-        surveys = selection.fleet.ask(lambda member: _survey_member(selection, member))
+        surveys = selection.fleet.query_all(lambda member: _survey_member(selection, member))
     finally:
         selection.fleet.close()
     errors = selection.fleet.errors()

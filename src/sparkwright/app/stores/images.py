@@ -155,7 +155,7 @@ def _copy_to_targets(
 
     try:
         for member in targets:  # in sequence, because they would share the source's network and its Docker Engine
-            selection.fleet.each([member], copy_to)
+            selection.fleet.run_parallel([member], copy_to)
     finally:
         selection.fleet.close()
     for sentence in sentences:

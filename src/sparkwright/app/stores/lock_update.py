@@ -195,7 +195,7 @@ def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow
     members = [member for member in selection.fleet.members if any(entry.member is member for entry in entries)]
     try:
         if members:
-            selection.fleet.each(members, query_through)
+            selection.fleet.run_parallel(members, query_through)
     finally:
         close_links(selection.fleet.members)
 

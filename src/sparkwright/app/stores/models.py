@@ -34,7 +34,7 @@ Rows = list[tuple[str, dict[str, Any]]]
 
 def query_hosts(selection: Selection, query: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the answers of the selected hosts, by host name, and print the errors of the others."""
-    answers = selection.fleet.ask(query)
+    answers = selection.fleet.query_all(query)
     for name, error in selection.fleet.errors().items():
         print_error(error, json=False, host=name)
     return answers
@@ -127,7 +127,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
-        selection.fleet.each(selection.fleet.members, copy_to)
+        selection.fleet.run_parallel(selection.fleet.members, copy_to)
     finally:
         peers.close()
         selection.fleet.close()
@@ -243,7 +243,7 @@ def _remove_models(selection: Selection, rows: Rows) -> Rows:
                 removed = host_requests.validate_answer("remove_model", event["data"], host=member.host.name)
                 removed_rows.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
-    selection.fleet.ask(remove_on)
+    selection.fleet.query_all(remove_on)
     for name, error in selection.fleet.errors().items():
         print_prose(f"{name}: {error.message}", file=sys.stderr)
     return removed_rows

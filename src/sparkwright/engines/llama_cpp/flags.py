@@ -52,7 +52,7 @@ def format_word(option: Option, value: Any) -> str:
 
 def check_value(name: str, value: Any) -> str:
     """Return the problem with a value, "must be a whole number, got '128k'"; "" if there is none or the option is unknown."""
-    option = TABLE.known.get(name)
+    option = TABLE.all_options.get(name)
     if option is None:
         return ""
     problem = option_table.find_value_problem(
@@ -209,7 +209,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of both builds as the properties of a JSON Schema."""
-    return {name: _option_schema(option) for name, option in sorted(TABLE.known.items()) if name not in SET_BY}
+    return {name: _option_schema(option) for name, option in sorted(TABLE.all_options.items()) if name not in SET_BY}
 
 
 def parse_positive_integer(text: Any) -> int | None:
@@ -236,7 +236,7 @@ def _option_schema(option: Option) -> dict[str, Any]:
 
 
 def _flag_words(name: str, setting: Any) -> list[str]:
-    option = TABLE.known.get(name)
+    option = TABLE.all_options.get(name)
     if setting is None or (isinstance(setting, list | tuple) and not setting):
         return []
     if isinstance(setting, bool) and (option is None or option.kind in ("switch", "bare")):

@@ -119,7 +119,7 @@ def reference_shapes() -> Mapping[str, str]:
     value_counts = {"switch": "0", "bare": "0", "two": "2"}
     return {
         name: value_counts.get(option.kind, "1")
-        for name, option in flags.TABLE.known.items()
+        for name, option in flags.TABLE.all_options.items()
         if flags.exists(name, flags.NEWEST_BUILD)
     }
 

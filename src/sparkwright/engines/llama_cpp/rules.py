@@ -175,7 +175,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     It prints `error: invalid argument` and exits with code 1, after the previous server was stopped. The rule uses the image's help
     output, or else sparkwright's table of builds.
     """
-    yield from unknown_flags(case, HELP, own_options=flags.TABLE.known)
+    yield from unknown_flags(case, HELP, own_options=flags.TABLE.all_options)
 
 
 @rule(

@@ -46,7 +46,7 @@ normalize, canonical = TABLE.normalize, TABLE.canonical
 
 def option_kind(name: str) -> str:
     """Return the kind of an option in any release; "" if it is unknown."""
-    option = TABLE.known.get(name)
+    option = TABLE.all_options.get(name)
     return option.kind if option else ""
 
 
@@ -134,7 +134,7 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if it is valid or the option is unknown."""
-    option = TABLE.known.get(name)
+    option = TABLE.all_options.get(name)
     return option_table.find_value_problem(option, value(flags, name), READERS, format_word) if option else ""
 
 
@@ -185,7 +185,7 @@ def chunk_size(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of 0.5.23 as the properties of a JSON Schema."""
-    return {name: _option_schema(option) for name, option in sorted(TABLE.newest.items()) if name not in SET_BY}
+    return {name: _option_schema(option) for name, option in sorted(TABLE.newest_options.items()) if name not in SET_BY}
 
 
 def _option_schema(option: Option) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def parse_command(words: Sequence[str]) -> Command:
 
 
 def _parse_value(name: str, words: list[str]) -> Any:
-    option = TABLE.newest.get(name)
+    option = TABLE.newest_options.get(name)
     kind = option.kind if option else ""
     if kind in SWITCH_KINDS or not words:
         return True

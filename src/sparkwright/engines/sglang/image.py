@@ -52,7 +52,7 @@ def parse_options(text: str) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def reference_shapes() -> Mapping[str, str]:
     """Return the options of the release in options.json, in the format of `parse_options`."""
-    return {name: "0" if option.kind in SWITCH_KINDS else "1" for name, option in flags.TABLE.newest.items()}
+    return {name: "0" if option.kind in SWITCH_KINDS else "1" for name, option in flags.TABLE.newest_options.items()}
 
 
 _STORED = ListedOptions(flags.SOURCE_RELEASE, reference_shapes)

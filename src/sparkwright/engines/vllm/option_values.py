@@ -117,7 +117,7 @@ class InvalidValue(NamedTuple):
 
 def known_options() -> Mapping[str, Option]:
     """Return the options in the table by name."""
-    return options.TABLE.newest
+    return options.TABLE.newest_options
 
 
 def find_broken_limit(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:

@@ -68,7 +68,7 @@ def all_options() -> frozenset[str]:
 @functools.cache
 def aliases() -> Mapping[str, str]:
     """Return the canonical names of options by their other names, short and long, without dashes."""
-    return {word.lstrip("-"): option.name for option in TABLE.newest.values() for word in option.words[1:]}
+    return {word.lstrip("-"): option.name for option in TABLE.newest_options.values() for word in option.words[1:]}
 
 
 def complete_name(name: str, names: Collection[str]) -> list[str]:

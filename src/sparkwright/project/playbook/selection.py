@@ -81,9 +81,9 @@ def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[S
     return ()
 
 
-def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
+def list_tasks(playbook: Playbook, options: Options) -> list[dict[str, Any]]:
     """Return the plays with their selected tasks as JSON: tasks with name, module and tags, blocks with their lists."""
-    return [_list_play(play, options) for play in book.plays]
+    return [_list_play(play, options) for play in playbook.plays]
 
 
 def format_tasks(plays: list[dict[str, Any]]) -> Iterator[str]:

@@ -224,7 +224,7 @@ def help_text() -> str:
 @functools.lru_cache(maxsize=1)
 def _build_parser() -> _Parser:
     parser = _Parser(prog=PROGRAM, formatter_class=functools.partial(argparse.HelpFormatter, width=HELP_WIDTH))
-    for name, option in flags.TABLE.newest.items():
+    for name, option in flags.TABLE.newest_options.items():
         parser.add_argument(*option.words, dest=name.replace("-", "_"), **_argument_options(option))
     return parser
 
