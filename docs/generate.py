@@ -27,6 +27,7 @@ from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.measure import throughput
 from sparkwright.modules import registry
+from sparkwright.monitoring import alerts
 from sparkwright.project import catalogue, recipe
 from sparkwright.project.importing import format_detection
 from sparkwright.project.inventory.models import (
@@ -112,8 +113,8 @@ def pages() -> dict[Path, str]:
 def _format_value(name: str) -> str:
     module, _, constant = name.rpartition(".")
     if module:
-        return f"{getattr(importlib.import_module(f'sparkwright.{module}'), constant):g}"
-    return f"{100 * PERCENTAGES[name]:g} %" if name in PERCENTAGES else f"{VALUES[name]:g}"
+        return f"{getattr(importlib.import_module(f'sparkwright.{module}'), constant):,g}"
+    return f"{100 * PERCENTAGES[name]:g} %" if name in PERCENTAGES else f"{VALUES[name]:,g}"
 
 
 def keys_table(model: type[BaseModel]) -> str:
@@ -344,7 +345,8 @@ def _metrics() -> str:
         f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.description} |"
         for one in (textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC, *textfile.METRICS)
     ]
-    return f"{METRICS}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    metrics = METRICS.replace("MAX_CHECK_AGE_S", str(alerts.MAX_CHECK_AGE_S))
+    return f"{metrics}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 METRICS = """# Metrics
@@ -357,7 +359,7 @@ from 0 to 1. Unknown values have no sample. Alert on two conditions, a bad state
 
 ```
 sparkwright_health_state{state=~"down|wedged|stalled|crash-looping"} == 1
-time() - sparkwright_health_check_timestamp_seconds > 900
+time() - sparkwright_health_check_timestamp_seconds > MAX_CHECK_AGE_S
 ```
 """
 

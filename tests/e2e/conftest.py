@@ -109,7 +109,9 @@ class SandboxProject:
 
     def edit(self, file: str, pattern: str, replacement: str) -> None:
         path = self.root / file
-        path.write_text(re.sub(pattern, replacement, path.read_text()))
+        text, replacements = re.subn(pattern, replacement, path.read_text())
+        assert replacements, f"{file} has no {pattern}"
+        path.write_text(text)
 
     @contextmanager
     def restored_files(self) -> Iterator[None]:

@@ -65,8 +65,7 @@ class HealingHost:
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[HealingHost]:
     with sandbox_project() as project:
-        project.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
-        project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
+        project.edit("hosts/groups.yml", "vars: {}", "vars: {ollama: leave, reserve_gib: 3, drain_s: 1}")
         project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
         project.deployed()
         yield HealingHost(project, project.state)

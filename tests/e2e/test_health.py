@@ -97,7 +97,7 @@ def _stays_up(container: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[CheckedHost]:
     with sandbox_project() as project:
-        project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 1")
+        project.edit("hosts/groups.yml", "vars: {}", "vars: {drain_s: 1}")
         project.deployed()
         machine = Machine.from_environment(control.up(project.sandbox))
         state = StateFolder.in_home(machine.home)

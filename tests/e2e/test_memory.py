@@ -22,7 +22,7 @@ FIT_CHECK = "Check that it fits in memory"
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[tuple[SandboxProject, CommandResult]]:
     with sandbox_project() as project:
-        project.edit(RECIPE, "  ready_s: 900", "  ready_s: 900\n  load: {context: 2048, streams: 2}")
+        project.edit(RECIPE, "expect:\n", "expect:\n  load: {context: 2048, streams: 2}\n")
         result = project.deploy()
         assert result.proved, result.out[-3000:]
         yield project, result

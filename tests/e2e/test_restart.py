@@ -89,7 +89,7 @@ def test_no_rollback_keeps_the_failed_server_for_an_incident_until_rollback(proj
 
 
 def test_ollamas_models_are_loaded_again_after_a_deploy_if_they_fit(project: SandboxProject) -> None:
-    project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    project.edit("hosts/groups.yml", "vars: {}", "vars: {reload_after: true}")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     result = project.deploy()
     assert result.code == 0
@@ -103,7 +103,7 @@ def test_ollamas_models_are_loaded_again_after_a_deploy_if_they_fit(project: San
 
 
 def test_ollamas_models_are_loaded_again_after_a_failed_deploy(project: SandboxProject) -> None:
-    project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    project.edit("hosts/groups.yml", "vars: {}", "vars: {reload_after: true}")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     project.deployed()
     assert list_ollama_models(project) == ["qwen3:32b"]
@@ -117,7 +117,7 @@ def test_ollamas_models_are_loaded_again_after_a_failed_deploy(project: SandboxP
 
 
 def test_a_host_may_keep_ollamas_models_until_they_are_unloaded_manually(project: SandboxProject) -> None:
-    project.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
+    project.edit("hosts/groups.yml", "vars: {}", "vars: {ollama: leave}")
     project.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     project.deployed()
     assert list_ollama_models(project) == ["qwen3:32b"]
@@ -143,7 +143,7 @@ def test_a_restart_waits_for_requests_and_counts_those_that_it_aborts(project: S
     assert result.code == 0 and result.task("Drain requests")["data"]["running"] == 0
     assert text and b"[DONE]" in text[0], "the whole answer"
     long = project.open_stream(100_000)
-    project.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
+    project.edit("hosts/groups.yml", "vars: {}", "vars: {drain_s: 0.5}")
     result = project.run("restart", "--host", "sandbox", "--json")
     long.close()
     assert result.code == 0

@@ -10,14 +10,16 @@ from typing import Any
 
 import yaml
 
+from sparkwright.defaults import HEALTH_INTERVAL
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.textfile import PREFIX
 from sparkwright.health.webhook_formats import RUNBOOK_URL
 from sparkwright.measure.throughput import MAX_TOLERANCE
+from sparkwright.units import parse_duration
 
 _LIMITS = Limits()
 #: age at which a check counts as stopped: three default intervals
-MAX_CHECK_AGE_S = 900
+MAX_CHECK_AGE_S = 3 * round(parse_duration(HEALTH_INTERVAL))
 #: share of the host's baseline below which a decode rate is low, regardless of its spread
 SLOW_SHARE = 1 - MAX_TOLERANCE
 #: name of Prometheus's scrape job for gateways
