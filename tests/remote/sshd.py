@@ -1,12 +1,15 @@
 """A real sshd on loopback, and an ssh configuration for it."""
 
 import contextlib
+import fcntl
+import functools
 import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,24 +18,37 @@ from tests.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-FIRST_PORT, PORTS_PER_WORKER, WORKERS = 10000, 920, 9
+#: the ports of tests, below those that Linux assigns to clients: a slot for each process
+FIRST_PORT, PORTS_PER_SLOT, SLOTS = 10000, 414, 20
 _untried_ports: list[int] = []
 
 
 def free_port() -> int:
     """Return a free port for a server. The next port and the port of an interim server are free too.
 
-    They are below the ports that Linux assigns to clients, and were not returned before, here or to a parallel test.
+    No test that runs at the same time gets the same port, not even one of another pytest on this machine.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
         if not _untried_ports:
-            _untried_ports.extend(random.sample(range(0, PORTS_PER_WORKER, 2), PORTS_PER_WORKER // 2))
-        port = FIRST_PORT + worker * PORTS_PER_WORKER + _untried_ports.pop()
+            first_port = FIRST_PORT + _claim_slot() * PORTS_PER_SLOT
+            _untried_ports.extend(random.sample(range(first_port, first_port + PORTS_PER_SLOT, 2), PORTS_PER_SLOT // 2))
+        port = _untried_ports.pop()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
             for candidate in (port, port + 1, port + gateway_servers.INTERIM_PORT_OFFSET):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", candidate))
             return port
+
+
+@functools.cache
+def _claim_slot() -> int:
+    """Claim a slot of ports for this process. The kernel releases the lock when the process ends."""
+    path = Path(tempfile.gettempdir(), f"sparkwright-test-ports-{os.getuid()}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    for slot in range(SLOTS):
+        with contextlib.suppress(OSError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+            return slot
+    raise RuntimeError(f"{SLOTS} processes of tests are running already.")
 
 
 @dataclass
