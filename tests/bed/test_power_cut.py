@@ -56,7 +56,10 @@ def test_orphaned_port_forwarder_is_reported_and_freed(host: FaultyHost) -> None
     assert refused.code == 5, refused.output
     message = refused.recap["msg"]
     assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in message
-    assert "which was for qwen35 and belongs to no container. On the host: `sudo systemctl restart docker`" in message
+    assert (
+        "which was started for qwen35 and belongs to no container. On the host: `sudo systemctl restart docker`"
+        in message
+    )
     rollback = lab.run("rollback", "--host", "spark1", "--json")
     assert (rollback.code, "docker-proxy" in rollback.recap["msg"]) == (5, True), rollback.output
     assert "sudo systemctl restart docker" in lab.run("doctor", "--host", "spark1").out

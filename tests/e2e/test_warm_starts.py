@@ -87,7 +87,7 @@ def test_the_cache_of_a_failed_start_is_not_used(project: SandboxProject) -> Non
     assert project.deploy().proved
     assert FROM_CACHE not in start_log(project)
     aside = next(row for row in list_caches(project) if row["name"] == f"{unkept['name']}/aside")
-    assert aside["why_aside"] == "no server that started with it was verified"
+    assert aside["why_aside"] == "no server that started with it has been verified"
 
 
 def test_a_server_without_the_cache_mount_gets_it_with_its_next_replacement(project: SandboxProject) -> None:

@@ -59,7 +59,7 @@ def run_logging(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
 def test_a_log_within_the_limits_is_read_completely(engine: docker.DockerClient, run_logging: Any) -> None:
     log = StartLog(engine, run_logging('echo "$1"'))
     assert read_log(iter(log), VLLM).value("chunked_prefill") is True
-    assert log.cut == ""
+    assert log.truncation == ""
 
 
 def test_the_beginning_and_the_end_of_a_long_log_are_read(engine: docker.DockerClient, run_logging: Any) -> None:
@@ -70,13 +70,13 @@ def test_the_beginning_and_the_end_of_a_long_log_are_read(engine: docker.DockerC
     assert state.value("chunked_prefill") is True
     assert state.failure.value == "its engine failed while it served a request."
     assert sum(map(len, chunks)) < 300_000
-    assert log.cut == "log read up to 0.2 MiB, and its last 2000 lines"
+    assert log.truncation == "log read up to 0.2 MiB, and its last 2000 lines"
 
 
 def test_the_time_for_reading_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:
     log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{ENGINE_ERROR}"'), max_s=0)
     assert read_log(iter(log), VLLM).failure.value == "its engine failed while it served a request."
-    assert log.cut.startswith("log read for 0 s")
+    assert log.truncation.startswith("log read for 0 s")
 
 
 def test_the_size_of_the_end_of_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:

@@ -140,9 +140,9 @@ def test_compared_values_must_be_shared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"name": "a" * 65}, "is not a barrier name"),
-        ({"name": "a/b"}, "is not a barrier name"),
-        ({"name": "prepared", "share": {"a": "x" * 50_000}}, "has more than 48 KiB"),
+        ({"name": "a" * 65}, "is not a valid barrier name"),
+        ({"name": "a/b"}, "is not a valid barrier name"),
+        ({"name": "prepared", "share": {"a": "x" * 50_000}}, "is larger than 48 KiB"),
         ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deep"),
     ],
 )

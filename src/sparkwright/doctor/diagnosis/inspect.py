@@ -112,7 +112,7 @@ def _with_container(
         return replace(server, engine_error=engine_socket.no_answer_message(error))
     stop_reason = CheckHistory.load(context.state).loop_stop_reason(container.id, verified_state)
     may_loop = container.exit_code or container.status != "exited"
-    loop = crash_loop.check(inspected, context) if may_loop else ""
+    loop = crash_loop.find_stop_reason(inspected, context) if may_loop else ""
     observed = replace(
         server,
         engine=container_labels.engine_of_container(inspected),

@@ -33,16 +33,16 @@ from sparkwright.trust import bounds
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: limits of the data that a member shares at one barrier, as JSON
+#: limits on the data that a member shares at one barrier: bytes as JSON, and nesting
 MAX_SHARED_BYTES, MAX_SHARED_DEPTH = 48 * 2**10, 8
 HANDSHAKE_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.25
 POLL_S = 0.2
-#: delay of the first note about missing members, and interval of the next ones
-NOTE_AFTER_S, NOTE_INTERVAL_S = 2.0, 60.0
+#: delay of the first note about missing members, and interval of further notes
+NOTE_DELAY_S, NOTE_INTERVAL_S = 2.0, 60.0
 #: seconds between calls of `watch` during a wait
 WATCH_INTERVAL_S = 1.0
 GOODBYE_TIMEOUT_S = 5.0
-#: limit for connecting to the head only to report why this run can't join
+#: time limit for connecting to the head only to report why this run cannot join
 DECLINE_TIMEOUT_S = 10.0
 
 
@@ -75,8 +75,8 @@ class Channel:
         self._leaving = False
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
-        self._sent_s = 0.0
-        #: lower and upper bound of this host's clock offset to the head's, seconds
+        self._join_sent_s = 0.0
+        #: lower and upper bound of this host's clock offset from the head's, in seconds
         self.clock_offset_s = (0.0, 0.0)
 
     @property
@@ -84,7 +84,7 @@ class Channel:
         """An id of this run, the same on all members, derived from the token without revealing it."""
         return wire.derive_run_name(self.cluster, self._token)
 
-    # -- interface of a run -----------------------------------------------------------------------------------
+    # -- the run's interface -----------------------------------------------------------------------------------
 
     def connect(self, timeout_s: float) -> None:
         """Connect to the head before `join` or `decline_to_join`. Raises Refused if it does not answer.
@@ -97,16 +97,16 @@ class Channel:
     def join(self) -> None:
         """Join, and wait until the runs of all members have joined.
 
-        Raises Refused or Failed: a member is missing or has failed.
+        Raises Refused or Failed if a member is missing or has failed.
         """
         deadline_s = time.monotonic() + self.cluster.join_s
         connection = self._connection or self._connect_to_head(deadline_s)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="channel", daemon=True)
         self._thread.start()
-        self._sent_s = time.time()
+        self._join_sent_s = time.time()
         self._send("join")
         key = BarrierKey(FORWARD, "")
-        self._wait(key, lambda: self._cluster_state.complete, deadline_s, self.cluster.join_s)
+        self._wait(key, lambda: self._cluster_state.is_complete, deadline_s, self.cluster.join_s)
         failure = self._cluster_state.failure(key)
         if failure is not None:
             raise _build_error(failure)
@@ -121,7 +121,7 @@ class Channel:
         wait: bool = True,
         watch: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Arrive at a barrier, wait for all members, and return the data that each shares, by host name.
+        """Arrive at a barrier, wait for all members, and return the data that each one shares, by host name.
 
         Args:
             data: values for the other members.
@@ -134,7 +134,7 @@ class Channel:
         key = BarrierKey(phase, name)
         if not BARRIER_NAME.fullmatch(name):
             raise Failed(
-                f"'{one_line(name, max_chars=80)}' is not a barrier name: letters, digits, spaces, _ . - only."
+                f"'{one_line(name, max_chars=80)}' is not a valid barrier name: use only letters, digits, spaces, _ . and -."
             )
         shared = self._redact_shared(name, data)
         with self._changed:
@@ -153,7 +153,7 @@ class Channel:
             return self._cluster_state.shared_data(key)
 
     def remote_failure(self) -> str:
-        """Return the failure or loss of another member; empty if there is none.
+        """Return the message about another member that failed or was lost; empty if there is none.
 
         Always empty after this member's own failure, so that nothing interrupts its rescue.
         """
@@ -172,7 +172,7 @@ class Channel:
         self._phase = RESCUE
 
     def decline_to_join(self, text: str) -> None:
-        """Report to all members why this run can't join.
+        """Report to all members why this run cannot join.
 
         Raises Refused if the head does not answer within DECLINE_TIMEOUT_S.
         """
@@ -183,8 +183,8 @@ class Channel:
                 {"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._redact_line(text)}
             )
             goodbye_deadline_s = time.monotonic() + GOODBYE_TIMEOUT_S
-            while (left_s := goodbye_deadline_s - time.monotonic()) > 0:
-                connection.sock.settimeout(left_s)
+            while (remaining_s := goodbye_deadline_s - time.monotonic()) > 0:
+                connection.sock.settimeout(remaining_s)
                 if not connection.sock.recv(4096):
                     break
         connection.close()
@@ -209,7 +209,7 @@ class Channel:
         except ValueError as error:
             raise Failed(f"the data shared at barrier '{name}' {error}.") from None
         if wire.encoded_size(shared) > MAX_SHARED_BYTES:
-            raise Failed(f"the data shared at barrier '{name}' has more than {MAX_SHARED_BYTES // 2**10} KiB.")
+            raise Failed(f"the data shared at barrier '{name}' is larger than {MAX_SHARED_BYTES // 2**10} KiB.")
         return shared
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -222,12 +222,12 @@ class Channel:
         timeout_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until `ready()`, or until the barrier's outcome is known, with notes about the missing members.
+        """Wait until `is_ready()`, or until the barrier's outcome is known, with notes about the missing members.
 
-        After the timeout, requests the head to fail the barrier; if it does not answer, it counts as lost.
+        After the timeout, this asks the head to fail the barrier; a head that does not answer counts as lost.
         """
         next_note_s, lost_deadline_s, next_watch_s = (
-            time.monotonic() + NOTE_AFTER_S,
+            time.monotonic() + NOTE_DELAY_S,
             0.0,
             time.monotonic() + WATCH_INTERVAL_S,
         )
@@ -258,7 +258,7 @@ class Channel:
     def _connect_to_head(self, deadline_s: float) -> Connection:
         """Return an authenticated connection to the head. Raises Refused after the timeout, Failed on a request to stop."""
         head, address = self.cluster.format_member(0), f"{self.cluster.address} port {self.cluster.port}"
-        next_note_s = time.monotonic() + NOTE_AFTER_S
+        next_note_s = time.monotonic() + NOTE_DELAY_S
         while True:
             try:
                 return self._dial_head(deadline_s)
@@ -328,7 +328,7 @@ class Channel:
             event = validate_message(connection.session.unseal(line), EVENTS)
             if event["kind"] == "joined" and event["rank"] == self.cluster.rank:
                 # the head sent it between this member's join and now
-                self.clock_offset_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
+                self.clock_offset_s = (self._join_sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:
                     self._cluster_state.apply(event)

@@ -1,7 +1,7 @@
 """The coordinator on a cluster's head: a listener on the hosts' network, and one thread that orders all events.
 
-It listens until every member has joined. Unauthenticated clients receive no data, use limited time and memory, and are dropped
-with a note.
+It listens until every member has joined. Unauthenticated clients receive no data, may use only limited time and memory, and
+are dropped with a note.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.visible import format_count
 
-#: limits of a client's authentication and of clients that have not joined; beyond the latter, the oldest is dropped
-HANDSHAKE_TIMEOUT_S, MAX_PENDING = 5.0, 32
-#: limit of notes about dropped clients
+#: time limit for a client to authenticate and join
+HANDSHAKE_TIMEOUT_S = 5.0
+#: maximum number of clients that have not joined; beyond it, the oldest is dropped
+MAX_PENDING = 32
+#: maximum number of notes about dropped clients
 MAX_NOTES = 5
 TICK_INTERVAL_S = 0.1
 GOODBYE_TIMEOUT_S = 30.0
-#: time for a health check to release the port, which it does when a run starts
+#: how long a health check may take to release the port, which it does when a run starts
 PORT_TIMEOUT_S = 3.0
 
 
@@ -56,14 +58,14 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._unpublished: collections.deque[dict[str, Any]] = collections.deque()
         self._dropped_count = 0
-        #: ranks that have joined, or reported why they can't
+        #: ranks that have joined, or reported why they cannot join
         self._authenticated: set[int] = set()
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
 
     def close(self, goodbye_timeout_s: float = GOODBYE_TIMEOUT_S) -> None:
-        """Stop once every member has sent its goodbye or is lost, at the latest after goodbye_s."""
+        """Stop once every member has sent its goodbye or is lost, at the latest after goodbye_timeout_s."""
         deadline_s = time.monotonic() + goodbye_timeout_s
         while time.monotonic() < deadline_s and self._members and self._thread.is_alive():
             time.sleep(TICK_INTERVAL_S / 2)
@@ -89,7 +91,7 @@ class Coordinator:
                     else:
                         self._read(key.data)
                 self._tick()
-        except Exception:  # the members detect the silence
+        except Exception:  # the members will notice the silence
             traceback.print_exc()
         finally:
             self._close_listener()
@@ -143,7 +145,7 @@ class Coordinator:
         message = validate_message(connection.session.unseal(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
             self._register_member(connection)
-        elif connection in self._pending and message["kind"] == "fail":  # the reason why it can't join
+        elif connection in self._pending and message["kind"] == "fail":  # it reports why it cannot join
             self._handle_message(self._ranks[connection], message)
             self._close(connection)
         elif connection in self._pending:
@@ -161,7 +163,7 @@ class Coordinator:
         del self._pending[connection]
         self._members[self._ranks[connection]] = connection
         self._publish({"kind": "joined", "rank": self._ranks[connection], "now_s": time.time()})
-        if self._cluster_state.complete:
+        if self._cluster_state.is_complete:
             self._close_listener()
 
     def _handle_message(self, rank: int, message: dict[str, Any]) -> None:
@@ -177,9 +179,9 @@ class Coordinator:
             self._handle_overdue(message)
 
     def _handle_overdue(self, message: dict[str, Any]) -> None:
-        """Fail a barrier (or the join) for all members after a member's wait timed out, unless the outcome is known."""
+        """Fail a barrier (or the join) for all members because one member's wait timed out, unless the outcome is known."""
         key = BarrierKey(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
-        if self._cluster_state.is_settled(key) or (self._cluster_state.complete and not key.name):
+        if self._cluster_state.is_settled(key) or (self._cluster_state.is_complete and not key.name):
             return
         missing = self._cluster_state.format_missing(key if key.name else None)
         action = f"reach barrier '{key.name}'" if key.name else "join"
@@ -187,7 +189,7 @@ class Coordinator:
         self._publish({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
     def _publish(self, event: dict[str, Any]) -> None:
-        """Apply an event and send it to all members. A loss detected meanwhile is published afterwards."""
+        """Apply an event and send it to all members. If a member turns out to be lost, that event is published afterwards."""
         self._unpublished.append(event)
         if len(self._unpublished) > 1:
             return
@@ -224,7 +226,7 @@ class Coordinator:
         elif connection in self._ranks:
             rank = self._ranks[connection]
             event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.format_member(rank)}: {reason}"}
-            with contextlib.suppress(ConnectionLost):  # a suspended member reads it when it resumes
+            with contextlib.suppress(ConnectionLost):  # a suspended member will read it when it resumes
                 connection.send(event)
             self._close(connection)
             self._publish(event)
@@ -261,7 +263,7 @@ class Coordinator:
 
 
 def open_listener(cluster: Cluster) -> socket.socket:
-    """Return the head's listening socket. Raises Refused if the port is in use, or if this host lacks the address."""
+    """Return the head's listening socket. Raises Refused if the port is in use or this host does not have the address."""
     deadline_s = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:

@@ -24,24 +24,26 @@ class RankExit:
     #: False if another rank's failure may have caused it
     is_cause: bool
     #: message for the user
-    why: str
+    message: str
 
 
 def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bool) -> RankExit | None:
     """Return how the rank in this container exited; None if it is running.
 
     Args:
-        read_log: also return a failure that the log of a running container contains.
+        read_log: also look for a failure in the log of a running container.
     """
     inspected = containers.inspect(client, name)
     running = bool(inspected and inspected["State"]["Running"])
     if not inspected or (running and not read_log):
-        return None if inspected else RankExit(is_cause=True, why=f"rank {rank} ended: there is no container {name}.")
+        return (
+            None if inspected else RankExit(is_cause=True, message=f"rank {rank} ended: there is no container {name}.")
+        )
     member_log, state = read_member_log(client, inspected), inspected["State"]
     if running and not member_log.failure:
         return None
     code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
-    outcome = "fails" if running else f"exited ({code})"
+    outcome = "failed" if running else f"exited ({code})"
     parallel = container_labels.engine_of_container(dict(inspected)).parallel
     is_cause = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
         member_log.failure or state["ExitCode"]

@@ -1,6 +1,6 @@
 """The shared state of a cluster's runs: the joined members, the barriers with their data, and failures.
 
-The head orders all events and sends them to every member, which applies them to its own ClusterState. That way all members get
+The head orders all events and sends them to every member, which applies them to its own ClusterState. So all members get
 the same outcome for each barrier.
 """
 
@@ -19,7 +19,7 @@ from sparkwright.visible import one_line
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
 BARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 MAX_TEXT_CHARS = 1000
-#: limit for one run
+#: maximum number of barriers in one run
 MAX_BARRIERS = 200
 
 
@@ -48,7 +48,7 @@ def _validate_text(value: Any) -> str:
 
 _BARRIER = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME}
 _FAILURE = {"text": _validate_text, "refused": bool}
-#: messages of a member to the head, by kind
+#: messages from a member to the head, by kind
 MESSAGES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
@@ -57,7 +57,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _validate_text},
     "bye": {},
 }
-#: events that the head sends to every member, by kind
+#: events that the head sends to all members, by kind
 EVENTS: dict[str, dict[str, Any]] = {
     "alive": {},
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
@@ -81,24 +81,24 @@ def validate_message(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) 
 
 
 class ClusterState:
-    """The state of a cluster's runs after the events that were applied, in the head's order."""
+    """The state of a cluster's runs, as it results from the events applied in the head's order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.joined: set[int] = set()
         #: ranks that have ended their run
         self.gone: set[int] = set()
-        #: messages by lost rank
+        #: messages about lost members, by rank
         self.lost: dict[int, str] = {}
-        #: first failure by phase
+        #: first failure in each phase
         self.failures: dict[str, Failure] = {}
-        #: shared data by barrier and rank
+        #: shared data, by barrier and rank
         self._shared: dict[BarrierKey, dict[int, Any]] = {}
-        #: outcome by barrier; None if all members arrived
+        #: outcome of each barrier; None if all members arrived
         self._settled: dict[BarrierKey, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Apply an event. Raises WireError if it names an unknown rank, or exceeds MAX_BARRIERS."""
+        """Apply an event. Raises WireError if it names an unknown rank or exceeds MAX_BARRIERS."""
         rank, kind = event.get("rank", 0), event["kind"]
         if rank not in range(len(self._cluster.members)):
             raise WireError("a message names an unknown rank")
@@ -116,7 +116,7 @@ class ClusterState:
         self._settle_barriers()
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return True if the runs of all members have joined."""
         return len(self.joined) == len(self._cluster.members)
 

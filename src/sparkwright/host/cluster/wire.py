@@ -19,7 +19,7 @@ from sparkwright.trust import bounds, shapes
 
 VERSION = "sparkwright cluster 2"
 MAX_LINE_BYTES = 64 * 2**10
-#: limit of a line before authentication
+#: maximum length of a line before authentication
 MAX_HELLO_BYTES = 1024
 MAX_DEPTH = 16
 READ_BYTES = 64 * 2**10
@@ -43,7 +43,7 @@ class LineSplitter:
     """Splits received bytes into lines.
 
     Args:
-        max_bytes: limit of one line; may be changed between two lines.
+        max_bytes: maximum length of a line; may be changed between two lines.
     """
 
     def __init__(self, max_bytes: int = MAX_HELLO_BYTES) -> None:
@@ -65,7 +65,7 @@ class LineSplitter:
 
 
 class Session:
-    """Authentication of the lines of a connection, in both directions, after the handshake.
+    """Authenticates the lines of a connection in both directions after the handshake.
 
     Args:
         side: this side, HEAD or MEMBER.
@@ -112,7 +112,7 @@ class Handshake:
         self._identity = [VERSION, cluster.name, list(cluster.members), nonce, rank, member_nonce]
 
     def derive_key(self, token: Secret, purpose: str) -> bytes:
-        """Return a key for this connection and purpose, which can't be computed without the token."""
+        """Return a key for this connection and purpose, which cannot be computed without the token."""
         return hmac.digest(token.reveal().encode(), _encode([purpose, *self._identity]), "sha256")
 
     def proof(self, token: Secret, side: str) -> str:
@@ -121,7 +121,7 @@ class Handshake:
 
 
 def derive_run_name(cluster: Cluster, token: Secret) -> str:
-    """Return an id for the runs that share this token."""
+    """Return the id that is common to the runs with this token."""
     identity = _encode([VERSION, "name", cluster.name, list(cluster.members)])
     return hmac.digest(token.reveal().encode(), identity, "sha256").hex()[:12]
 
@@ -191,7 +191,7 @@ def _decode_line(line: bytes, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def derive_token(token: Secret, purpose: str) -> Secret:
-    """Derive a token of 64 hexadecimal digits for one purpose, which can't be computed without the original token."""
+    """Derive a token of 64 hexadecimal digits for one purpose, which cannot be computed without the original token."""
     return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())
 
 
@@ -285,7 +285,7 @@ class Connection:
         return self._beat_s * MAX_MISSED_HEARTBEATS
 
     def _has_unread(self) -> bool:
-        """Return True if unread data has arrived, as after this process was suspended."""
+        """Return True if unread data has arrived, as may be the case after this process was suspended."""
         return bool(wait_for_readable([self.sock]))
 
 
@@ -293,14 +293,14 @@ def read_line(sock: socket.socket, max_bytes: int, deadline_s: float) -> bytes:
     """Read one line from a blocking socket. Raises OSError, WireError or ConnectionLost.
 
     Args:
-        deadline_s: the deadline, by time.monotonic.
+        deadline_s: the deadline, in time.monotonic() seconds.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError("no answer")
-        sock.settimeout(left_s)
+        sock.settimeout(remaining_s)
         byte = sock.recv(1)  # the bytes after the line belong to the session
         if not byte:
             raise ConnectionLost(CLOSED)
@@ -310,9 +310,9 @@ def read_line(sock: socket.socket, max_bytes: int, deadline_s: float) -> bytes:
     return bytes(line[:-1])
 
 
-def _enable_keep_alive(sock: socket.socket, silent_s: float) -> None:
+def _enable_keep_alive(sock: socket.socket, max_silence_s: float) -> None:
     """Enable TCP keep-alive, so that the kernel detects a lost connection while this process is busy."""
-    seconds = max(1, round(silent_s / MAX_MISSED_HEARTBEATS))
+    seconds = max(1, round(max_silence_s / MAX_MISSED_HEARTBEATS))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", seconds), ("TCP_KEEPCNT", MAX_MISSED_HEARTBEATS)):

@@ -1,4 +1,4 @@
-"""Removal of compile caches that are no longer needed: on demand, with their image, or to stay within the size limit."""
+"""Remove compile caches that are no longer needed: on demand, with their image, or to stay within the size limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompileCache:
     size_bytes: int
     #: seconds since the epoch
     used_s: float
-    #: the reason why it is kept; empty if it may be removed
+    #: reason for keeping it; empty if it may be removed
     kept: str = ""
     why_aside: str = ""
 
@@ -35,7 +35,7 @@ class CompileCache:
 
 
 def list_caches(context: Context) -> list[CompileCache]:
-    """Return all caches, most recently used first. Raises Failed if Docker cannot be queried for their users."""
+    """Return all caches, most recently used first. Raises Failed if Docker cannot be queried for the containers that use them."""
     keys = compile_caches.list_keys(context)
     reasons = _retention_reasons(context) if keys else {}
     caches = [row for key in keys for row in _iter_key_caches(context, key, reasons.get(key, ""))]
@@ -53,20 +53,22 @@ def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[Compil
 
 
 def _retention_reasons(context: Context) -> dict[str, str]:
-    """Return the keys that must stay, with the reason: a container or one of the last two verified states uses them."""
+    """Return the reasons for keeping caches that a container or one of the last two verified states uses, by key."""
     servers = list(context.state.servers())
     states = [("the last verified state", verified_states.load_last(server)) for server in servers]
     for server in servers:
         states += [("the state before it, for a rollback", row) for row in verified_states.load_earlier(server)[:1]]
-    reasons = {str(key): why for why, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))}
+    reasons = {
+        str(key): reason for reason, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))
+    }
     return reasons | {key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}
 
 
 def remove(context: Context, names: Collection[str]) -> int:
-    """Remove caches by name, except those that are needed by now. Returns the freed bytes.
+    """Remove caches by name, except those that have become needed. Returns the freed bytes.
 
     Raises:
-        Failed: Something cannot be removed; the fix is a command for root. It stays in the trash, and is not used again.
+        Failed: A cache cannot be removed; the fix is a command for root. The cache stays in the trash, and is not used again.
     """
     removable = [cache for cache in list_caches(context) if cache.name in names and not cache.kept]
     removed_keys = {cache.key for cache in removable if cache.name == cache.key}
@@ -86,10 +88,10 @@ def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
 
 
 def enforce_limit(context: Context, limit_gib: float) -> None:
-    """Remove caches until all together are below a limit: first those moved aside, then the least recently used.
+    """Remove caches until their total size is within a limit: first those moved aside, then the least recently used.
 
-    Caches in use stay. A note reports if they exceed the limit, or if something cannot be removed: a verified server never fails
-    because of this.
+    Caches in use are kept. A note reports if they exceed the limit, or if a cache cannot be removed: a verified server never
+    fails because of this.
     """
     try:
         compile_caches.discard_unused(context)
@@ -100,18 +102,18 @@ def enforce_limit(context: Context, limit_gib: float) -> None:
         for cache in sorted(unneeded, key=lambda cache: (cache.name == cache.key, cache.used_s)):
             excess_bytes -= remove(context, [cache.name]) if excess_bytes > 0 else 0
     except (Failed, OSError) as error:
-        context.note(f"compile caches are not cleared: {error}")
+        context.note(f"compile caches could not be removed: {error}")
         return
     if excess_bytes > 0:
         context.note(f"the compile caches in use take more than {limit_gib:g} GiB; `caches_gib` sets the limit.")
 
 
 def remove_for_images(context: Context, image_ids: Collection[str]) -> None:
-    """Remove the caches of images that are about to be removed; a note reports what cannot be removed."""
+    """Remove the caches of images that are about to be removed; a note reports a failure."""
     try:
         records = (compile_caches.read_record(context.state, key) for key in compile_caches.list_keys(context))
         keys = {record.key for record in records if record.image_id in image_ids}
         if keys:
             remove(context, keys)
     except (Failed, OSError) as error:
-        context.note(f"the compile caches of that image stay: {error}")
+        context.note(f"the compile caches of that image could not be removed: {error}")

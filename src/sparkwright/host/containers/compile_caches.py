@@ -1,13 +1,13 @@
 """Folders on the host for the engines' compile caches, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain files of root
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root-owned files
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
 
 A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY (0700),
-so the folders below it can be open to any user of the container. Each start begins with a copy of the frozen cache and nothing
-else: no leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
+so the folders below it can be writable for any user in the container. Each start begins with a copy of the frozen cache and
+nothing else: no leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
 
 Earlier versions used caches/KEY/files with nested mounts. Those folders are no longer used.
 """
@@ -34,17 +34,17 @@ from sparkwright.trust.names import PATH_COMPONENT, require_match
 
 RECORDS_FOLDER = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
-#: folder of earlier versions, below the user's home
+#: folder that earlier versions used, below the user's home
 OLD_FOLDER = ".local/share/sparkwright/caches"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN_FOLDER_MODE = 0o777
-#: disk space that a copy must leave free
+#: disk space that must remain free after a copy
 MIN_FREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRecord:
-    """Stored record of the cache of one key."""
+    """The stored record of one key's cache."""
 
     key: str
     container: str = ""  # name of the container last created with this cache
@@ -77,7 +77,7 @@ def _list_keys_in(parent: Path) -> list[str]:
 
 
 def read_record(state: StateFolder, key: str) -> CacheRecord:
-    """Read the record of a key; an empty record if its file is missing or damaged."""
+    """Return a key's record; an empty one if its file is missing or damaged."""
     stored = state.read(f"{RECORDS_FOLDER}/{key}") or {}
     fields = {name: value for name, value in stored.items() if name in CacheRecord.__slots__}
     return CacheRecord(**{**fields, "key": key})
@@ -89,7 +89,7 @@ def mounted_key(container: Mapping[str, Any]) -> str:
 
 
 def _find_mount(container: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the key of a container's cache, and the container's name at creation; both empty without a cache."""
+    """Return the key of a container's cache and the container's original name; both empty if it mounts no cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     live_paths = (_parse_live_path(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == CACHE_MOUNT)
     return next((live_path for live_path in live_paths if live_path[0]), ("", ""))
@@ -105,7 +105,7 @@ def keys_in_use(context: Context) -> dict[str, str]:
 
 
 def _find_users(context: Context) -> dict[tuple[str, str], str]:
-    """Return the names of the containers that mount a cache, by the cache's key and the live folder's name."""
+    """Return the names of the containers that mount a cache, keyed by the cache's key and the live folder's name."""
     return {
         live_path: row["Names"][0].lstrip("/")
         for row in context.docker().api.containers(all=True)
@@ -142,7 +142,7 @@ def _parse_live_path(source: str) -> tuple[str, str]:
     return (key, name) if is_live_path else ("", "")
 
 
-# -- the cache of a container --------------------------------------------------------------------------------------------
+# -- a container's cache -----------------------------------------------------------------------------------------------
 
 
 def prepare_container(context: Context, spec: ContainerSpec, image: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,9 +197,9 @@ def _prepare_start(context: Context, container: Mapping[str, Any], key: str, nam
     record = read_record(context.state, key)
     if not record.proved:
         if _has_contents(folder(context, key) / FROZEN) or _has_contents(_ensure_live_folder(context, key, name)):
-            why = "no server that started with it was verified"
-            if _move_aside(context, key, name, why):
-                context.note(f"the compile cache is moved aside: {why}; this start compiles from scratch.")
+            reason = "no server that started with it has been verified"
+            if _move_aside(context, key, name, reason):
+                context.note(f"the compile cache was moved aside: {reason}; this start compiles from scratch.")
         record = read_record(context.state, key)
     is_warm = _refill_live_folder(context, container, key, name)
     container_id = str(container["Id"])
@@ -268,12 +268,12 @@ def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str
         try:
             copied = _copy_tree(context, key_folder / FROZEN, live)
             is_warm = copied.digest == expected_digest and copied.files > 0
-            why = "" if copied.digest == expected_digest else "it changed since it was verified"
+            reason = "" if copied.digest == expected_digest else "it has changed since it was verified"
         except (OSError, SparkwrightError) as error:
-            why = str(error)
-        if why:
-            context.note(f"the compile cache is not used, and this start compiles from scratch: {why}")
-        if why and live.exists():
+            reason = str(error)
+        if reason:
+            context.note(f"the compile cache is not used, and this start compiles from scratch: {reason}")
+        if reason and live.exists():
             container_files.discard(context, live)
     live = _ensure_live_folder(context, key, name)
     for source in mount_sources.container_sources(container):
@@ -289,17 +289,17 @@ def is_warm_start(context: Context, container: Mapping[str, Any]) -> bool:
     return record.warm and record.container_id == container.get("Id")
 
 
-def move_aside(context: Context, container: Mapping[str, Any], why: str) -> Path | None:
+def move_aside(context: Context, container: Mapping[str, Any], reason: str) -> Path | None:
     """Move the cache of a stopped container to ASIDE for inspection; its next start is cold.
 
     Returns:
-        The folder; None if it cannot be moved, with a note.
+        The folder; None if it cannot be moved, which a note reports.
     """
     key, name = _find_mount(container)
-    return _move_aside(context, key, name, why)
+    return _move_aside(context, key, name, reason)
 
 
-def _move_aside(context: Context, key: str, name: str, why: str) -> Path | None:
+def _move_aside(context: Context, key: str, name: str, reason: str) -> Path | None:
     key_folder = folder(context, key)
     try:
         for obsolete in (key_folder / ASIDE, key_folder / FROZEN):
@@ -312,7 +312,7 @@ def _move_aside(context: Context, key: str, name: str, why: str) -> Path | None:
     except (OSError, Failed) as error:
         context.note(f"cannot move the compile cache in {key_folder} aside: {error}")
         return None
-    _write_record(context, replace(read_record(context.state, key), proved=False, frozen="", why_aside=why))
+    _write_record(context, replace(read_record(context.state, key), proved=False, frozen="", why_aside=reason))
     return key_folder / ASIDE
 
 
@@ -370,7 +370,7 @@ def old_folders(context: Context) -> dict[Path, str]:
     """Return the folders left by earlier versions, each with the container that mounts it, or "".
 
     Raises:
-        Failed: There are such folders, and Docker cannot be queried.
+        Failed: There are old folders, and Docker cannot be queried.
     """
     parent = context.machine.home / OLD_FOLDER
     keys = _list_keys_in(parent)
@@ -390,14 +390,14 @@ def folders_in_use(context: Context) -> list[Path]:
 
 
 def _parse_old_key(source: str) -> str:
-    """Return the key in a path below the folder of earlier versions; empty for any other path."""
+    """Return the key in a path below OLD_FOLDER; empty for any other path."""
     top, separator, rest = source.partition(f"/{OLD_FOLDER}/")
     key = rest.partition("/")[0]
     return key if top and separator and KEY.fullmatch(key) else ""
 
 
 def _replace_old_folders(context: Context, container: Mapping[str, Any]) -> None:
-    """Replace the folders of a container of an earlier version with empty ones: a mount point in them may be a link.
+    """Replace the folders of a container from an earlier version with empty ones: a mount point in them may be a link.
 
     Raises:
         Failed: The old folders cannot be moved away.

@@ -1,7 +1,7 @@
-"""Folders written by a container: copied without trusting the names in them, and removed or read even if root owns them.
+"""Copy, read and remove folders that a container has written, without trusting the names in them, even if root owns them.
 
-A copy opens every folder and file relative to its parent, never through a link, and contains only regular files. Its size is
-limited, because the container controls the amount of data.
+Copying opens every folder and file relative to its parent, never through a link, and includes only regular files. The size of
+a copy is limited, because the container controls the amount of data.
 
 Only root may change root's files, but sparkwright does not need root on the host: a temporary container does the work. It has an
 empty image, the host's programs and libraries mounted read-only, one folder to work on, no network, and two capabilities. No
@@ -30,17 +30,19 @@ from sparkwright.host.module import Context
 from sparkwright.host.records.own_folders import SHARE_FOLDER
 from sparkwright.trust import private
 
-#: limits: files and folders of a tree, nested folders, seconds in total
-MAX_ENTRIES, MAX_DEPTH, MAX_COPY_S = 200_000, 32, 300.0
+#: maximum number of files and folders in a tree
+MAX_ENTRIES = 200_000
+#: maximum nesting of folders, and duration of a copy
+MAX_DEPTH, MAX_COPY_S = 32, 300.0
 CHUNK_BYTES = 1 << 20
-#: modes of a copy, which any user in the container can use; its parent folders keep other users of the host out
+#: file modes in a copy: any user in the container may use it; its parent folders keep other users of the host out
 OPEN_FILE_MODE, OPEN_FOLDER_MODE, EXECUTE_BITS = 0o666, 0o777, 0o111
 HELPER_TIMEOUT_S = 120
-#: folder in the user's home with files and folders to remove; no container mounts anything below it
+#: folder below the user's home for files and folders to be removed; no container mounts anything below it
 TRASH = f"{SHARE_FOLDER}/trash"
 #: the work folder's path in the temporary container
 MOUNT_POINT = "/work"
-#: mounts needed to run a program of the host
+#: folders to mount so that the host's programs can run
 _PROGRAM_FOLDERS = ("/usr", "/bin", "/lib", "/lib64")
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,13 +55,13 @@ class CopyLimitExceeded(SparkwrightError):
 
 @dataclass
 class CopyResult:
-    """Counts and digest of the copied files."""
+    """The number, size and digest of the copied files."""
 
     files: int = 0
     size_bytes: int = 0
     #: files and folders that this user may not read
     unreadable: int = 0
-    #: SHA-256 over the paths, kinds and contents of all files
+    #: SHA-256 over the paths, modes, modification times and contents of all files
     digest: str = ""
     _rows: list[str] = field(default_factory=list)
 
@@ -112,7 +114,7 @@ def copy(source: Path, target: Path, max_bytes: int) -> CopyResult:
 
 
 def _copy_folder(job: _CopyJob, parts: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Copy the files of one folder and create its subfolders, which are returned."""
+    """Copy the files of one folder, and create and return its subfolders."""
     subfolders = []
     with contextlib.ExitStack() as stack:
         try:
@@ -152,24 +154,24 @@ def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tup
         job.result.unreadable += 1
         return
     with _closing_handle(source):
-        before = os.fstat(source)
-        if not stat.S_ISREG(before.st_mode):
+        initial_status = os.fstat(source)
+        if not stat.S_ISREG(initial_status.st_mode):
             return
-        if job.result.size_bytes + before.st_size > job.max_bytes:
+        if job.result.size_bytes + initial_status.st_size > job.max_bytes:
             raise CopyLimitExceeded("there is not enough disk space for a copy of it.")
-        mode = OPEN_FILE_MODE | (EXECUTE_BITS if before.st_mode & EXECUTE_BITS else 0)
+        mode = OPEN_FILE_MODE | (EXECUTE_BITS if initial_status.st_mode & EXECUTE_BITS else 0)
         with _closing_handle(os.open(parts[-1], _WRITE_FLAGS, 0o600, dir_fd=target_folder)) as target:
-            digest = _copy_content(job, source, target, before.st_size)
-            after = os.fstat(source)
-            stamp = (before.st_size, before.st_mtime_ns, before.st_ctime_ns)
-            if stamp != (after.st_size, after.st_mtime_ns, after.st_ctime_ns):
+            digest = _copy_content(job, source, target, initial_status.st_size)
+            final_status = os.fstat(source)
+            stamp = (initial_status.st_size, initial_status.st_mtime_ns, initial_status.st_ctime_ns)
+            if stamp != (final_status.st_size, final_status.st_mtime_ns, final_status.st_ctime_ns):
                 os.unlink(parts[-1], dir_fd=target_folder)
                 return
             os.fchmod(target, mode)
-            os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
+            os.utime(target, ns=(initial_status.st_mtime_ns, initial_status.st_mtime_ns))
     job.result.files += 1
-    job.result.size_bytes += before.st_size
-    job.result._rows.append(f"{digest} {mode:o} {before.st_mtime_ns} {'/'.join(parts)}")
+    job.result.size_bytes += initial_status.st_size
+    job.result._rows.append(f"{digest} {mode:o} {initial_status.st_mtime_ns} {'/'.join(parts)}")
 
 
 def _copy_content(job: _CopyJob, source: int, target: int, size_bytes: int) -> str:
@@ -236,7 +238,7 @@ def empty_trash(context: Context) -> None:
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        # rm removes any depth, and follows no link; Failed: it timed out or printed too many errors
+        # rm removes trees of any depth and follows no links; it raises Failed if it takes too long or prints too many errors
         with contextlib.suppress(Failed):
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S)
         if path.exists():
@@ -251,11 +253,11 @@ def try_to_empty_trash(context: Context) -> None:
     try:
         empty_trash(context)
     except (OSError, SparkwrightError) as error:
-        context.note(f"the trash is not emptied: {error}")
+        context.note(f"the trash could not be emptied: {error}")
 
 
 def make_readable(context: Context, folder: Path) -> None:
-    """Make a folder written by a container readable for everyone; its parent folders still restrict access."""
+    """Make a folder written by a container readable for all users; its parent folders still restrict access."""
     run_as_root(context, folder, ("chmod", "-R", "a+rX", "--"), MOUNT_POINT)
 
 
@@ -303,7 +305,7 @@ def _helper_config(image: str, entrypoint: list[str], argument: str, folder: Pat
     ]
     restrictions = {
         "NetworkMode": "none",
-        "UsernsMode": "host",  # its root must be the host's root, even if containers have user namespaces
+        "UsernsMode": "host",  # its root must be the host's root, even if Docker remaps the users of containers
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],
@@ -314,7 +316,7 @@ def _helper_config(image: str, entrypoint: list[str], argument: str, folder: Pat
 
 
 def _import_empty_image(api: Any) -> str:
-    """Return the Id of an image without files."""
+    """Import an image without files, and return its Id."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w"):
         pass

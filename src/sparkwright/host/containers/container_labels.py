@@ -31,7 +31,7 @@ def engine_by_name(client: docker.DockerClient, name: str) -> Engine:
 
 
 def engine_of_spec(spec: Mapping[str, Any] | None) -> Engine:
-    """Return the engine of a spec that is stored in a plan or a verified state."""
+    """Return the engine of a spec stored in a plan or a verified state."""
     return engine.from_labels((spec or {}).get("labels"))
 
 
@@ -46,7 +46,7 @@ def engine_at(context: Context, base_url: str) -> Engine:
                 return engine.from_labels(row.get("Labels"))
         if any((row.get("HostConfig") or {}).get("NetworkMode") == "host" for row in rows):
             return engine_of_container(containers.find_by_port(client, port))
-    except Exception:  # of docker or requests: the server itself can still be queried
+    except Exception:  # raised by docker or requests; the server itself can still be queried
         pass
     return engine.get_engine(engine.DEFAULT_ENGINE)
 

@@ -1,4 +1,4 @@
-"""Comparing a container with its spec, and building the request to create it. The options are in option_table.py."""
+"""Compare a container with its spec, and build the request that creates it. The options are in option_table.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.trust.image_name import digest_of
 
 
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """Return every option that differs from the spec, with a change for each flag of the command.
+    """Return a change for every option, and for every flag of the command, that differs from the spec.
 
     Secrets are masked: a server that was started without sparkwright may have some in its command and environment.
 
@@ -43,11 +43,13 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
 def removed_options(
     spec: ContainerSpec, created_from: ContainerSpec, container: Inspect, image: Inspect
 ) -> list[Change]:
-    """Return the options that the container was created with and that the spec now leaves to Docker's configuration.
+    """Return the options that the container was created with but that the spec now leaves to Docker's configuration.
 
     `differences` skips them (docs/decisions/0016): only the spec that the container was created from shows that they were set.
     """
-    rows = ((option, option.expected(created_from, container, image)) for option in OPTIONS if option.open)
+    rows = (
+        (option, option.expected(created_from, container, image)) for option in OPTIONS if option.has_daemon_default
+    )
     return [
         Change(option.field, expected, None, option.why or "no longer set")
         for option, expected in rows
@@ -140,14 +142,14 @@ def _compare_command(spec: ContainerSpec, container: Inspect, image: Inspect) ->
 def _compare_description(spec: ContainerSpec, container: Inspect) -> list[Change]:
     """Return the differences in the recipe's description of how checks query the server, one for each key.
 
-    The description is a label, and labels of a container cannot be changed.
+    The description is a label, and a container's labels cannot be changed.
     """
     all_labels = (container["Config"].get("Labels"), spec.labels)
     before, after = (engine.from_labels(labels).description for labels in all_labels)
     names = sorted(before.keys() | after.keys())
-    why = "how checks query the server"
+    reason = "how checks query the server"
     return [
-        Change(f"engine {name}", before.get(name), after.get(name), why)
+        Change(f"engine {name}", before.get(name), after.get(name), reason)
         for name in names
         if before.get(name) != after.get(name)
     ]
@@ -163,22 +165,22 @@ def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]
 
 
 def _compare_caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return a change for a cache that must be removed, and one for each nested mount, as earlier versions created for caches.
+    """Return a change for a cache that must be removed, and one for each nested mount, which earlier versions created for caches.
 
-    A missing cache, or one of another key, is not a difference: the container gets the right cache when it is replaced for
+    A missing cache, or one with another key, is not a difference: the container gets the right cache when it is replaced for
     another reason.
     """
     if not spec.caches and compile_caches.mounted_key(container):
         return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or mounts its own")]
-    why = "the container could replace one with a link, and mount any folder of the host at its next start"
+    reason = "the container could replace one with a link, and mount any folder of the host at its next start"
     return [
-        Change("mounts", f"{inner} is inside {outer}", "side by side", why)
+        Change("mounts", f"{inner} is inside {outer}", "side by side", reason)
         for inner, outer in mount_sources.find_nested(container)
     ]
 
 
 def parse_flags(words: list[str]) -> dict[str, str]:
-    """Return the flags of a command line with their values; a switch without a value has ""."""
+    """Return the flags of a command line with their values; the value of a switch is ""."""
     flags: dict[str, str] = {}
     name = "command"
     for word in words:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
 ENDPOINT_EXISTS = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
-#: prefix of `describe_port_holder` for a container
+#: prefix that `describe_port_holder` uses for a container
 CONTAINER_PREFIX = "container "
-#: prefix of `describe_port_holder` for another simulated Spark on this machine; its folder follows
+#: prefix that it uses for another simulated Spark on this machine; its folder follows
 SANDBOX_PREFIX = "the sandbox in"
 
 
@@ -73,7 +73,7 @@ def started_s(container: dict[str, Any]) -> float:
 
 
 def parse_time(text: str) -> float | None:
-    """Parse a time from Docker into seconds since the epoch; None if it is invalid, or year 1, which means never."""
+    """Parse a time from Docker into seconds since the epoch; None if it is invalid or in year 1, which means never."""
     try:
         parsed = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
     except ValueError:
@@ -127,9 +127,9 @@ def describe_port_holder(client: docker.DockerClient, port: int) -> str:
 
 
 def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
-    """Describe the container that an orphaned forwarder of Docker was started for.
+    """Describe the container for which Docker started an orphaned port forwarder.
 
-    Most likely it was created and never ran, because power was lost while it was starting.
+    Most likely the container was created and never ran, because power was lost while it was starting.
     """
     inspected_containers = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
     publishers = [
@@ -138,7 +138,9 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
     never_ran = [container for container in publishers if container["State"]["Status"] == "created"]
     names = [str(container["Name"]).lstrip("/") for container in never_ran or publishers]
     return (
-        f"which was for {' or '.join(names)} and belongs to no container" if names else "which belongs to no container"
+        f"which was started for {' or '.join(names)} and belongs to no container"
+        if names
+        else "which belongs to no container"
     )
 
 
@@ -169,7 +171,7 @@ def describe_listening_process(port: int) -> str:
 
 
 def _describe_sandbox(words: list[str]) -> str:
-    """Describe the sandbox that has this command line; empty for another program."""
+    """Describe the sandbox with this command line; empty if it belongs to another program."""
     if words[-4:-1] != ["-m", "sparkwright.sandbox", "serve"]:
         return ""
     return f"{SANDBOX_PREFIX} {one_line(words[-1])}"
@@ -233,6 +235,6 @@ def start_error(error: Exception, client: docker.DockerClient, ports: tuple[str,
         return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=fix_to_free_port(holder))
     if match := ENDPOINT_EXISTS.search(message):
         command = shell.join(("docker", "network", "disconnect", "-f", match[2], match[1]))
-        why = f"Docker still has {match[1]} in its network {match[2]}, from a start that was cut off."
-        return Failed(why, fix=f"On the host: `{command}`.")
+        message = f"Docker still has {match[1]} in its network {match[2]}, from a start that was cut off."
+        return Failed(message, fix=f"On the host: `{command}`.")
     return Failed(f"Docker could not start the container: {message}")

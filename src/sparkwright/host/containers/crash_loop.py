@@ -1,4 +1,4 @@
-"""Detecting and stopping crash loops."""
+"""Detect crash loops, and stop the containers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def evaluate_restarts(
 ) -> str:
     """Return the reason why a server must not be restarted by its policy; empty if it may be.
 
-    More than max_restarts within window_s are a crash loop. A container that exited although its policy would keep it running
-    either exited with code 0 or was stopped manually; both are reported, and the container is not started again.
+    More than max_restarts restarts within window_s count as a crash loop. A container that exited although its policy would
+    keep it running either exited with code 0 or was stopped manually; both are reported, and it is not started again.
 
     Args:
         container: inspect data.
-        samples: earlier samples of the same container, the first from its verification.
+        samples: earlier samples of the same container, the first taken when it was verified.
     """
     state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     if policy == "no":
@@ -47,43 +47,42 @@ def evaluate_restarts(
     baseline = older[-1] if older else valid[0] if valid else None
     recent = restarts - baseline.restarts if baseline is not None else 0
     if recent > max_restarts:
-        minutes = window_s / 60
-        return f"it restarted {recent} times within {minutes:g} minutes"
+        return f"it restarted {recent} times within {window_s / 60:g} minutes"
     if state["Status"] == "exited" and state["ExitCode"] == 0:
         return "it exited with code 0 (or was stopped manually)"
     return ""
 
 
-def break_loop(context: Context, name: str, why: str, requester: str = "") -> str:
-    """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
+def break_loop(context: Context, name: str, reason: str, requester: str = "") -> str:
+    """Remove the restart policy, save an incident and stop the container. Returns the name of the incident.
 
     Args:
-        requester: author of the entry in the history; if empty, the user of this run.
+        requester: author of the history entry; if empty, the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
     if container:
         lifecycle.set_policy(context, container, "no")
-    folder = incidents.save(context, name, why)
+    folder = incidents.save(context, name, reason)
     if containers.is_running(client, name):
         lifecycle.stop(context, container, 10)
     author = {"who": requester} if requester else {}
-    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why, **author)
+    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=reason, **author)
     return folder.name
 
 
 def check_and_record(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
-    """Return the result of `check`; if it is empty, record a sample for the next check."""
-    why = check(container, context, max_restarts=max_restarts, window_s=window_s)
-    if not why and not context.check:
+    """Return the result of `find_stop_reason`; if it is empty, record a sample for the next check."""
+    reason = find_stop_reason(container, context, max_restarts=max_restarts, window_s=window_s)
+    if not reason and not context.check:
         sample = RestartSample(time.time(), int(container.get("RestartCount", 0)))
         _write_samples(container, [*_read_samples(container, context), sample], context)
-    return why
+    return reason
 
 
-def check(
+def find_stop_reason(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
     """Return the reason why a container must not be restarted by its policy; empty if it may be, or if it is not ours."""
@@ -95,7 +94,7 @@ def check(
 
 
 def _read_samples(container: Mapping[str, Any], context: Context) -> list[RestartSample]:
-    """Return earlier samples of this container, oldest first, including the one from its verification."""
+    """Return earlier samples of this container, oldest first, including the one taken when it was verified."""
     verified = verified_states.load_last(context.state)
     record = context.state.read("restarts") or {}
     rows = [RestartSample(*row) for row in record.get("seen", [])] if record.get("id") == container["Id"] else []

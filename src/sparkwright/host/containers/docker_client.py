@@ -1,6 +1,7 @@
-"""The Docker client of modules: common requests go directly over Docker's socket, all others through docker's SDK.
+"""The modules' Docker client: common requests go directly to Docker's socket, all others through docker's SDK.
 
-Importing the SDK costs 60 ms. It repeats each request that Docker did not answer with 200, and raises its usual exceptions.
+Importing the SDK takes 60 ms. Each request that Docker did not answer with 200 is repeated by the SDK, which raises its usual
+exceptions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Client:
 
     Args:
         url: address of Docker, as in DOCKER_HOST.
-        timeout_s: limit for each answer.
+        timeout_s: time limit for each response.
         version: Docker's API version.
     """
 
@@ -72,7 +73,7 @@ class Api:
         return self._get_json("/images/{}/json", image) or self._sdk.inspect_image(image)
 
     def logs(self, container: str, **options: Any) -> Any:
-        """Return a container's log. A stream up to now is read without the SDK."""
+        """Return a container's log. A stream that does not follow the log is read without the SDK."""
         if options.get("stream") and options.get("follow") is False:
             pieces = self._stream_log(container, options)
             if pieces is not None:
@@ -93,7 +94,7 @@ class Api:
         return pieces and self._translate_errors(path, pieces)
 
     def _translate_errors(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the pieces of an answer. Raises the SDK's exceptions if it is interrupted."""
+        """Yield the pieces of a response. Raises the SDK's exceptions if it is interrupted."""
         try:
             yield from pieces
         except TimedOut:
@@ -111,7 +112,7 @@ class Api:
         return self._client.sdk.api
 
     def _get_json(self, path: str, *names: str) -> dict[str, Any] | None:
-        """Return an answer with status 200, or None if the SDK must send the request instead.
+        """Return the body of a response with status 200, or None if the SDK must send the request instead.
 
         Raises requests' ReadTimeout, as the SDK does, if Docker does not answer in time.
         """

@@ -1,4 +1,4 @@
-"""Requests to the Docker Engine without its SDK, which takes 60 ms to import."""
+"""Requests to the Docker Engine that bypass its SDK, which takes 60 ms to import."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
 
 
 def get_json(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
-    """Return the JSON object of an answer with status 200; None for any other answer. Raises TransportError."""
+    """Return the JSON object of a response with status 200; None for any other response. Raises TransportError."""
     response = _get(docker_host, path, timeout_s)
     data = response.json() if response.status == 200 else None
     return data if isinstance(data, dict) else None
@@ -55,8 +55,8 @@ def stream_log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -
     """Return the pieces of a container's log as they arrive; None if the status is not 200.
 
     Args:
-        timeout_s: limit for the first byte, and for each pause.
-        framed: True for a container without a terminal: the pieces are in frames.
+        timeout_s: time limit for the first byte, and for each pause after it.
+        framed: True for a container without a terminal, whose log arrives in frames.
 
     Raises:
         TransportError: Docker does not answer, or the log is interrupted during the iteration.
@@ -77,7 +77,7 @@ def _read_stream(stream: http.Stream) -> Iterator[bytes]:
 
 
 def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents of Docker's log frames. Raises ValueError for anything else.
+    """Yield the contents of Docker's log frames. Raises ValueError for malformed frames.
 
     Each frame begins with 8 bytes: the first identifies the stream, the last 4 contain the length.
     """
@@ -119,7 +119,7 @@ def _get(docker_host: str, path: str, timeout_s: float, max_bytes: int = bounds.
 
 
 def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
-    """Return the status and the answer's JSON, which is None unless the status is 200. Raises Failed if there is no answer."""
+    """Return the status and the response's JSON, which is None unless the status is 200. Raises Failed if there is no answer."""
     try:
         response = _get(docker_host, path, timeout_s)
         return response.status, response.json() if response.status == 200 else None
@@ -136,5 +136,5 @@ def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def no_answer_message(error: Exception) -> str:
-    """Return the error message if Docker did not answer. Only the exception's name is used, because its text is not readable."""
+    """Return the message for a Docker Engine that did not answer. It names only the exception, whose text is not readable."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""Validation of the Docker Engine's inspect data for containers and images."""
+"""Validate the Docker Engine's inspect data for containers and images."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS
 from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
-#: parts of the paths that only sparkwright mounts (host/records/own_folders.py)
+#: path fragments of the folders that only sparkwright mounts (host/records/own_folders.py)
 OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
 
 
 def _option_shapes(section: str) -> dict[str, Shape]:
-    """Return the shapes of a section's values, from the table of options."""
+    """Return the shapes of a section's values from the table of Docker options."""
     return {option.key: option.shape for option in DOCKER_OPTIONS.values() if option.key and option.section == section}
 
 
@@ -75,14 +75,14 @@ def describe_status(status: str) -> str:
 
 
 def parse_env(pairs: list[str] | None) -> dict[str, str]:
-    """Return NAME=VALUE pairs as a mapping."""
+    """Parse NAME=VALUE pairs into a mapping."""
     return dict(pair.partition("=")[::2] for pair in pairs or ())
 
 
 def is_ours(row: Mapping[str, Any]) -> bool:
-    """Return True if sparkwright created a container: it has our labels, or mounts a folder of sparkwright.
+    """Return True if sparkwright created a container: it has our labels, or mounts one of our folders.
 
-    Includes the containers of other users; `ownership.is_ours` is the check before a change.
+    This includes other users' containers; before changing a container, use `ownership.is_ours`.
 
     Args:
         row: the container's inspect data, or its row in the list of all containers.

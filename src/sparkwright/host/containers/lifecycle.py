@@ -1,7 +1,7 @@
-"""Every change to a container: create, start, stop, rename, remove, restart policy.
+"""Every change to a container: create, start, stop, rename, remove, connect, and set the restart policy.
 
-No other file requests these from Docker (tests/modules/test_ownership.py). A container is created with labels for its owner
-and its role; every later change is done by id, after reading those labels again.
+No other module sends these requests to Docker (tests/modules/test_ownership.py). A container is created with labels for its
+owner and its role; every later change is made by id, after reading those labels again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sparkwright.host.containers import (
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: how long to retry a change of the restart policy while the container is exiting, seconds
+#: how long to retry a change of the restart policy while the container is exiting, in seconds
 POLICY_UPDATE_TIMEOUT_S = 5.0
-#: how long Docker may still report a stopped container as running, seconds
+#: how long Docker may still report a stopped container as running, in seconds
 STOP_REPORT_TIMEOUT_S = 10.0
 
 
@@ -33,8 +33,8 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 
     Args:
         config: the body of Docker's `POST /containers/create`.
-        role: the container's role, see `ownership`.
-        server: the container name of the server; empty for a helper.
+        role: the container's role; see `ownership`.
+        server: the server's container name; empty for a helper.
         name: the container's name; if empty, Docker chooses one.
     """
     labels = {**(config.get("Labels") or {}), **ownership.build_labels(context, role, server)}
@@ -45,7 +45,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 def start(context: Context, container_id: str) -> None:
     """Start a container.
 
-    Raises docker's APIError, and Refused if it is not ours, or could have replaced its mount sources.
+    Raises docker's APIError, and Refused if the container is not ours or could have replaced its mount sources.
     """
     container = _inspect(context, container_id)
     mount_sources.refuse_unsafe_container(context, container)
@@ -61,7 +61,7 @@ def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None
 
 
 def stop_foreign(context: Context, container_id: str, timeout_s: int) -> None:
-    """Stop a container that is not ours, at the request of a host variable (`ollama: stop`). It is started again later."""
+    """Stop a container that is not ours, at the request of a host variable (`ollama: stop`). It will be started again later."""
     _stop(context, container_id, timeout_s)
 
 
@@ -119,7 +119,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
 
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
-    """Connect a container to a further network. Raises Refused if it is not ours."""
+    """Connect a container to another network. Raises Refused if it is not ours."""
     own_id = ownership.require_ours(context, _inspect(context, container_id))
     _api(context).connect_container_to_network(own_id, network, aliases=aliases)
 

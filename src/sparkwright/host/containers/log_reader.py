@@ -1,4 +1,4 @@
-"""Reading a container's log within limits: the host stays locked meanwhile, and a log can have any length."""
+"""Read a container's log within limits, because the host is locked during that time and a log can be of any length."""
 
 from __future__ import annotations
 
@@ -23,40 +23,42 @@ TAIL_LINES = 2000
 
 @dataclass
 class StartLog:
-    """The log of a container's last start, in pieces: from its beginning up to a budget of bytes and seconds, then its end."""
+    """The log of a container's last start, in pieces: its beginning, up to a number of bytes and seconds, and then its end."""
 
     client: docker.DockerClient
     name: str
     max_bytes: int = MAX_BYTES
     max_s: float = MAX_READ_S
     #: description of the part that was read; empty if the whole log was read. Set during iteration
-    cut: str = field(default="", init=False)
+    truncation: str = field(default="", init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the pieces. Raises Failed if there is no such container, or its log cannot be read."""
+        """Yield the pieces. Raises Failed if the container does not exist or its log cannot be read."""
         container = containers.inspect(self.client, self.name)
         if container is None:
             raise Failed(f"there is no container {self.name}.")
         try:
             yield from self._read_beginning(container)
-            if self.cut:
+            if self.truncation:
                 yield b"\n"
                 yield read_tail(self.client, self.name, TAIL_LINES)
         except docker_client.errors().APIError as error:
             raise Failed(f"cannot read the log of {self.name}: {error.explanation or error}.") from None
 
     def _read_beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
-        began_s, size = time.monotonic(), 0
+        start_s, size = time.monotonic(), 0
         for piece in self.client.api.logs(
             self.name, since=int(containers.started_s(container)), stream=True, follow=False
         ):
             size += len(piece)
             if size > self.max_bytes:
-                self.cut = f"log read up to {self.max_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+                self.truncation = f"log read up to {self.max_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
                 return
             yield piece
-            if time.monotonic() - began_s > self.max_s:
-                self.cut = f"log read for {self.max_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+            if time.monotonic() - start_s > self.max_s:
+                self.truncation = (
+                    f"log read for {self.max_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+                )
                 return
 
 

@@ -25,7 +25,7 @@ FIX = "Mount folders that are not nested, or mount the outer one read-only (`:ro
 
 
 def container_sources(container: Mapping[str, Any]) -> dict[Path, bool]:
-    """Return the host paths that a container mounts, each with True if the container may write to it."""
+    """Return a map from each host path that a container mounts to whether the container may write to it."""
     host_config = container.get("HostConfig") or {}
     sources: dict[Path, bool] = {}
     for source, writable in (
@@ -48,7 +48,7 @@ def _parse_mount(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def find_nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
-    """Return the nested mount sources of a container as (inner, outer), where it may write to the outer one.
+    """Return a container's nested mount sources as (inner, outer) pairs in which it may write to the outer one.
 
     Compares paths only; links are not resolved.
     """
@@ -62,7 +62,7 @@ def find_nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
 
 
 def refuse_unsafe_spec(context: Context, spec: ContainerSpec) -> None:
-    """Raise Refused if a recipe's mount source, or a folder of sparkwright, is below a folder that a container can write to."""
+    """Raise Refused if a recipe's mount source, or one of our own folders, is below a folder that a container can write to."""
     own_sources = dict.fromkeys(own_folders.share_and_state(context.machine.home), False)
     _refuse_replaceable(context, spec.name, own_sources | container_sources({"HostConfig": {"Binds": spec.volumes}}))
 
@@ -70,15 +70,15 @@ def refuse_unsafe_spec(context: Context, spec: ContainerSpec) -> None:
 def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> None:
     """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
-    Called before each start. A container of an earlier version with nested mounts may start: its folders are replaced first
+    Called before each start. A container from an earlier version with nested mounts may start: its folders are replaced first
     (see `compile_caches.prepare_start`), and its restart policy stays `no` (see `restart_policy`).
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
     _refuse_replaceable(context, str(container.get("Name")).lstrip("/"), other_sources)
     for source in other_sources:
-        if why := _untrusted_reason(context, source):
-            raise Refused(f"{source} is not mounted: {why}.", fix="Remove it, and run the command again.")
+        if reason := _untrusted_reason(context, source):
+            raise Refused(f"{source} is not mounted: {reason}.", fix="Remove it, and run the command again.")
 
 
 def restart_policy(container: Mapping[str, Any], requested: str) -> str:
@@ -95,8 +95,8 @@ def _refuse_replaceable(context: Context, name: str, sources: Mapping[Path, bool
             for parent in (folder, *folder.parents):
                 if parent in real_paths:
                     outer, user = real_paths[parent]
-                    why = f"{source} is inside {outer}, where {user} could replace it with a link"
-                    raise Refused(f"{name} is not started: {why}.", fix=FIX)
+                    reason = f"{source} is inside {outer}, where {user} could replace it with a link"
+                    raise Refused(f"{name} is not started: {reason}.", fix=FIX)
 
 
 def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
@@ -105,7 +105,7 @@ def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
     Empty if Docker cannot be queried.
 
     Args:
-        name: a container of the server; all containers of this server are left out.
+        name: a container name of the server whose own containers are left out.
     """
     suffixes = (containers.PREVIOUS_SUFFIX, containers.INTERIM_SUFFIX, containers.REPLACEMENT_SUFFIX)
     server = next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), name)
@@ -143,9 +143,10 @@ def _lookup_folders(path: Path) -> Iterator[Path]:
 
 
 def _untrusted_reason(context: Context, source: Path) -> str:
-    """Return the reason why a source below one of sparkwright's folders is not a plain file or folder, else "".
+    """Return the reason why a source below one of our own folders cannot be trusted, else "".
 
-    Each folder is opened from its parent, and no link is followed. Other sources are not checked.
+    It must be a plain file or folder. Each folder is opened from its parent, and no link is followed. Sources elsewhere are
+    not checked.
     """
     parents = own_folders.share_and_state(context.machine.home)
     top = next((path for path in parents if source.is_relative_to(path)), None)

@@ -1,4 +1,4 @@
-"""The options of an existing container, in a recipe's spelling: the reverse of `container_options.build_create_body`."""
+"""Read an existing container's options in a recipe's spelling: the reverse of `container_options.build_create_body`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparkwright.units import GIB
 
 #: options that ContainerSettings reports in fields of their own
 SEPARATE_OPTIONS = frozenset(("env", "ports", "volumes", "network"))
-#: Docker's default
+#: Docker's defaults
 DEFAULT_SHM_BYTES = 64 * 2**20
 DEFAULT_LOG_DRIVER = "json-file"
-#: Docker removes an option from the API's answer, or reports its default, in these forms
+#: values with which Docker's API reports an option that is not set
 UNSET_VALUES: tuple[object, ...] = (None, "", 0, False, [], {})
 
 
@@ -91,7 +91,7 @@ def _read_hostname(container: Inspect, image: Inspect) -> str:
 
 
 def _read_security_opts(container: Inspect, image: Inspect) -> list[str]:
-    """Return the security options without label=disable if the container shares a namespace: Docker adds it then."""
+    """Return the security options without label=disable if Docker has added it."""
     options = list(container["HostConfig"].get("SecurityOpt") or ())
     return (
         [text for text in options if text != "label=disable"] if option_table.gets_label_disable(container) else options
@@ -108,7 +108,7 @@ def _read_devices(container: Inspect, image: Inspect) -> list[str]:
 
 
 def _read_healthcheck(container: Inspect, image: Inspect) -> dict[str, str]:
-    """Return the health check's settings that differ from the image's. A command without a shell becomes a shell command."""
+    """Return the health check's settings that differ from the image's. A command without a shell is returned as a shell command."""
     health = process_option_rules.normalize_health_config(container["Config"].get("Healthcheck"))
     inherited = process_option_rules.normalize_health_config((image.get("Config") or {}).get("Healthcheck"))
     check: dict[str, str] = {}

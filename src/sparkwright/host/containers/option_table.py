@@ -1,10 +1,11 @@
 """The table of container options, which drives create, compare and diff.
 
-A row is built from the option's field in protocol/container.py; _RULES overrides it where a comparison needs other values, too.
+Each row is built from the option's field in protocol/container.py; _RULES overrides rows whose comparison depends on other
+values as well.
 
-The spec is compared on top of the image: a value equal to the image's is not a difference. An option that the spec leaves out
-must have Docker's or the image's default. If Docker's configuration determines the default, the option is not compared
-(docs/decisions/0016). Lists are compared as sets if their order has no meaning.
+A value equal to the image's is not a difference. An option that the spec leaves out must have Docker's or the image's default,
+but is not compared if Docker's configuration determines the default (docs/decisions/0016). Lists are compared as sets if their
+order has no meaning.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class Option:
     #: the value to create with; None to leave it out
     requested: Callable[[ContainerSpec], Any] = lambda spec: None
     #: True if Docker's configuration determines the default, so that the option is not compared unless the spec sets it
-    open: bool = False
+    has_daemon_default: bool = False
 
 
 def _build_option(name: str, option: DockerOption) -> Option:
-    """Build the row of an option from its field."""
+    """Build an option's row of the table from its field."""
     read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
 
     def requested_value(spec: ContainerSpec) -> Any:
@@ -72,13 +73,13 @@ def _build_option(name: str, option: DockerOption) -> Option:
     )
 
 
-# -- options with defaults of Docker or the image -------------------------------------------------------------------
+# -- options with defaults from Docker or the image -----------------------------------------------------------------
 
 
 def _select_own(
     actual: Mapping[str, str], expected: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the container's variables or labels that the spec sets, or that differ from its image's.
+    """Return the container's variables or labels that the spec sets or that differ from the image's.
 
     Without the image, only those that the spec sets are returned.
     """
@@ -105,7 +106,7 @@ def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_networks(container: Inspect) -> tuple[str, list[str]]:
-    """Return the network that a container was created in, and further ones that it joined, with their aliases."""
+    """Return the network that a container was created in, and the other ones that it has joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
     first = process_option_rules.BRIDGE if mode == "default" else mode
     own_names = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
@@ -120,7 +121,7 @@ def _normalize_network(network: str) -> str:
 
 
 def has_default_hostname(container: Inspect) -> bool:
-    """Return True if Docker chose the hostname: the container's id, or on the host's network the host's name."""
+    """Return True if Docker chose the hostname: the container's id or, on the host's network, the host's name."""
     is_id = container["Config"].get("Hostname") in (None, "", str(container.get("Id", ""))[:12])
     return is_id or container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
 
@@ -178,7 +179,7 @@ def _actual_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> d
 def _actual_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
     """Return the container's volumes. For an adopted container, a writable mount counts as the spec's read-only one.
 
-    A foreign container is not stopped only because a mount is writable: it gets the read-only mount when it is replaced for
+    A foreign container is not stopped merely because a mount is writable: it gets the read-only mount when it is replaced for
     another reason.
     """
     volumes = container_option_rules.normalize_binds(container["HostConfig"].get("Binds"))
@@ -203,7 +204,7 @@ def _requested_log_config(spec: ContainerSpec) -> dict[str, Any] | None:
     return log_config if any(log_config.values()) else None
 
 
-#: fields of `Option` for options whose comparison depends on other values, too
+#: fields of `Option` for options whose comparison depends on other values as well
 _RULES: dict[str, dict[str, Any]] = {
     "volumes": {"actual": _actual_volumes},
     "env": {"expected": lambda spec, container, image: dict(spec.env), "actual": _actual_env},
@@ -225,12 +226,12 @@ _RULES: dict[str, dict[str, Any]] = {
         "expected": lambda spec, container, image: spec.log_driver or None,
         "actual": lambda spec, container, image: log_config(container).get("Type"),
         "requested": _requested_log_config,
-        "open": True,
+        "has_daemon_default": True,
     },
     "log_options": {
         "expected": lambda spec, container, image: dict(spec.log_options) or None,
         "actual": _actual_log_options,
-        "open": True,
+        "has_daemon_default": True,
     },
 }
 

@@ -1,8 +1,8 @@
 """The containers that sparkwright owns on this host, and their roles.
 
-A container is ours by the labels it was created with, never by its name, because anyone can choose any name. The
-owner label is derived from this machine and this state folder, so neither an image nor a container of another user's
-sparkwright has it.
+Whether a container is ours depends on the labels it was created with, never on its name, because anyone can choose any
+name. The owner label is derived from this machine and this state folder, so neither an image nor a container of another
+user's sparkwright has it.
 
 Earlier releases set no owner label. A container without one is ours if its id was recorded when it was verified or
 stopped, if it mounts a folder that only sparkwright creates, or if it has one of the older labels and its image
@@ -38,16 +38,17 @@ from sparkwright.visible import one_line
 
 #: roles of a container: a server, its interim server, a gateway, and short-lived helpers
 SERVER, INTERIM_SERVER, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
-#: labels of earlier releases, in full: when only their prefix was compared, `host.clean` removed foreign containers that had it
+#: full names of the labels that earlier releases set. Comparing only their prefix made `host.clean` remove foreign containers
 LEGACY_LABELS = frozenset((LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL)) | {
     engine.ENGINE_LABEL,
     engine.DESCRIPTION_LABEL,
     engine.TASK_LABEL,
 }
-#: digits of the owner label's value
+#: number of hexadecimal digits in the owner label's value
 OWNER_DIGITS = 32
-#: folders that only sparkwright creates and mounts, below its share and its state folder
+#: folders that only sparkwright creates and mounts, below its folder in ~/.local/share
 SHARE_FOLDERS = ("caches", "compile-caches")
+#: the same below its state folder
 STATE_FOLDERS = ("server_keys", "recipe_files", "gateway")
 
 
@@ -69,7 +70,7 @@ class Identity:
 def owner(context: Context) -> str:
     """Return the value of the owner label for this user on this machine, the same for every run.
 
-    It is derived, not stored: after a state folder was removed and created again, its containers are still recognized.
+    It is derived, not stored, so containers are still recognized after the state folder has been removed and created again.
     """
     try:
         machine = context.machine.path("/etc/machine-id").read_text().strip()
@@ -155,21 +156,21 @@ def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
 
 
 def fix_to_free_name(container: Mapping[str, Any]) -> str:
-    """Return the command that frees the name of a container, and stops it if it runs."""
+    """Return the fix that frees a container's name, stopping the container if it is running."""
     name = name_of(container)
     stop_command = f"docker stop {name} && " if container["State"]["Running"] else ""
     return f"On the host: `{stop_command}docker rename {name} {name}-kept`, if it is not needed."
 
 
 def list_by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
-    """Return the inspects of the containers created for a server, whatever their current names."""
+    """Return the inspect data of the containers created for a server, whatever their current names."""
     own_labels = build_labels(context, role, server)
     names = (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL)
     return _list_filtered(context, label=[f"{name}={own_labels[name]}" for name in names if name in own_labels])
 
 
 def list_unstarted_replacements(context: Context) -> list[dict[str, Any]]:
-    """Return the inspects of all containers of this host that were created to replace a server and never started."""
+    """Return the inspect data of our containers that were created to replace a server and never started."""
     labels = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
     created = _list_filtered(context, label=labels, status="created")
     return [container for container in created if is_unstarted_replacement(context, container)]
@@ -182,7 +183,7 @@ def _list_filtered(context: Context, **filters: Any) -> list[dict[str, Any]]:
 
 
 def recorded_ids(state: StateFolder) -> set[str]:
-    """Return the ids of the containers in one server's records: verified, or stopped by an interrupted run."""
+    """Return the ids of the containers that one server's records name as verified, or as stopped by an interrupted run."""
     return {*_verified_identities(state, SERVER), *_stopped_identities(state)}
 
 
@@ -190,7 +191,7 @@ def recorded_ids(state: StateFolder) -> set[str]:
 
 
 def _recorded_identities(context: Context) -> dict[str, Identity]:
-    """Return the containers whose ids were recorded when they were verified or before a run stopped them."""
+    """Return the identities of the containers recorded when they were verified or before a run stopped them, by id."""
     identities: dict[str, Identity] = {}
     for state in context.state.servers():
         identities |= {**_stopped_identities(state), **_verified_identities(state, SERVER)}

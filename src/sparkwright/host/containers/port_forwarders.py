@@ -1,7 +1,7 @@
-"""Docker's port forwarders: the program docker-proxy, one per published port.
+"""Docker's port forwarders, one docker-proxy process per published port.
 
 After a power loss during `docker start`, Docker Engine 20.10 can restart with a forwarder for a container that never ran. No
-container publishes its port, so `docker rm -f` does not free it; a restart of Docker does (seen on 20.10.24).
+container publishes its port, so `docker rm -f` does not free it; a restart of Docker does (observed with 20.10.24).
 
 A forwarder's command line contains its ports (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000
 -container-ip 172.17.0.2 -container-port 8000.
@@ -21,7 +21,7 @@ from sparkwright.trust.container_option_rules import is_ip_address
 PROGRAM = "docker-proxy"
 #: name of a forwarder in messages about a port
 TITLE = "Docker's port forwarder"
-#: limits of a command line: words, and characters per word
+#: maximum number of words in a command line, and of characters in a word
 MAX_WORDS, MAX_WORD_CHARS = 32, 64
 #: the command that ends an orphaned forwarder
 RESTART_COMMAND = "sudo systemctl restart docker"
@@ -49,7 +49,7 @@ def find_by_port(port: int) -> Forwarder | None:
 
 
 def parse_command_line(pid: int, words: Sequence[str]) -> Forwarder | None:
-    """Return the forwarder with this command line; None if it belongs to another program, or has another format."""
+    """Return the forwarder with this command line; None if it belongs to another program or has an unknown format."""
     if not words or PurePath(words[0]).name != PROGRAM or len(words) > MAX_WORDS:
         return None
     options = {name: value for name, value in pairwise(words) if name.startswith("-")}

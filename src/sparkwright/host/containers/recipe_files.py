@@ -1,4 +1,4 @@
-"""The files that a recipe puts into its container, stored by digest so that a rollback finds the previous server's files.
+"""The files that a recipe adds to its container, stored by digest so that a rollback finds the previous server's files.
 
 ~/.local/state/sparkwright/recipe_files/SHA256    0444, mounted read-only
 """
@@ -20,14 +20,14 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 
-#: limit of a content in a diff, characters
+#: maximum length of a file that a diff shows, in characters
 MAX_DIFF_CHARS = 1 << 16
 SHORT_DIGITS = 12
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def mounted_digests(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return the recipe files that a container has mounted: digests by path in the container."""
+    """Return the digests of the recipe files that a container has mounted, by their paths in the container."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     rows = ((str(mount.get("Target")), _parse_digest(str(mount.get("Source")))) for mount in mounts)
     return {path: digest for path, digest in rows if digest}
@@ -36,9 +36,9 @@ def mounted_digests(container: Mapping[str, Any]) -> dict[str, str]:
 def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
     """Return a change for each file whose digest differs."""
     digests = mounted_digests(container)
-    why = "the server reads it at its start"
+    reason = "the server reads it when it starts"
     return [
-        Change(f"file {path}", _shorten(digests.get(path)), _shorten(spec.files.get(path)), why)
+        Change(f"file {path}", _shorten(digests.get(path)), _shorten(spec.files.get(path)), reason)
         for path in _all_paths(spec, container)
         if digests.get(path) != spec.files.get(path)
     ]
@@ -49,7 +49,7 @@ def read_contents(
 ) -> dict[str, str]:
     """Return the contents of the spec's files and of the mounted ones, by digest.
 
-    Files that were neither stored nor sent, and those longer than MAX_DIFF_CHARS, are left out.
+    Files that are neither stored nor sent, and those longer than MAX_DIFF_CHARS, are left out.
     """
     digests = {*spec.files.values(), *mounted_digests(container).values()}
     return {digest: text for digest in digests if (text := _read_text(state, digest, sent_files)) is not None}
@@ -75,7 +75,7 @@ def with_contents(
 
 
 def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
-    """Raise Failed for a file that neither came with this run nor is on this host, before any server is stopped."""
+    """Raise Failed if a file was not sent with this run and is not on this host, before any server is stopped."""
     for path, digest in spec.files.items():
         if digest not in sent_files and not _is_stored(state, digest):
             fix = '`container` needs `files: "{{ recipe_files }}"` in the playbook (docs/upgrading.md).'
@@ -83,7 +83,7 @@ def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[
 
 
 def prepare_mounts(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the mounts of a container's files, after writing missing files. Raises Failed if a file is not available."""
+    """Write the missing files and return the mounts of all files. Raises Failed if a file is not available."""
     return [
         {"Type": "bind", "Source": str(_ensure_file(state, path, digest, sent_files)), "Target": path, "ReadOnly": True}
         for path, digest in sorted(spec.files.items())

@@ -1,7 +1,7 @@
 """The container that a recipe's server replaces.
 
-A recipe names its container. When a host switches to another recipe, its current server, the last one that was verified, has
-another name. It is compared, drained, stopped, kept and restored as if it had the new recipe's name
+A recipe names its container. When a host switches to another recipe, its current server, the last verified one, has a
+different name. That server is compared, drained, stopped, kept and restored as if it had the new recipe's name
 (docs/decisions/0034-another-recipe.md).
 """
 
@@ -30,8 +30,9 @@ class CreatedContainer:
 def find_current(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect data of the server that a recipe with this container name replaces; empty if there is none.
 
-    The first of: our container of this name; the last verified server; the server that an interrupted run started in its place; a
-    foreign container of this name, which is adopted if it matches the recipe; a server created with this name and since renamed.
+    The candidates are, in this order: our container with this name; the last verified server; the server that an interrupted run
+    started in its place; a foreign container with this name, which is adopted if it matches the recipe; and a server that was
+    created with this name and has been renamed since.
     """
     container = containers.inspect(context.docker(), name) or {}
     is_own = container and (
@@ -68,8 +69,8 @@ def discard_created(context: Context) -> None:
         return
     try:
         lifecycle.force_remove(context, context.created.id)
-    except Exception as error:  # of docker, requests or this package: the next deploy removes it
-        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} is not removed: {error}")
+    except Exception as error:  # raised by docker, requests or this package; the next deploy removes the container
+        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} could not be removed: {error}")
     context.created = None
 
 
@@ -93,11 +94,11 @@ def refuse_taken_names(context: Context, name: str, *, may_adopt: bool = False) 
         find_kept(context, name).get("Id"),
         *unstarted_ids(context).values(),
     }
-    for needed in (name, name + containers.PREVIOUS_SUFFIX, name + containers.REPLACEMENT_SUFFIX):
-        occupant = containers.inspect(context.docker(), needed)
+    for needed_name in (name, name + containers.PREVIOUS_SUFFIX, name + containers.REPLACEMENT_SUFFIX):
+        occupant = containers.inspect(context.docker(), needed_name)
         if occupant is not None and occupant["Id"] not in allowed_ids:
-            why = f"container {ownership.describe_holder(context, occupant)}, and this server needs its name."
-            raise Refused(why, fix=ownership.fix_to_free_name(occupant))
+            message = f"container {ownership.describe_holder(context, occupant)}, and this server needs its name."
+            raise Refused(message, fix=ownership.fix_to_free_name(occupant))
 
 
 def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
@@ -109,7 +110,7 @@ def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
 
 
 def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
-    """Return True if a container was created with this name and renamed since."""
+    """Return True if a container was created with this name and has been renamed since."""
     identity = ownership.identify(context, container)
     return identity is not None and identity.name == name != ownership.name_of(container)
 
@@ -128,7 +129,7 @@ def _find_attempt(context: Context) -> dict[str, Any]:
 
 
 def _find_renamed(context: Context, name: str) -> dict[str, Any]:
-    """Return the server created under this name and renamed since, unless it is kept or never started; empty if there is none."""
+    """Return the server created with this name and renamed since, if it is neither kept nor unstarted; empty if there is none."""
     servers = ownership.list_by_label(context, ownership.SERVER, name)
     exclusions = (ownership.is_kept_previous, ownership.is_unstarted_replacement)
     return next(
@@ -137,7 +138,7 @@ def _find_renamed(context: Context, name: str) -> dict[str, Any]:
 
 
 def _inspect_recorded(context: Context, container_id: object) -> dict[str, Any]:
-    """Return the inspect data of a container named in a record, by name or id; empty if it is gone, or not a valid name."""
+    """Return the inspect data of a container named in a record, by name or id; empty if it is gone or the name is invalid."""
     if not isinstance(container_id, str) or not PATH_COMPONENT.fullmatch(container_id):
         return {}
     return containers.inspect(context.docker(), container_id) or {}

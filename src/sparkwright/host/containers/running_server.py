@@ -1,4 +1,4 @@
-"""Running model servers, whoever started them: model, image and arguments from a container's inspect data."""
+"""Running model servers, whoever started them. Model, image and arguments come from a container's inspect data."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class RunningContainer:
 
     @property
     def loopback(self) -> bool:
-        """True if only programs of the host can reach it."""
+        """True if only programs on the host can reach it."""
         bindings = (self.container["HostConfig"].get("PortBindings") or {}).values()
         addresses = (str(row.get("HostIp") or "") for rows in bindings for row in rows or ())
         return next(addresses, "").startswith(("127.", "::1"))
 
     @property
     def image(self) -> str:
-        """Its image as repository:tag@digest; without a registry digest, its Id."""
+        """Its image as repository:tag@digest; the image's Id if it has no registry digest."""
         image_name = without_digest(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.image_inspect)), str(self.container["Image"]))
         return digest if not image_name or image_name == digest else with_digest(image_name, digest)
@@ -101,13 +101,13 @@ class RunningContainer:
 
 
 def start_identity(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a container's start: id, started (as Docker formats it), restarts (by its policy)."""
+    """Return what identifies a container's start: id, started (as Docker formats it), restarts (those by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
 
 def describe_exit_age(container: Mapping[str, Any]) -> str:
-    """Return the time since a container exited, for example "3 minutes ago"; "never started" if it was not started."""
+    """Return the time since a container exited, for example "3 minutes ago"; "never started" if it never was."""
     text = str(container["State"].get("FinishedAt") or "")
     if text.startswith(NEVER_PREFIX):
         return "never started"
@@ -122,11 +122,11 @@ class ModelServer:
     id: str
     name: str
     image: str
-    #: the engine in its label, else the one detected from its model list
+    #: the engine named by its label, else the one detected from its model list
     engine: str
     #: its port on the host
     port: int
-    #: served names; empty if the server requires a key
+    #: names of the models that it serves; empty if the server requires a key
     models: list[str]
     #: see `RunningContainer.model_dir`
     model_dir: str
@@ -154,7 +154,7 @@ def list_servers(context: Context) -> list[ModelServer]:
 
 
 def _candidate_ports(container: dict[str, Any]) -> Iterator[int]:
-    """Yield the possible ports on the host: published ports, or on the host's network those in an engine's flags."""
+    """Yield the host's ports to probe: published ports, or on the host's network the ones set by flags of any engine."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
@@ -192,7 +192,7 @@ def _published_address(container: dict[str, Any], port: int) -> str:
 def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     """Return the tokens that each of this host's other servers has generated so far, by container.
 
-    Includes interim servers; leaves out the server at base_url and those without metrics. Empty if Docker does not answer.
+    This includes interim servers, but not the server at base_url or those without metrics. Empty if Docker does not answer.
     """
     states = verified_states.iter_all_servers(context.state)
     verified = {str((state.get("spec") or {}).get("name") or "") for state in states} - {""}
@@ -201,10 +201,10 @@ def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     return {name: tokens for name, tokens in counts.items() if tokens is not None}
 
 
-def read_tokens_since(context: Context, base_url: str, before: Mapping[str, float]) -> dict[str, float]:
-    """Return the tokens that each server generated since `before`, by container; only those that generated any."""
+def read_tokens_since(context: Context, base_url: str, earlier: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens that each server generated since the counts in `earlier`, by container, if it generated any."""
     current = read_generated_tokens(context, base_url)
-    return {name: current[name] - before[name] for name in current if current[name] > before.get(name, current[name])}
+    return {name: current[name] - earlier[name] for name in current if current[name] > earlier.get(name, current[name])}
 
 
 def _read_tokens(context: Context, name: str, own_port: int | None) -> float | None:

@@ -1,7 +1,7 @@
-"""The API key of a server: a file mounted into its container, from which every check reads it, too.
+"""A server's API key, in a file that is mounted into its container and that every check reads.
 
-A spec contains a reference, never the key: "given:SECRET" names a secret sent with the run, "kept:FINGERPRINT" a file on this
-host. The file is kept as long as a container or a verified state may need it, so a rollback also restores the server's key.
+A spec contains a reference, never the key: "given:SECRET" names a secret sent with the run, and "kept:FINGERPRINT" a file on
+this host. The file is kept as long as a container or a verified state may need it, so a rollback also restores the server's key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparkwright.trust import security_option_rules
 
 
 def resolve_key(spec: ContainerSpec, context: Context) -> ContainerSpec:
-    """Return the spec with its key replaced by the fingerprint. Raises Refused if the key was not sent with this run."""
+    """Return the spec with its key replaced by the key's fingerprint. Raises Refused if the key was not sent with this run."""
     if not spec.server_key.startswith(SECRET_PREFIX):
         return spec
     fingerprint = server_keys.fingerprint(context.state, _sent_key(spec, context))
@@ -66,7 +66,7 @@ def update_link(state: StateFolder, container: Mapping[str, Any]) -> None:
 
 
 def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
-    """Return the key of a container's server; empty if the server has none, or if it is unknown."""
+    """Return the API key of a container's server; empty if the server has none or the key is unknown."""
     fingerprint = key_fingerprint(inspected)
     if fingerprint:
         name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS_SUFFIX)
@@ -79,7 +79,7 @@ def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 
 def secret_arg() -> Any:
-    """Return the module argument that names the secret with a server's key; see `find_probe_key`."""
+    """Return the module argument for the name of the secret that holds a server's key; see `find_probe_key`."""
     return arg(
         "a secret to use instead of the deployed server key",
         default=engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable,
@@ -97,7 +97,7 @@ def read_verified_key(state: StateFolder) -> str:
 
 
 def find_probe_key(context: Context, base_url: str, secret: str) -> str:
-    """Return the key for the server at a URL of this host: the named secret, else its container's key.
+    """Return the key for the server at a URL of this host: the named secret if it was sent, else the container's key.
 
     Empty if neither exists; a server that requires a key then rejects the request.
     """
@@ -132,7 +132,7 @@ def can_read_private_file(user: str, security_options: Iterable[str], dropped: I
     Args:
         user: the container's user.
         security_options: Docker's security options.
-        dropped: capabilities that the container does not get; root needs DAC_OVERRIDE to read another user's file.
+        dropped: capabilities that the container is denied; root needs DAC_OVERRIDE to read another user's file.
     """
     if any(option.startswith("name=userns") for option in security_options):
         return False

@@ -89,7 +89,7 @@ class Barrier(Module["Barrier.Args"]):
         def raise_if_rank_exited(*, read_log: bool = False) -> None:
             rank_exit = rank.find_exit(context.docker(), args.rank_of, cluster.cluster.rank, read_log=read_log)
             if rank_exit is not None and (rank_exit.is_cause or not read_log):
-                raise Failed(rank_exit.why)
+                raise Failed(rank_exit.message)
 
         try:
             members = cluster.arrive(
@@ -189,7 +189,7 @@ class RankJoined(Module["RankJoined.Args"]):
         except Failed:
             rank_exit = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
             if rank_exit is not None and rank_exit.is_cause:
-                raise Failed(rank_exit.why) from None
+                raise Failed(rank_exit.message) from None
             raise
 
     def _build_result(

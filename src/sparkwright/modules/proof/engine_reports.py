@@ -65,8 +65,14 @@ class EngineLog(Module["EngineLog.Args"]):
         last_lines = log_reader.read_last_lines(client, args.name, args.tail) if args.tail else []
         text = strip_terminal_codes("\n".join(last_lines))
         msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
-        data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut, "engine": engine.name}
-        return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)
+        data = {
+            "state": state.to_json(),
+            "known": state.known,
+            "text": text,
+            "cut": log.truncation,
+            "engine": engine.name,
+        }
+        return Result(msg=f"{msg}; {log.truncation}" if log.truncation else msg, data=data)
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
@@ -243,17 +249,17 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         report_only = args.verified_before == "report" and _was_verified(inspected, context)
         checks = [
             *find_unmet_requests(state, engine),
-            *evaluate_checks(args, state, search.matches, log.cut),
+            *evaluate_checks(args, state, search.matches, log.truncation),
             *([] if report_only else differences),
         ]
         if checks and path:
             checks.append(Check("kernels", "proved", format_kernel_path(path)))
         data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
         data["mismatches"] = [check.check for check in differences]
-        data |= {"version": state.value("version"), "cut": log.cut}
+        data |= {"version": state.value("version"), "cut": log.truncation}
         failed = [check for check in checks if check.verdict in failing_verdicts(args.log_unknown)]
         if failed:
-            message = _join_parts(*(f"{check.check}: {check.verdict}" for check in failed), log.cut)
+            message = _join_parts(*(f"{check.check}: {check.verdict}" for check in failed), log.truncation)
             data["evidence"] = [check.evidence for check in failed]
             return Result(failed=True, msg=f"{message}.", data=data)
         if not checks and all(state.value(name) is None for name in SETTINGS):
@@ -261,7 +267,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         unresolved = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
         reported = [f"as verified before: {check.check}" for check in differences if report_only]
         sentence = _join_parts(
-            _describe_log(state, args.note), format_kernel_path(path), *reported, *unresolved, log.cut
+            _describe_log(state, args.note), format_kernel_path(path), *reported, *unresolved, log.truncation
         )
         return Result(msg=sentence, data=data)
 
