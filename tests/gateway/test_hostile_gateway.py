@@ -58,7 +58,7 @@ def test_a_nonsense_answer_counts_as_a_failed_operation(tmp_path: Path, body: by
         assert drain_record.count_running_requests(context.state, [gateway]) == 0
         drain_record.pause_checks(context.state, [gateway])
         assert drain_record.return_server(context.state)[0] == []
-        assert interim.check_routing(context.state, [gateway], "org/qwen").startswith("the gateway lab ")
+        assert interim.find_routing_problem(context.state, [gateway], "org/qwen").startswith("the gateway lab ")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ HEALTHY_CURVES = {
     "verified server between 1.5 and 1.9 GiB": (
         lambda seconds: 1.7 + 0.2 * (-1) ** int(seconds),
         HOUR_S / 10,
-        {"floors": Floors(TOTAL, left=int(1.9 * GIB), expected=int(1.5 * GIB)), "most_s": 1.0},
+        {"floors": Floors(TOTAL, verified_available=int(1.9 * GIB), expected=int(1.5 * GIB)), "most_s": 1.0},
     ),
 }  # fmt: skip
 
@@ -89,14 +89,14 @@ def test_stalled_host_with_little_memory_is_in_danger() -> None:
 
 
 def test_leak_of_a_verified_server_leaves_time_for_a_graceful_stop() -> None:
-    floors = Floors(TOTAL, left=10 * GIB, expected=10 * GIB)
+    floors = Floors(TOTAL, verified_available=10 * GIB, expected=10 * GIB)
     danger = find_danger(fall(10, 0.05), 600, floors=floors, most_s=1.0)
     assert danger is not None and danger.is_graceful
     assert danger.available > floors.floor
 
 
 def test_floors_depend_on_the_memory_left_by_the_server() -> None:
-    wide, narrow = Floors(TOTAL, left=40 * GIB), Floors(TOTAL, left=int(1.6 * GIB))
+    wide, narrow = Floors(TOTAL, verified_available=40 * GIB), Floors(TOTAL, verified_available=int(1.6 * GIB))
     assert wide.floor == int(TOTAL * 0.01)
     assert narrow.floor == int(1.6 * GIB) // 2
     assert Floors(TOTAL, floor=12 * GIB).floor == 12 * GIB

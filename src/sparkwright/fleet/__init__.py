@@ -1,1 +1,1 @@
-"""Operations on many hosts: batches, the rollout policy, the guard that keeps hosts serving, and the record."""
+"""Operations on many hosts: batches, the guard that keeps enough hosts serving, and the record of a rolling run."""

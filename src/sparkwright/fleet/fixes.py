@@ -1,4 +1,4 @@
-"""Adding `--host` to the commands in a host's messages, because the host does not have its name in the inventory."""
+"""Add `--host` to the commands in a host's messages, because the host does not know its name in the inventory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running plans and requests on many hosts, with one connection per host and a single stream of events."""
+"""Run plans and requests on many hosts, with one connection per host and a single stream of events."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from sparkwright.runner.request import REQUEST_KINDS
 from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
-#: exit codes of a check after which the play is not run on a host: no changes, or refused. It is run after other failures,
-#: which may be due to another run on the host
+#: exit codes of a check after which the play is not run on a host: no changes, or refused. After other failures it is run,
+#: because they may be due to another run on the host
 FINISHED_CODES = (Exit.OK, Exit.REFUSED)
-#: events with the text of other programs, in which commands are not rewritten: files of an incident, and lines that are not
+#: events with text from other programs, in which commands are not rewritten: files of an incident, and lines that are not
 #: events
 FOREIGN_EVENTS = ("file", "raw")
 
@@ -43,8 +43,8 @@ class Fleet:
 
     Args:
         subscribers: receive the events; may be replaced before the first event.
-        ask_stop: called on Ctrl-C with the names of the hosts that are still running. Returns True to stop the runs at a safe
-            point, and False to leave them running.
+        ask_stop: called on Ctrl-C with the names of the hosts that are still running. It returns True to stop the runs at a
+            safe point, and False to leave them running.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Fleet:
         self.members = list(members)
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
-        #: reason why the remaining hosts were not started; empty if all were
+        #: reason why the remaining hosts were not started; empty if all were started
         self.stopped = ""
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
@@ -70,7 +70,7 @@ class Fleet:
             member.open()
 
     def wait_for_connections(self) -> list[Member]:
-        """Wait for the connections to all hosts, and return the members that failed, whose recaps contain the reasons."""
+        """Wait for the connections to all hosts, and return the members that failed. Their recaps contain the reasons."""
         self.run_parallel(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
@@ -90,11 +90,11 @@ class Fleet:
         rollout: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason, and no more plays start.
+        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason and no more plays start.
 
         Args:
             rollout: the batches, and the hosts that must keep serving.
-            preview: returns a host's plan in check mode; None to run without checking first.
+            preview: returns a host's plan in check mode; None to run without a check first.
         """
         waiting = {member.host.name: member for member in members}
         is_rolling = rollout.policy.is_rolling(len(waiting))
@@ -128,7 +128,7 @@ class Fleet:
         action: Callable[[Member], object],
         after_each: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Call `action` for members in parallel, and pass their events to the subscribers, in this thread, as they arrive.
+        """Call `action` for the members in parallel, and pass their events to the subscribers in this thread as they arrive.
 
         An exception becomes the member's recap.
 
@@ -185,7 +185,7 @@ class Fleet:
         close_links(self.members)
 
     def interrupt(self) -> None:
-        """Interrupt the fleet as Ctrl-C does. May be called from any thread."""
+        """Interrupt the fleet as Ctrl-C does. This may be called from any thread."""
         self._events.put(_raise_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
@@ -193,15 +193,15 @@ class Fleet:
         return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
     def exit_codes(self) -> list[int]:
-        """Return the exit code of each member. It is 0 for a member without a recap, such as after a query."""
+        """Return the exit code of each member. It is 0 for a member without a recap, for example after a query."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def add_note(self, member: Member, text: str, *, detail: bool = False, one_host_only: bool = False) -> None:
         """Emit a note about a host, unless it was emitted before: a host that is checked first is planned twice.
 
         Args:
-            detail: show the note only if every task is shown.
-            one_host_only: emit the note for one host only.
+            detail: whether to show the note only if all tasks are shown.
+            one_host_only: whether to emit the note for only one host.
         """
         if any(text in other.shown_notes for other in (self.members if one_host_only else [member])):
             return
@@ -209,11 +209,11 @@ class Fleet:
         self._events.put(event("note", task="", host=member.host.name, text=text, detail=detail))
 
     def emit_event(self, event: Event) -> None:
-        """Pass an event to the subscribers. May be called from any thread."""
+        """Pass an event to the subscribers. This may be called from any thread."""
         self._events.put(event)
 
     def emit_last_event(self, event: Event) -> None:
-        """Pass an event to the subscribers on `close`, before the recaps."""
+        """Pass an event to the subscribers when the fleet is closed, before the recaps."""
         self._final_events.append(event)
 
     def request(
@@ -221,14 +221,14 @@ class Fleet:
     ) -> list[Event]:
         """Send a request to a member, pass the events to the subscribers, and return them.
 
-        Only one run at a time is started on a machine with several servers.
+        On a machine with several servers, only one run takes place at a time.
 
         Args:
-            include_recap: include the recap in the member's outcome.
-            progress_only: pass on only the progress events.
+            include_recap: whether to include the recap in the member's outcome.
+            progress_only: whether to pass on only the progress events.
 
         Raises:
-            Failed: the answer lacks the recap that it must contain.
+            Failed: The response lacks the recap that it must contain.
         """
         if header["verb"] != "run":
             return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
@@ -239,20 +239,20 @@ class Fleet:
     def _exchange(
         self, member: Member, header: dict[str, Any], *, include_recap: bool, progress_only: bool
     ) -> list[Event]:
-        answer = []
+        host_events = []
         for host_event in member.request(header):
             if host_event["event"] not in FOREIGN_EVENTS:
                 host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
             host_event = {**host_event, "host": member.host.name}
-            answer.append(host_event)
+            host_events.append(host_event)
             if progress_only:
                 if host_event["event"] == "progress":
                     self._events.put(host_event)
             elif include_recap or host_event["event"] != "recap":
                 self._record_event(member, host_event)
-        if REQUEST_KINDS[header["verb"]].recap and events.find_recap(answer) is None:
+        if REQUEST_KINDS[header["verb"]].recap and events.find_recap(host_events) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
-        return answer
+        return host_events
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         self.run_parallel(
@@ -262,7 +262,7 @@ class Fleet:
         )
 
     def _run_together(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        """Run the plans of a cluster's members, or none if one could not be made, because members wait for each other."""
+        """Run the plans of a cluster's members, or none if one could not be built, because members wait for each other."""
         plans: dict[str, Plan] = {}
 
         def plan(member: Member) -> None:
@@ -284,19 +284,19 @@ class Fleet:
     ) -> dict[str, Member]:
         """Check all hosts in parallel before any is changed, and return those on which to run the play.
 
-        The others are finished: hosts without changes are ok, and hosts that refuse the play have failed.
+        The others are finished: those without changes are ok, and those that refuse the play have failed.
         """
         rollout.record_batch([])
         self._notify(event("looking", host="", hosts=list(waiting)))
         finished: dict[str, Member] = {}
 
         def check(member: Member) -> None:
-            answer = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
-            if answer[-1]["event"] == "recap" and answer[-1]["exit"] in FINISHED_CODES:
-                for host_event in answer:
+            host_events = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
+            if host_events[-1]["event"] == "recap" and host_events[-1]["exit"] in FINISHED_CODES:
+                for host_event in host_events:
                     self._record_event(member, host_event)
 
-        def settle(member: Member) -> None:
+        def report_if_finished(member: Member) -> None:
             if member.recap is recaps_before[member.host.name]:
                 self._events.put(event("waiting", host=member.host.name))
                 return
@@ -304,7 +304,7 @@ class Fleet:
             self._report_finished(member)
 
         recaps_before = {name: member.recap for name, member in waiting.items()}
-        self.run_parallel(list(waiting.values()), check, settle)
+        self.run_parallel(list(waiting.values()), check, report_if_finished)
         failed = _failure_reasons(finished.values())
         self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
         rollout.record_outcomes([name for name in finished if name not in failed], failed)
@@ -333,10 +333,10 @@ class Fleet:
         self._events.put(event)
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:
-        """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with the connection."""
+        """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with their connection."""
         hosts = ",".join(member.host.name for member in running if member.run_id)
         if hosts and self.ask_stop(hosts):
-            # selected again, because further runs may have started while the user was asked
+            # selected again, because more runs may have started while the user was being asked
             for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
             return
@@ -347,17 +347,17 @@ class Fleet:
         raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
 
     def _stop(self, member: Member) -> None:
-        """Request a stop of the run that this command started on a member."""
+        """Ask a member to stop the run that this command started."""
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
     def _notify(self, event: Event) -> None:
-        # events of hosts were sanitized on arrival; this is for names of plays, and for reasons from files and libraries
+        # hosts' events were sanitized on arrival; this is for names of plays, and for reasons from files and libraries
         event = rewrite_commands_in(sanitize(event))
         for subscriber in self.subscribers:
             self._notify_guarded(subscriber, subscriber.on, event)
 
     def _notify_guarded(self, subscriber: Subscriber, method: Callable[..., object], *arguments: Event) -> None:
-        """Call a subscriber's method. Only its first error is printed, and neither other subscribers nor hosts are affected."""
+        """Call a subscriber's method. Only its first error is printed; other subscribers and hosts are not affected."""
         try:
             method(*arguments)
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""The guard that enforces `min_serving` of groups while a run stops servers."""
+"""The guard that enforces the groups' `min_serving` while a run stops servers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Floor:
 class Guard:
     """Limits how many serving hosts of a group a batch may stop.
 
-    Hosts are queried again for each batch, because they may have stopped serving since the last one.
+    Hosts are queried again for each batch, because they may have stopped serving since the previous one.
 
     Args:
         floors: the groups to protect.
-        find_serving: queries hosts, and returns the names of those that generate a token.
+        find_serving: queries hosts and returns the names of those that generate a token.
     """
 
     def __init__(self, floors: Sequence[Floor], find_serving: Callable[[Sequence[str]], set[str]]) -> None:
@@ -32,9 +32,9 @@ class Guard:
         self._find_serving = find_serving
 
     def select_stoppable(self, batch: Sequence[str]) -> tuple[list[str], str]:
-        """Return the hosts of a batch that may be stopped now, and why other hosts may not; an empty reason if all hosts may.
+        """Return the hosts of a batch that may be stopped now, and the reason why the others may not, empty if all may.
 
-        A host that does not serve may always be stopped.
+        A host that is not serving may always be stopped.
         """
         floors = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
         serving = self._find_serving(batch) if floors else set()
@@ -76,9 +76,9 @@ def compute_floors(
     hosts_in_run: Sequence[str],
     all_group: str,
 ) -> list[Floor]:
-    """Return the minimum of each group that a run on the given hosts must keep.
+    """Return the minimum that a run on the given hosts must keep serving in each group.
 
-    The default is 1 for a group of which the run includes several machines.
+    The default is 1 for a group if the run includes several of its machines.
 
     Args:
         groups: hosts by group.

@@ -19,7 +19,7 @@ from sparkwright.trust.names import VERSION
 from sparkwright.trust.shapes import check_engine_options
 
 SUCCESS_CODES = (Exit.OK, Exit.CHANGES)
-#: modules whose success verifies that a host serves, unless their data has `serves: False`
+#: modules whose success verifies that a host serves, unless their data contains `serves: False`
 PROOF_MODULES = ("verify_health", "liveness")
 
 
@@ -29,11 +29,11 @@ class Member:
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
-    #: connection that stays open for the whole command; None before the first request
+    #: connection, which stays open for the whole command; None before the first request
     link: Link | None = None
     #: results that tasks have registered
     registered: dict[str, Any] = field(default_factory=dict)
-    #: combined recap of its plays; None before the first one
+    #: combined recap of its plays; None before the first
     recap: Event | None = None
     #: id of the last run
     run_id: str = ""
@@ -61,17 +61,17 @@ class Member:
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
-        """Send a request and yield the events of the answer. Raises Unreachable.
+        """Send a request and yield the events of the response. Raises Unreachable.
 
         Args:
-            secrets: the secrets to send; None for the member's.
+            secrets: the secrets to send; None for the member's own.
         """
         secrets_to_send = self.secrets if secrets is None else secrets
         server_field = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **server_field, "env": dict(self.host.env)}, secrets_to_send)
 
     def store_results(self, event: Event) -> None:
-        """Store the results of a finished task: the engine's version and options, the verification, registered results."""
+        """Store what a finished task reports: the engine's version and options, whether the host serves, registered results."""
         data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
@@ -99,12 +99,12 @@ def build_run_request(member: Member, plan: Plan) -> dict[str, Any]:
 
 
 def build_module_request(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request that runs a module in check mode, see runner/check_requests.py."""
+    """Return the request that runs a module in check mode; see runner/check_requests.py."""
     return {"verb": "ask", "module": module, "args": dict(args)}
 
 
 def convert_error(error: Exception) -> SparkwrightError:
-    """Convert an exception to an error with a message for the user. For an internal error it includes file and line."""
+    """Convert an exception to an error with a message for the user. For an internal error, it includes file and line."""
     if isinstance(error, SparkwrightError):
         return error
     if message := bounds.describe_os_error(error):

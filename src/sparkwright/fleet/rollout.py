@@ -1,4 +1,4 @@
-"""Rolling a play out to its hosts: selecting the batches, enforcing `min_serving`, and recording the progress for --resume."""
+"""Roll a play out to its hosts: select the batches, enforce `min_serving`, and record the progress for --resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.units import MIB
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
 MAX_RECORD_AGE_S = 7 * 86400.0
-#: size limit of the file; a host takes about 1 kB
+#: size limit of the file, in which a host takes about 1 kB
 MAX_RECORD_BYTES = 4 * MIB
 RECORD_SHAPE = Partial(
     {
@@ -72,7 +72,7 @@ class RolloutRecord:
 
 
 class RecordFile:
-    """The file with the record of a playbook's last rolling run."""
+    """The file that contains the record of a playbook's last rolling run."""
 
     def __init__(self, project: Path, playbook: str) -> None:
         self._folder = project / RECORD_FOLDER
@@ -138,10 +138,10 @@ def refuse_changed_run(
         if record.options.get(name) != value:
             difference = "different options" if name == "extra" else f"a different `--{name.replace('_', '-')}`"
             raise Refused(f"the unfinished run of {record.playbook} was started with {difference}.", fix=fix)
-    for host, before in record.done.items():
+    for host, recorded in record.done.items():
         current = fingerprints(host)
         changed_input = next(
-            (name for name in sorted({*before, *current}) if before.get(name) != current.get(name)), None
+            (name for name in sorted({*recorded, *current}) if recorded.get(name) != current.get(name)), None
         )
         if changed_input is not None:
             message = f"{changed_input} has changed since {host} was done; the remaining hosts would differ."
@@ -153,9 +153,9 @@ class PlayRollout:
     """The rollout of a play to its hosts."""
 
     policy: RolloutPolicy
-    #: number of hosts in the run, including those finished before it was resumed; 0 if it is the number of hosts in the play
+    #: number of hosts in the run, including those finished before it was resumed; 0 to use the number of hosts in the play
     host_count: int = 0
-    #: check all hosts before the first batch
+    #: True to check all hosts before the first batch
     checks_first: bool = False
     #: True for a cluster: no member is started unless a plan can be built for every member
     all_or_none: bool = False
@@ -174,10 +174,10 @@ class PlayRollout:
     _begun_count: int = field(default=0, init=False)
 
     def next_batch(self, waiting: Sequence[str], verified: Sequence[str]) -> tuple[list[str], str]:
-        """Return the next batch of the waiting hosts; if it is empty, also the reason.
+        """Return the next batch of the waiting hosts and, if it is empty, the reason.
 
         Args:
-            verified: hosts of the last batch that passed verification, and must still be serving.
+            verified: hosts of the last batch that passed verification and must still be serving.
         """
         host_count = self.host_count or len(waiting) + self._begun_count
         candidates = list(waiting[: self.policy.size(self.finished_batches, host_count)])
@@ -198,12 +198,12 @@ class PlayRollout:
             self.save(self.record)
 
     def finish_batch(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record the outcomes of a batch. failed: messages by host."""
+        """Record the outcomes of a batch: finished hosts, and the messages of failed ones by host."""
         self.finished_batches += 1
         self.record_outcomes(done, failed)
 
     def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record hosts that are finished or have failed. failed: messages by host."""
+        """Record finished hosts, and the messages of failed ones by host."""
         if self.record is None:
             return
         finished = [name for name in done if self.final_hosts is None or name in self.final_hosts]

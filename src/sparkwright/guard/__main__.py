@@ -1,6 +1,6 @@
 """Run `python -I -S .../sparkwright/guard start RING` under a runner, or `service FOLDER` under systemd or cron.
 
-It imports only built-in modules and not the parent package, because everything that is imported stays in memory.
+It imports only built-in modules, and not the parent package, because everything imported stays in memory.
 """
 
 import os
@@ -9,9 +9,9 @@ import sys
 
 def _register_package() -> None:
     """Make `sparkwright.guard` importable without importing `sparkwright` itself."""
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is 2 MB
+    package_folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is 2 MB
     package = type(sys)("sparkwright")
-    package.__path__ = [os.path.dirname(here)]  # noqa: PTH120
+    package.__path__ = [os.path.dirname(package_folder)]  # noqa: PTH120
     sys.modules.setdefault("sparkwright", package)
 
 

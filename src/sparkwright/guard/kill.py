@@ -1,6 +1,6 @@
-"""Killing a container without waiting for anything, through the Docker Engine's socket and directly through its processes.
+"""Kill a container without waiting for anything: through the Docker Engine's socket, and directly through its processes.
 
-The request is prepared and the connection opened beforehand. A pidfd refers to the container's first process, so that another
+The request is prepared and the connection is opened in advance. A pidfd refers to the container's first process, so that another
 process with a reused pid is never killed. A container is identified only by its full id.
 """
 
@@ -11,7 +11,7 @@ import _socket
 import os
 
 SIGKILL = int(_signal.SIGKILL)
-#: file of a version 2 cgroup; writing "1" kills all of its processes
+#: file of a version 2 cgroup; writing "1" to it kills all of the cgroup's processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
 #: how long a graceful stop may take, in seconds
 STOP_GRACE_S = 10
@@ -25,17 +25,17 @@ class Target:
         address: path of the Docker Engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
-    __slots__ = ("_address", "_cgroup", "_connection", "_is_pid_set", "_pidfd", "_stop", "id", "pid", "request")
+    __slots__ = ("_address", "_cgroup", "_connection", "_is_pid_known", "_pidfd", "_stop", "id", "pid", "request")
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
         self.request = _build_request(container_id, "kill?signal=KILL")
         self._stop = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
-        self.pid, self._pidfd, self._cgroup, self._is_pid_set = 0, -1, -1, False
+        self.pid, self._pidfd, self._cgroup, self._is_pid_known = 0, -1, -1, False
         self._connection = self._connect()
 
     def hold_process(self, pid: int) -> bool:
-        """Open a pidfd of the container's first process. When this process ends, the kernel ends all others in its namespace.
+        """Open a pidfd for the container's first process. When this process ends, the kernel ends all others in its namespace.
 
         Returns False, without a pidfd, if the process is not in a cgroup of this container, because the pid may have been reused.
 
@@ -43,7 +43,7 @@ class Target:
             pid: 0 if the process has ended.
         """
         self.release()
-        self.pid, self._is_pid_set = 0, True
+        self.pid, self._is_pid_known = 0, True
         if not pid:
             return False
         try:
@@ -71,7 +71,7 @@ class Target:
     def has_ended(self) -> bool:
         """True if the first process has ended, or if `hold_process` did not find it; False before `hold_process`."""
         if self._pidfd < 0:
-            return self._is_pid_set
+            return self._is_pid_known
         try:
             _signal.pidfd_send_signal(self._pidfd, 0)
         except ProcessLookupError:
@@ -103,7 +103,7 @@ class Target:
         return ""
 
     def _send(self, request: bytes) -> str:
-        for _ in range(2):  # if the engine was restarted in the meantime, the first connection is dead
+        for _ in range(2):  # if the engine has been restarted since, the first connection is dead
             try:
                 if self._connection is None:
                     self._connection = self._connect()
@@ -132,7 +132,7 @@ class Target:
 
 
 def _build_request(container_id: str, verb: str) -> bytes:
-    """Return an HTTP request to the Docker Engine about a container."""
+    """Return an HTTP request for the Docker Engine to act on a container."""
     if not (len(container_id) == 64 and container_id.isalnum()):
         raise ValueError("no container id")
     return f"POST /containers/{container_id}/{verb} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode()

@@ -1,4 +1,4 @@
-"""Locked memory, priority and a writer thread, for a process that must work while the host is short of memory."""
+"""Lock memory, raise the priority and run a writer thread, for a process that must work while the host is short of memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import time
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 #: stack size of the writer thread; the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
-#: intervals of writing samples in seconds: normally, and when little memory is available
+#: how often samples are written, in seconds: normally, and when little memory is available
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S = 1.0, 0.2
 
 
 def lock_in_memory() -> str:
-    """Lock this process in memory and raise its priority, if allowed. Return why it is not locked; empty if it is."""
+    """Lock this process in memory and raise its priority, if allowed. Return the reason why it is not locked, or ""."""
     reason = _lock_memory()
     for adjust in (_set_realtime_priority, _raise_priority, _protect_from_oom_killer):
         try:
             adjust()
-        except OSError:  # only root is allowed to
+        except OSError:  # only root is allowed to do this
             continue
     return reason
 
@@ -58,11 +58,11 @@ class Writer:
 
     Args:
         flush: writes new samples.
-        every_s: interval of the calls in seconds.
+        interval_s: interval of the calls, in seconds.
     """
 
-    def __init__(self, flush, every_s: float = WRITE_INTERVAL_S) -> None:  # type: ignore[no-untyped-def]
-        self._flush, self.every_s = flush, every_s
+    def __init__(self, flush, interval_s: float = WRITE_INTERVAL_S) -> None:  # type: ignore[no-untyped-def]
+        self._flush, self.interval_s = flush, interval_s
         self._stopped = False
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
@@ -72,17 +72,17 @@ class Writer:
     def _run(self) -> None:
         try:
             while not self._stopped:
-                until_s = time.monotonic() + self.every_s
+                due_s = time.monotonic() + self.interval_s
                 self._write()
-                while not self._stopped and time.monotonic() < min(until_s, until_s - WRITE_INTERVAL_S + self.every_s):
-                    time.sleep(min(WRITE_INTERVAL_NEAR_S, self.every_s))
+                while not self._stopped and time.monotonic() < min(due_s, due_s - WRITE_INTERVAL_S + self.interval_s):
+                    time.sleep(min(WRITE_INTERVAL_NEAR_S, self.interval_s))
         finally:
             self._ended.release()
 
     def _write(self) -> None:
         try:
             self._flush()
-        except OSError:  # the disk is full or lost, so the samples stay in memory
+        except OSError:  # the disk is full or has failed, so the samples stay in memory
             pass
 
     def stop(self) -> None:

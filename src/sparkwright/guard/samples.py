@@ -1,7 +1,7 @@
-"""Memory samples, read from /proc into preallocated buffers, and the ring file with the latest samples.
+"""Memory samples, read from /proc into preallocated buffers, and the ring file that keeps the latest samples.
 
-The file has a fixed size and survives a crash of the host. It has a header and a ring of lines, and is written completely when it
-is created. Later writes change its bytes in place (O_DSYNC), so that they need no new blocks of the file system.
+The file survives a crash of the host. It consists of a header and a ring of lines, and is written in full when it is created.
+Later writes change its bytes in place (O_DSYNC), so that they need no new blocks from the file system.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import os
 BUFFER_BYTES = 8192
 #: rows of /proc/meminfo that a sample needs
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
-#: rows for pages that must be written before they can be reused, which MemAvailable includes
+#: rows for pages that must be written to disk before they can be reused, although MemAvailable includes them
 UNWRITTEN_FIELDS = (b"Dirty:", b"Writeback:")
 STALL_PREFIX = b"full "
 
 HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
 FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
-#: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since the boot
+#: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since boot
 SAMPLE_FORMAT = "%.3f %d %d %d"
 
 
 class Meter:
-    """Reads the host's memory. Files stay open and the buffer is reused, so that reading a sample allocates only numbers.
+    """Reads the host's memory. Files stay open and the buffer is reused, so that taking a sample allocates nothing but numbers.
 
     Args:
-        root: prefix of /proc; empty on a real host. A simulated host's files are replaced, so they are reopened for each sample.
+        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are reopened for each sample.
     """
 
     __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
@@ -46,7 +46,7 @@ class Meter:
         self.read()
 
     def read(self) -> None:
-        """Take a sample: `total`, `available` and `free` in bytes, `stall_s` in seconds since the boot.
+        """Take a sample: `total`, `available` and `free` in bytes, `stall_s` in seconds since boot.
 
         `available` is MemAvailable without unwritten pages. Raises OSError.
         """
@@ -87,7 +87,7 @@ def read_boot_id(root: str = "") -> str:
 
 
 def _parse_meminfo_bytes(text: bytearray, name: bytes, size: int) -> int:
-    """Return a value of /proc/meminfo in bytes, or 0 if it is missing."""
+    """Return a value from /proc/meminfo in bytes, or 0 if it is missing."""
     position = text.find(name, 0, size)
     if position < 0:
         return 0
@@ -103,7 +103,7 @@ def _parse_stall_s(text: bytearray, size: int) -> float:
 
 
 class Ring:
-    """A ring file of samples. `add` is for the sampling thread and accesses no file; `flush` is for another thread.
+    """A ring file of samples. The sampling thread calls `add`, which accesses no file; another thread calls `flush`.
 
     Args:
         path: path of the file, which is truncated.
@@ -122,7 +122,7 @@ class Ring:
         os.fsync(self._file)
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
-        """Add a sample in memory, to be written by `flush`. The time is in seconds since the epoch."""
+        """Add a sample in memory, to be written by `flush`. `time_s` is in seconds since the epoch."""
         line = (SAMPLE_FORMAT % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
         begin = self._count % LINES * LINE_BYTES
         self._body[begin : begin + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"

@@ -1,9 +1,10 @@
-"""The guard service, which watches available memory while verified servers run and stops a growing server in time.
+"""The guard service, which watches available memory while verified servers run, and stops a growing server in time.
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER contains `service.conf`, which checks and deploys write, and the service's own files: `service.ring` with the samples,
-`service.events` with one action per line, and a lock that is held while the service runs. A second instance exits immediately.
+FOLDER contains `service.conf`, which health checks and deploys write, and the service's own files: `service.ring` with the
+samples, `service.events` with one action per line, and a lock that is held while the service runs. A second instance exits
+immediately.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from sparkwright.guard.process import Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
 CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE = "service.conf", "service.ring", "service.events", "service.lock"
-#: longest pause between two samples in seconds; sampling then uses less than 0.1 % of a core
+#: longest pause between two samples, in seconds; sampling then uses less than 0.1 % of a core
 PAUSE_S = 1.0
-#: intervals of writing samples in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
+#: how often samples are written, in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
-#: a level counts for the expected lowest level only after this many seconds, so that a current fall does not lower it
+#: a low level counts as expected only after this many seconds, so that a fall in progress does not lower the expected level
 MIN_SETTLED_S = 60.0
-#: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine goes
-#: first, because its restart policy would start killed processes again
+#: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine is
+#: asked first, because its restart policy would start killed processes again
 ENGINE_KILL_TIMEOUT_S = 0.5
 #: pause after an action, in seconds
 COOLDOWN_S = 15.0
-#: how long the release of memory may take after a start's guard has killed a server, in seconds
+#: how long memory may take to be released after a start's guard has killed a server, in seconds
 RELEASE_S = 3.0
 #: size limit of the events file in bytes
 MAX_EVENTS_BYTES = 64 * 1024
@@ -42,24 +43,23 @@ class Server:
     """A verified server, from a row of the conf.
 
     Attributes:
-        held: memory that it used when it was verified, in bytes.
-        anon: anonymous and shared memory of its cgroup when it was first read, in bytes.
+        verified_bytes: memory that it used when it was verified.
+        first_cgroup_bytes: anonymous and shared memory of its cgroup when the conf was read.
     """
 
-    __slots__ = ("anon", "cgroup", "held", "name", "target")
+    __slots__ = ("cgroup", "first_cgroup_bytes", "name", "target", "verified_bytes")
 
     def __init__(self, words: list[str], address: str) -> None:
-        self.name, container_id, pid, held = words[0], words[1], int(words[2]), int(words[3])
+        self.name, container_id, pid, self.verified_bytes = words[0], words[1], int(words[2]), int(words[3])
         self.target = Target(container_id, address)
-        self.held = held
         if pid > 0:
             self.target.hold_process(pid)
         self.cgroup = find_memory_file(pid)
-        self.anon = read_memory_bytes(self.cgroup)
+        self.first_cgroup_bytes = read_memory_bytes(self.cgroup)
 
     def growth_bytes(self) -> int:
-        """Return the growth of its cgroup since the conf was read, in bytes. Cgroups don't include CUDA memory."""
-        return read_memory_bytes(self.cgroup) - self.anon
+        """Return the growth of its cgroup since the conf was read, in bytes. Cgroups do not include CUDA memory."""
+        return read_memory_bytes(self.cgroup) - self.first_cgroup_bytes
 
 
 class Conf:
@@ -85,19 +85,19 @@ class Conf:
         self.servers = [Server(words, address) for words in server_rows if len(words) == 4]
 
     def number(self, name: str) -> int:
-        """Return the number in a row, or 0 if it is missing."""
+        """Return a row's number, or 0 if it is missing."""
         value = self.rows.get(name, "")
         return int(value) if value.isdigit() else 0
 
 
 class Service:
-    """The guard of all servers of a host."""
+    """The guard of all of a host's servers."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.changed_ns = -2
+        self.conf_mtime_ns = -2
         self.ended = False
-        self.acted_s = self.kill_s = 0.0
+        self.action_time_s = self.next_kill_s = 0.0
         self.victim: Server | None = None
         self.conf = Conf(folder)
         self.meter = Meter(self.conf.rows.get("root", ""))
@@ -112,15 +112,15 @@ class Service:
     def _reload(self) -> None:
         """Reread the conf if it has changed."""
         changed_ns = _modified_ns(f"{self.folder}/{CONF_FILE}")
-        if changed_ns == self.changed_ns:
+        if changed_ns == self.conf_mtime_ns:
             return
         try:
             self.conf = Conf(self.folder)
         except (OSError, ValueError, IndexError):
             return
-        self.changed_ns = changed_ns
+        self.conf_mtime_ns = changed_ns
         left = self.conf.number("left")
-        # the server was verified again, so the lowest level so far no longer counts
+        # the server has been verified again, so the lowest level so far no longer counts
         if self.ring.header.get("left") != str(left):
             self.settled_lowest = self.minute_lowest = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
@@ -145,7 +145,7 @@ class Service:
             if self.victim is not None:
                 self._finish_kill()
             is_near_floor = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor
-            writer.every_s = WRITE_INTERVAL_NEAR_S if is_near_floor or self.victim else WRITE_INTERVAL_S
+            writer.interval_s = WRITE_INTERVAL_NEAR_S if is_near_floor or self.victim else WRITE_INTERVAL_S
             time.sleep(self.detector.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
         self.ring.set_header_row("state", "ended")
         writer.stop()
@@ -167,48 +167,50 @@ class Service:
                 now_s,
             )
             self.ring.set_header_row("lowest", f"{self.settled_lowest} {time.time():.3f}")
-            self.detector.floors.expected = min(self.settled_lowest, self.detector.floors.left or self.settled_lowest)
+            self.detector.floors.expected = min(
+                self.settled_lowest, self.detector.floors.verified_available or self.settled_lowest
+            )
         self.minute_lowest = min(self.minute_lowest, meter.available)
         return self.detector.add_sample(now_s, meter.available, meter.free, meter.stall_s)
 
     # -- in danger ---------------------------------------------------------------------------------------------------
 
     def _act(self, danger: Danger) -> None:
-        """Stop the server that grew most, unless the guard of a start is active, which then acts."""
+        """Stop the server that grew most, unless the guard of a start is active and acts itself."""
         now_s = time.monotonic()
-        is_waiting = self.victim is not None or now_s - self.acted_s < COOLDOWN_S
-        must_kill_stopping = self.victim and not danger.is_graceful and not self.kill_s
+        is_waiting = self.victim is not None or now_s - self.action_time_s < COOLDOWN_S
+        must_kill_stopping = self.victim and not danger.is_graceful and not self.next_kill_s
         if (is_waiting and not must_kill_stopping) or is_start_guarded(self.folder):
             return
         server = self.victim or self._select_victim()
         method = "stopped" if danger.is_graceful else "killed"
         error = server.target.stop_by_engine() if danger.is_graceful else server.target.kill_by_engine()
-        self.victim, self.acted_s = server, now_s
-        self.kill_s = 0.0 if danger.is_graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
+        self.victim, self.action_time_s = server, now_s
+        self.next_kill_s = 0.0 if danger.is_graceful and not error else now_s + ENGINE_KILL_TIMEOUT_S
         self.ring.set_header_row("danger", f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}")
         self._record_event(server, method, danger)
 
     def _select_victim(self) -> Server:
-        """Return the server whose cgroup grew most, or the largest if none has grown: cgroups don't include CUDA memory."""
+        """Return the server whose cgroup grew most, or the largest if none has grown: cgroups do not include CUDA memory."""
         fastest_growing = max(self.conf.servers, key=Server.growth_bytes)
         if fastest_growing.growth_bytes() > self.detector.floors.total // 200:
             return fastest_growing
-        return max(self.conf.servers, key=lambda server: server.held)
+        return max(self.conf.servers, key=lambda server: server.verified_bytes)
 
     def _finish_kill(self) -> None:
-        """Kill the processes that the Docker Engine did not kill. When all have ended, start the check that reports the kill."""
+        """Kill the processes that the Docker Engine has not killed. When all have ended, start the check that reports it."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
-        if target.has_ended or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
-            self.victim, self.kill_s = None, 0.0
+        if target.has_ended or (target.pid == 0 and now_s > self.action_time_s + COOLDOWN_S):
+            self.victim, self.next_kill_s = None, 0.0
             _start_program(self.conf.notify_command)
-        elif self.kill_s and now_s > self.kill_s:
-            self.kill_s = now_s + ENGINE_KILL_TIMEOUT_S
+        elif self.next_kill_s and now_s > self.next_kill_s:
+            self.next_kill_s = now_s + ENGINE_KILL_TIMEOUT_S
             target.kill_by_engine()
             target.kill_processes()
 
     def _record_event(self, server: Server, method: str, danger: Danger) -> None:
-        """Append an action to EVENTS: time, method, name, id, kind, available, free, rate."""
+        """Append an action to EVENTS_FILE: time, method, name, id, kind, available, free, rate."""
         words = (f"{time.time():.3f}", method, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -227,8 +229,8 @@ class Service:
 def is_start_guarded(folder: str) -> bool:
     """Return True if the guard of a start is active.
 
-    It counts as active for another `RELEASE_S` after a kill: memory of a CUDA context is released later than its process ends,
-    and must not cause another server to be stopped.
+    It counts as active for another `RELEASE_S` after a kill: a CUDA context's memory is released after its process has ended, and
+    must not cause another server to be stopped.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING_FILE:
@@ -248,7 +250,7 @@ def is_start_guarded(folder: str) -> bool:
 
 
 def find_memory_file(pid: int) -> str:
-    """Return the path of the file with the anonymous memory of a process's cgroup; empty if there is none."""
+    """Return the path of the file with the memory counters of a process's cgroup; empty if there is none."""
     try:
         with open(f"/proc/{pid}/cgroup") as file:
             rows = file.read().splitlines()
@@ -282,7 +284,7 @@ def read_memory_bytes(file_name: str) -> int:
 
 
 def _read_rows(path: str) -> list[str]:
-    """Return the rows of the conf; empty if no server has been verified yet."""
+    """Return the rows of the conf; empty if it does not exist, because no server has been verified yet."""
     try:
         with open(path) as file:
             return file.read().splitlines()
@@ -312,7 +314,7 @@ def _start_program(words: list[str]) -> None:
 
 
 def main(folder: str) -> int:
-    """Guard until SIGTERM. Return 0, even if another instance is already running, or 1 if the guard can't work."""
+    """Guard until SIGTERM. Return 0, also when another instance is already running, or 1 if the guard cannot work."""
     lock = os.open(f"{folder}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -328,7 +330,7 @@ def main(folder: str) -> int:
 
 
 def _archive_samples(folder: str) -> None:
-    """Rename the samples of an earlier boot, so that a check can report them."""
+    """Rename the ring file of an earlier boot, so that a health check can report it."""
     path = f"{folder}/{RING_FILE}"
     try:
         header, _ = memory_samples.read(path)

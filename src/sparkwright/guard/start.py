@@ -1,4 +1,4 @@
-"""The guard of a start: it takes samples until the server is verified, and kills the container before memory runs out.
+"""The guard of a start, which takes samples until the server is verified, and kills the container before memory runs out.
 
 It reads the lines `pid N`, `stage TEXT` and `end` from standard input, and writes a line to standard output when it is ready and
 another after a kill. If the runner exits, the guard continues until the container's process has ended, for at most an hour,
@@ -16,15 +16,15 @@ from sparkwright.guard.kill import Target
 from sparkwright.guard.process import WRITE_INTERVAL_NEAR_S, WRITE_INTERVAL_S, Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
-#: longest pause between two samples in seconds, for at least ten samples per second
+#: longest pause between two samples, in seconds
 PAUSE_S = 0.1
-#: how long samples are taken after a kill, in seconds, and the interval of further kills while the process has not ended
+#: how long samples are taken after a kill, and the interval between further kills while the process has not ended, in seconds
 RELEASE_WATCH_S = 3.0
-#: parameters that are copied to the ring's header
+#: parameters that are copied to the ring file's header
 HEADER_ROWS = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 #: how long the guard continues after its runner has exited, in seconds
 MAX_ORPHAN_S = 3600.0
-#: multiple of the floor below which samples are written more often
+#: samples are written more often when available memory is below this multiple of the floor
 NEAR_FLOOR_FACTOR = 4
 
 
@@ -47,14 +47,14 @@ class Guard:
         self.ring = memory_samples.Ring(path, header)
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.ring.set_header_row("began", f"{time.time():.3f}")
-        self.input = b""
-        #: when the runner exited, by the monotonic clock; 0 if it is running
+        self.unparsed_input = b""
+        #: monotonic time at which the runner exited; 0 while it is running
         self.orphaned_at_s = 0.0
         self.ended = False
         self.killed: Danger | None = None
 
     def run(self) -> None:
-        """Sample until the command `end` or a kill, or until `_is_orphaned`."""
+        """Sample until the command `end`, a kill, or `_is_orphaned`."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
         _write_line(f"ready {self.ring.header['locked']}")
@@ -63,10 +63,10 @@ class Guard:
             danger = self._sample()
             if danger is not None:
                 self._kill_container(danger)
-                writer.every_s = WRITE_INTERVAL_NEAR_S
+                writer.interval_s = WRITE_INTERVAL_NEAR_S
                 break
             near_bytes = NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
-            writer.every_s = WRITE_INTERVAL_NEAR_S if self.meter.available < near_bytes else WRITE_INTERVAL_S
+            writer.interval_s = WRITE_INTERVAL_NEAR_S if self.meter.available < near_bytes else WRITE_INTERVAL_S
             self.ended = self.ended or self._is_orphaned()
             time.sleep(self.detector.pause_s(PAUSE_S))
         if self.killed is not None:
@@ -76,8 +76,8 @@ class Guard:
 
     def _watch_release(self) -> None:
         """Sample while the memory is released, and kill again while the container's process has not ended."""
-        until_s = next_kill_s = time.monotonic() + RELEASE_WATCH_S
-        while not self.ended and (time.monotonic() < until_s or self._is_stuck()):
+        deadline_s = next_kill_s = time.monotonic() + RELEASE_WATCH_S
+        while not self.ended and (time.monotonic() < deadline_s or self._is_stuck()):
             self._sample()
             self._read_commands()
             time.sleep(PAUSE_S)
@@ -91,7 +91,7 @@ class Guard:
         return self.target is not None and self.target.pid > 0 and not self.target.has_ended
 
     def _sample(self) -> Danger | None:
-        """Take, store and evaluate a sample. The sample is skipped if a file can't be read."""
+        """Take, store and evaluate a sample. It is skipped if a file cannot be read."""
         try:
             self.meter.read()
         except (OSError, ValueError):
@@ -127,7 +127,7 @@ class Guard:
         if not data:
             self.orphaned_at_s = self.orphaned_at_s or time.monotonic()
             return
-        *lines, self.input = (self.input + data).split(b"\n")
+        *lines, self.unparsed_input = (self.unparsed_input + data).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
             if word == "pid" and self.target is not None and rest.isdigit():
@@ -153,7 +153,7 @@ def _write_line(line: str) -> None:
 
 
 def main(path: str) -> int:
-    """Guard a start. The parameters are read from standard input, one per line, up to an empty line.
+    """Guard a start. Its parameters are read from standard input, one per line, up to an empty line.
 
     They are `id` and `name` of the container, the Docker Engine's `address`, `floor` and `expected` in bytes, the `root` of a
     simulated host, the `key` of the configuration, and `run`, `boot`, `server` and `what` ("starting" or "serving") for the
@@ -175,6 +175,6 @@ def main(path: str) -> int:
     except (OSError, ValueError) as error:
         _write_line(f"failed {error}")
         return 1
-    guard.input = rest
+    guard.unparsed_input = rest
     guard.run()
     return 0

@@ -1,7 +1,7 @@
 """A byte stream to a server over TCP, TLS or a unix socket, with a single deadline for all waits.
 
-Python's own timeouts apply to each wait, so that a server that sends a byte now and then can hold a client forever. Here a single
-time budget covers name lookup, connecting, handshake, sending and receiving.
+Python's own timeouts apply to each wait, so a server that sends a byte now and then can hold a client forever. Here a single time
+budget covers name lookup, connecting, handshake, sending and receiving.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import ssl
 
 CHUNK_BYTES = 1 << 16
-#: limit on the addresses of a name that are tried
+#: maximum number of a name's addresses to try
 MAX_ADDRESSES = 8
-#: the kernel's probes of a silent connection: after the idle time without a byte, at this interval, this many times
+#: when the kernel probes a silent connection: after this time without a byte, at this interval, this many times
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
 
 
 class TransportError(Exception):
     """Raised for an exchange without a usable answer.
 
-    The message is the end of a sentence, such as "does not answer within 5 s". It contains no URL, no header and nothing that the
-    other side sent.
+    The message is a predicate of the other side, such as "does not answer within 5 s". It contains no URL, no header and nothing
+    that the other side sent.
     """
 
 
@@ -39,7 +39,7 @@ class TimedOut(TransportError):
 
 
 class ConnectFailed(TransportError):
-    """Raised if no connection can be opened: the name is unknown, nothing listens, or there is no route or permission."""
+    """Raised if no connection can be opened: the name is unknown, nothing is listening, or there is no route or permission."""
 
     def __init__(self, message: str, error: OSError | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class ConnectFailed(TransportError):
 
     @property
     def refused(self) -> bool:
-        """True if nothing listens at the address."""
+        """True if nothing is listening at the address."""
         return isinstance(self.error, ConnectionRefusedError | FileNotFoundError)
 
 
@@ -64,7 +64,7 @@ class InvalidAnswer(TransportError):
 
 
 class BadRedirect(InvalidAnswer):
-    """A redirect to an address that is not followed."""
+    """Raised if a response redirects to an address that must not be followed."""
 
 
 class TooLarge(InvalidAnswer):
@@ -76,21 +76,21 @@ class TooLarge(InvalidAnswer):
 
 
 class InvalidRequest(TransportError):
-    """Raised if the request can't be sent because its URL or a header violates the protocol."""
+    """Raised if the request cannot be sent because its URL or a header violates the protocol."""
 
 
 class InvalidHeader(InvalidRequest):
-    """Raised if a header field of the request, such as one with a key, violates HTTP."""
+    """Raised if a header field of the request, such as one with a key, contains characters that HTTP does not allow."""
 
 
 class Clock(Protocol):
-    """A time limit for the waits of a connection."""
+    """A time limit for a connection's waits."""
 
     def remaining_s(self) -> float:
-        """Return the time limit of the next wait in seconds, more than 0. Raises TimedOut if no time is left."""
+        """Return the time limit of the next wait in seconds, which is more than 0. Raises TimedOut if no time is left."""
 
     def record_wait(self, seconds: float, received: int) -> None:
-        """Record a wait with its duration and the number of received bytes."""
+        """Record the duration of a wait and the number of bytes received."""
 
 
 class Deadline:
@@ -102,10 +102,10 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Return the number of seconds until the deadline. Raises TimedOut after it."""
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
+        remaining_s = self._end_s - time.monotonic()
+        if remaining_s <= 0:
             raise TimedOut(f"does not answer within {self.seconds:g} s")
-        return left_s
+        return remaining_s
 
     def record_wait(self, seconds: float, received: int) -> None:
         """Do nothing: the deadline is fixed."""
@@ -150,7 +150,7 @@ class Tls:
 
     #: False to accept any certificate, for a server whose identity does not matter and to which no secret is sent
     verify: bool = True
-    #: SHA-256 in hexadecimal of the only certificate to accept, regardless of issuer and name; empty to check issuer and name
+    #: hexadecimal SHA-256 of the only certificate to accept, regardless of issuer and name; empty to check issuer and name
     sha256: str = ""
 
 
@@ -158,7 +158,7 @@ class Connection:
     """An open byte stream.
 
     Attributes:
-        clock: the time limit of all waits; may be replaced between two waits.
+        clock: the time limit for all waits; may be replaced between two waits.
     """
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
@@ -198,7 +198,7 @@ class Connection:
 
     @classmethod
     def unix(cls, path: str, clock: Clock) -> Connection:
-        """Connect to a unix socket. If its queue is full, this waits, as for TCP; with Python's timeouts it would fail at once.
+        """Connect to a unix socket. If its queue is full, wait as for TCP; with Python's timeouts, connecting would fail at once.
 
         Raises:
             TimedOut or ConnectFailed.
@@ -232,7 +232,7 @@ class Connection:
             self._socket.settimeout(self.clock.remaining_s())
             secured = _tls_context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
         except ssl.SSLCertVerificationError:
-            raise Untrusted("shows a certificate that is not valid for it") from None
+            raise Untrusted("presents a certificate that is not valid for it") from None
         except TimeoutError:
             self.clock.remaining_s()
             raise TimedOut("does not answer") from None
@@ -240,7 +240,7 @@ class Connection:
             raise Interrupted("broke off the TLS handshake") from None
         self._socket = secured
         if tls.sha256 and hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest() != tls.sha256:
-            raise Untrusted("shows a certificate other than the expected one")
+            raise Untrusted("presents a certificate other than the expected one")
 
     def send(self, data: bytes) -> None:
         """Send all of the data.
@@ -255,7 +255,7 @@ class Connection:
                 view = view[self._socket.send(view[:CHUNK_BYTES]) :]
         except TimeoutError:
             self.clock.remaining_s()
-            raise TimedOut("does not take the request") from None
+            raise TimedOut("does not read the request") from None
         except (OSError, ValueError):
             raise Interrupted("broke off the connection") from None
 
@@ -265,7 +265,7 @@ class Connection:
         Raises:
             TimedOut or Interrupted.
         """
-        began_s, data = time.monotonic(), b""
+        start_s, data = time.monotonic(), b""
         try:
             self._socket.settimeout(self.clock.remaining_s())
             data = self._socket.recv(max_bytes)
@@ -275,12 +275,12 @@ class Connection:
         except OSError:
             raise Interrupted("broke off the connection") from None
         finally:
-            self.clock.record_wait(time.monotonic() - began_s, len(data))
+            self.clock.record_wait(time.monotonic() - start_s, len(data))
         self.clock.remaining_s()
         raise TimedOut("stopped sending")
 
     def detach(self) -> socket.socket:
-        """Return the socket, for code that enforces its own time limits from then on."""
+        """Return the socket, for code that enforces its own time limits from now on."""
         return self._socket
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ def exchange(path: str, data: bytes, *, timeout_s: float, max_bytes: int) -> byt
 
 
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Return a connected socket, for code that enforces its own time limits from then on.
+    """Return a connected socket, for code that enforces its own time limits from now on.
 
     Args:
         timeout_s: time limit for the name lookup and connecting together, and the socket's timeout afterwards.
@@ -341,7 +341,7 @@ def resolve_host(host: str, timeout_s: float) -> set[str]:
 
 
 def _resolve_addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
-    """Return the families and addresses of a host. The resolver has no deadline: its thread is abandoned if it is late."""
+    """Return a host's address families and addresses. The resolver has no deadline, so its thread is abandoned if it is late."""
     results: list[Any] = []
     failures: list[Exception] = []
 
@@ -386,7 +386,7 @@ def _enable_keepalive(sock: socket.socket) -> None:
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return a context that verifies certificates with the system's authorities, or not at all if the hash decides."""
+    """Return a context that checks certificates with the system's authorities, or not at all without `verify` or with a hash."""
     import ssl
 
     if not tls.verify or tls.sha256:
@@ -394,7 +394,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
     context = ssl.create_default_context()
-    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # also honoured by huggingface_hub and Docker's SDK
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # huggingface_hub and Docker's SDK honour it as well
         with contextlib.suppress(OSError):
             context.load_verify_locations(bundle)
     return context

@@ -1,10 +1,10 @@
-"""A single HTTP request and its response, limited in time and bytes, on its own connection.
+"""Send a single HTTP request on its own connection, and read the response, within limits of time and bytes.
 
 `request` reads the response into memory, with a deadline for everything from the name lookup to the last byte. `open_stream` is
-for longer responses: the head has a deadline, and the body a minimum rate and possibly a size. Redirects are followed, and the
-environment's proxies used, only if the caller requests it.
+for longer responses: the head has a deadline, and the body a minimum rate and possibly a size. Redirects are followed and the
+environment's proxies are used only if the caller requests it.
 
-http.client is not used, because its limits apply to each read, and importing it takes 25 ms of the 120 that `status` may take.
+http.client is not used, because its limits apply to each read, and importing it takes 25 ms of the 120 ms that `status` may take.
 Source: RFC 9110 and 9112. Requests are HTTP/1.1 with `Connection: close`.
 """
 
@@ -34,12 +34,14 @@ from sparkwright.transport.connection import (
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: limits for the status line and header fields, including those of interim responses, and for a line between two chunks
-MAX_HEAD_BYTES, MAX_LINE_BYTES = 64 * 1024, 4096
-#: size limit of a piece of a body; pieces are yielded as received
+#: size limit of the status line and header fields together, including those of interim responses
+MAX_HEAD_BYTES = 64 * 1024
+#: size limit of a line between two chunks
+MAX_LINE_BYTES = 4096
+#: size limit of a piece of a body; pieces are yielded as they are received
 MAX_PIECE_BYTES = 1 << 20
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
-#: headers that are only sent to their own origin
+#: headers that are sent only to their own origin
 CREDENTIAL_HEADERS = ("authorization", "cookie", "proxy-authorization")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
@@ -80,7 +82,7 @@ class Response:
         except bounds.LimitExceeded as error:
             raise InvalidAnswer(f"sends JSON that {error}") from None
         except ValueError:
-            raise InvalidAnswer("sends what is not JSON") from None
+            raise InvalidAnswer("sends a response that is not JSON") from None
 
     @property
     def text(self) -> str:
@@ -92,7 +94,7 @@ class Response:
 class Route:
     """The connection settings for a server, in addition to its URL."""
 
-    #: path of a unix socket, to which to connect instead of the URL's host; empty to connect to the host
+    #: path of a unix socket to connect to instead of the URL's host; empty to connect to the host
     unix: str = ""
     tls: Tls = field(default_factory=Tls)
     #: use the environment's proxies (HTTPS_PROXY, NO_PROXY ...): for the hub and registries, but never for a host or peer
@@ -122,10 +124,10 @@ def request(
         url: an http:// or https:// URL without user and password.
         timeout_s: time limit for everything, including redirects.
         headers: headers other than Host, Content-Length and Connection.
-        max_bytes: size limit of the body; a larger body raises TooLarge, before it is read if its Content-Length shows the size.
-        max_error_bytes: size limit of the body for a status other than 2xx, if it differs.
-        redirects: number of redirects to follow, for GET and HEAD; a further redirect is returned as the response. A redirect
-            from https to http raises InvalidAnswer, and credentials are only sent to their own origin.
+        max_bytes: size limit of the body; a larger body raises TooLarge, before it is read if its Content-Length gives the size.
+        max_error_bytes: size limit of the body for a status other than 2xx; None if it is the same.
+        redirects: number of redirects to follow, for GET and HEAD; one more redirect is returned as the response. A redirect from
+            https to http raises InvalidAnswer, and credentials are sent only to their own origin.
 
     Raises:
         TransportError: one of its kinds (connection.py).
@@ -190,7 +192,7 @@ class Stream:
             raise InvalidAnswer("encodes its answer in a way that was not requested")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not requested")
-        #: size of the body in bytes; None if it ends with its chunks or the connection
+        #: size of the body in bytes; None if the last chunk or the end of the connection ends it
         self.size = 0 if is_empty else None if coding else _parse_length(self.headers)
         self._chunked = bool(coding) and not is_empty
 
@@ -207,7 +209,7 @@ class Stream:
                 yield piece
 
     def read(self, max_bytes: int) -> bytes:
-        """Return the whole body. Raises TooLarge if it is longer."""
+        """Return the whole body. Raises TooLarge if it is longer than max_bytes."""
         if (self.size or 0) > max_bytes:
             raise TooLarge(f"sends more than {_format_size(max_bytes)}", max_bytes)
         body = bytearray()
@@ -230,13 +232,13 @@ class Stream:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _receive_more(self) -> bool:
-        """Receive more bytes, and return False at the end."""
+        """Receive more bytes. Returns False at the end."""
         piece = self.connection.receive(CHUNK_BYTES)
         self._buffer += piece
         return bool(piece)
 
     def _read_line(self, max_bytes: int) -> bytes:
-        """Return the next line without its end. Raises TooLarge if it is longer."""
+        """Return the next line without its line ending. Raises TooLarge if it is longer than max_bytes."""
         searched_bytes = 0
         while (end := self._buffer.find(b"\n", searched_bytes, max_bytes + 1)) < 0:
             searched_bytes = len(self._buffer)
@@ -255,7 +257,7 @@ class Stream:
             status, fields, size = self._read_one_head(remaining_bytes)
             remaining_bytes -= size
             if status == 101:
-                raise InvalidAnswer("changes to another protocol")
+                raise InvalidAnswer("switches to another protocol")
             if status >= 200:
                 return status, fields
 
@@ -291,7 +293,7 @@ class Stream:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(match[1], 16)
             if not size:
-                return  # the rest is trailers, which are ignored
+                return  # only trailers follow, which are ignored
             yield from self._read_exactly(size)
             if self._read_line(MAX_LINE_BYTES):
                 raise InvalidAnswer("sends a chunk whose size differs from the announced size")
@@ -328,7 +330,7 @@ def _parse_length(headers: Headers) -> int | None:
 def _send_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, deadline: Deadline, route: Route
 ) -> Stream:
-    """Send a request and return the response when its head has arrived."""
+    """Send a request and return the response once its head has arrived."""
     target = parse_url(url)
     proxy = _find_proxy(target) if route.proxies and not route.unix else None
     connection = _connect(target, proxy, deadline, route)
@@ -350,7 +352,7 @@ def parse_url(url: str) -> SplitResult:
     """Return the parts of an http(s) URL.
 
     Raises:
-        InvalidRequest: it is not one, or has a user, a password, spaces or control characters.
+        InvalidRequest: It is not an http(s) URL, or contains a user, a password, spaces or control characters.
     """
     try:
         parts = urlsplit(url)
@@ -365,7 +367,7 @@ def parse_url(url: str) -> SplitResult:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return the scheme, host and port of a URL, to which its credentials may be sent. Raises InvalidRequest."""
+    """Return a URL's scheme, host and port, which identify where its credentials may be sent. Raises InvalidRequest."""
     parts = parse_url(url)
     return parts.scheme, parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
 
@@ -373,7 +375,7 @@ def origin(url: str) -> tuple[str, str, int]:
 def _encode_request(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes | None, *, use_absolute_url: bool
 ) -> bytes:
-    """Return the request as bytes. use_absolute_url: use the whole URL as the target, which proxies require."""
+    """Return the request as bytes. With use_absolute_url, its target is the whole URL, as proxies require."""
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
     fields = {"Host": address.netloc, "Accept-Encoding": "identity", **headers, "Connection": "close"}
     if body is not None or method == "POST":
@@ -411,7 +413,7 @@ def _open_connection(address: SplitResult, deadline: Deadline, route: Route) -> 
 
 
 def _find_redirect(method: str, url: str, stream: Stream) -> str:
-    """Return the URL to which a response redirects; empty if it is not followed."""
+    """Return the URL to which a response redirects; empty if there is no redirect to follow."""
     location = stream.headers.get("location", "")
     if stream.status not in REDIRECT_STATUSES or method not in ("GET", "HEAD") or not location:
         return ""
@@ -432,7 +434,7 @@ def _headers_after_redirect(headers: Mapping[str, str], url: str, redirect_url: 
 
 
 def _find_proxy(address: SplitResult) -> SplitResult | None:
-    """Return the environment's proxy for a URL, or None. Raises InvalidRequest for a proxy that is not http://."""
+    """Return the environment's proxy for a URL, or None. Raises InvalidRequest if the proxy is not http://."""
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     proxies = getproxies_environment()
@@ -463,4 +465,4 @@ def _open_tunnel(connection: Connection, proxy: SplitResult, target: str) -> Non
     connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
     answer = Stream(connection, "HEAD")
     if answer.status != 200:
-        raise Interrupted(f"is behind a proxy, which refuses the connection ({answer.status})")
+        raise Interrupted(f"is behind a proxy that refuses the connection ({answer.status})")

@@ -108,7 +108,7 @@ def _read_devices(container: Inspect, image: Inspect) -> list[str]:
 
 
 def _read_healthcheck(container: Inspect, image: Inspect) -> dict[str, str]:
-    """Return the health check's settings that differ from the image's. A command without a shell is returned as a shell command."""
+    """Return the health check's settings that differ from the image's. A command without a shell becomes a shell command."""
     health = process_option_rules.normalize_health_config(container["Config"].get("Healthcheck"))
     inherited = process_option_rules.normalize_health_config((image.get("Config") or {}).get("Healthcheck"))
     check: dict[str, str] = {}

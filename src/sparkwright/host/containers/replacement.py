@@ -129,7 +129,7 @@ def _find_attempt(context: Context) -> dict[str, Any]:
 
 
 def _find_renamed(context: Context, name: str) -> dict[str, Any]:
-    """Return the server created with this name and renamed since, if it is neither kept nor unstarted; empty if there is none."""
+    """Return the server created with this name and renamed since, unless it is kept or unstarted; empty if there is none."""
     servers = ownership.list_by_label(context, ownership.SERVER, name)
     exclusions = (ownership.is_kept_previous, ownership.is_unstarted_replacement)
     return next(

@@ -1,4 +1,4 @@
-"""The gateway's container: creating, starting and reloading it."""
+"""Create, start and reload the gateway's container."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.protocol.container import ContainerSpec
 
 #: mount points in the container
 FILES_INSIDE, SOCKETS_INSIDE = "/etc/gateway/files", "/etc/gateway/sockets"
-#: limit of a start, a reload or a validation
+#: time limit for a start, a reload or a validation, and interval of queries
 START_TIMEOUT_S, POLL_S = 30, 0.05
 MAX_SHOWN_LINES = 6
 
@@ -34,32 +34,32 @@ REQUIRED_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_p
 BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = REQUIRED_COLUMNS
 #: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
 FORCED_STATE_BITS = 0x01 | 0x08
-#: bit for `disabled` in the configuration. An interim server with this bit alone serves requests (tested with 2.6.12)
+#: bit for `disabled` in the configuration. An interim server with only this bit serves requests (tested with 2.6.12)
 DISABLED_STATE_BIT = 0x04
 SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def find_current(name: str, context: Context) -> dict[str, Any]:
-    """Return Docker's inspection of the gateway's container; empty if there is none.
+    """Return the inspect data of the gateway's container; empty if there is none.
 
     Raises:
-        Refused: The container with this name is not a gateway of sparkwright.
+        Refused: A container with this name exists, but is not one of our gateways.
     """
     container = containers.inspect(context.docker(), name) or {}
     identity = ownership.identify(context, container)
     if container and (identity is None or identity.role != ownership.GATEWAY):
-        why = f"container {ownership.describe_holder(context, container)}, but the gateway needs its name."
-        raise Refused(why, fix=ownership.fix_to_free_name(container))
+        message = f"container {ownership.describe_holder(context, container)}, but the gateway needs its name."
+        raise Refused(message, fix=ownership.fix_to_free_name(container))
     return container
 
 
 def find_previous(name: str, context: Context) -> dict[str, Any]:
-    """Return Docker's inspection of the replaced container, which is kept until the new one is verified; see `find_current`."""
+    """Return the inspect data of the replaced container, which is kept until the new one is verified; see `find_current`."""
     return find_current(name + containers.PREVIOUS_SUFFIX, context)
 
 
 def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
-    """Return the spec with the values that depend on this host: the mounted folders, and the user who can read them.
+    """Return the spec with the values that depend on this host: the mounted folders and a user who can read them.
 
     The memory limit is left out if Docker or the kernel does not support it.
     """
@@ -95,7 +95,7 @@ def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context
 
 
 def create(spec: ContainerSpec, context: Context) -> str:
-    """Create the gateway's container. Returns its id. Raises Failed if the image is missing or was not verified."""
+    """Create the gateway's container. Returns its id. Raises Failed if the image is missing or has not been verified."""
     return _create(spec, context, ownership.GATEWAY, spec.name)
 
 
@@ -103,14 +103,16 @@ def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") ->
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
     if not image:
-        raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke gateway.deploy` pulls it.")
+        raise Failed(
+            f"{spec.image} is not on the host, or has not been verified.", fix="`invoke gateway.deploy` pulls it."
+        )
     body = container_options.build_create_body(spec)
     body["Image"] = image_names.name_of(api, spec.image, image["Id"])
     return lifecycle.create(context, body, role, server=name, name=name)
 
 
 def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
-    """Start a container created from this spec. If a port is in use, Failed names the program or container that uses it."""
+    """Start a container created from this spec. Raises Failed; if a port is in use, it names the program or container."""
     from docker.errors import APIError
 
     client = context.docker()
@@ -134,12 +136,12 @@ def reload(context: Context) -> None:
 def wait_for_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
     folders = gateway_folders.current_folders(gateway_folders.state_of(context))
-    until_s = time.monotonic() + START_TIMEOUT_S
+    deadline_s = time.monotonic() + START_TIMEOUT_S
     while haproxy_sockets.running_digest(folders.sockets) != digest:
         container = containers.inspect(context.docker(), name)
-        if container is None or not container["State"]["Running"] or time.monotonic() > until_s:
+        if container is None or not container["State"]["Running"] or time.monotonic() > deadline_s:
             lines = log_reader.read_last_lines(context.docker(), name, 40) if container else []
-            raise Failed(f"HAProxy does not run with the new configuration: {_format_alerts(lines)}")
+            raise Failed(f"HAProxy is not running with the new configuration: {_format_alerts(lines)}")
         time.sleep(POLL_S)
     clear_states(folders.files)
 
@@ -151,9 +153,9 @@ def _format_alerts(lines: list[str]) -> str:
     return " ".join(alerts[:MAX_SHOWN_LINES]) or "it printed nothing."
 
 
-# The file with the server states that a reload or restart of HAProxy must keep: drained servers and serving interim servers.
+# The file with the server states that must survive a reload or restart of HAProxy: drained servers and serving interim servers.
 #
-# HAProxy prefers a port in this file to the one in its configuration, so the file contains no other servers, and the ports of
+# HAProxy prefers a port in this file to the one in its configuration, so the file lists only these servers, with their ports in
 # the new configuration. It is emptied after the reload: an outdated state would drain servers that have been returned since.
 
 
@@ -162,7 +164,7 @@ def save_states(sockets: Path, files: Path, config: str) -> None:
 
     Args:
         sockets: the folder of the running HAProxy's sockets.
-        files: the folder of files that the next process reads.
+        files: the folder of the files that the next process reads.
         config: the next process's configuration.
     """
     output = haproxy_sockets.send_command(sockets, "show servers state")

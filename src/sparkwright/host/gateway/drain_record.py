@@ -1,6 +1,6 @@
-"""Draining this host's server at its gateways, and returning it to them. The gateways are recorded in drained.json first.
+"""Drain this host's server at its gateways, and return it to them. The gateways are first recorded in drained.json.
 
-If a run is killed before it returns the server, the next run or health check that finds the server healthy returns it.
+If a run is killed before it returns the server, the next run or health check that finds the server healthy does so.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sparkwright.host.state import StateFolder
 
 RECORD_NAME = "drained"
 POLL_S = 0.2
-#: limit for an action on all models of a server at one gateway; usually milliseconds per model
+#: time limit for an action on all models of a server at one gateway; it usually takes milliseconds per model
 ACTION_TIMEOUT_S = 15.0
-#: limit for a returned server to be up at all gateways; they check a server that is down every two seconds
+#: how long a returned server may take to be up at all gateways, which check a server that is down every two seconds
 UP_TIMEOUT_S = 30.0
 #: older records are ignored: the gateway may no longer exist
 RECORD_LIFETIME_S = 86400.0
@@ -41,9 +41,9 @@ def send_action(gateway: Gateway, key: str, action: str) -> None:
         GatewayError: A request failed, or the actions took longer than ACTION_TIMEOUT_S.
     """
     # the number of models comes from the gateway, which may be hostile
-    until_s = time.monotonic() + ACTION_TIMEOUT_S
+    deadline_s = time.monotonic() + ACTION_TIMEOUT_S
     for server in server_operations.list_servers(gateway, key):
-        if time.monotonic() > until_s:
+        if time.monotonic() > deadline_s:
             raise GatewayError(f"took longer than {ACTION_TIMEOUT_S:g} s")
         server_operations.send_action(gateway, key, action, server)
 
@@ -71,9 +71,9 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
 def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> int:
     """Return the number of running requests to this host's server, at the gateways that answer.
 
-    More may be running: through a gateway that does not answer, and of clients that use the server directly.
+    More may be running, from clients of a gateway that does not answer or clients that use the server directly.
 
-    If the server is up again at a gateway, for example after a restart of the gateway, it is drained again.
+    If the server is up again at a gateway, for example because the gateway was restarted, it is drained again.
     """
     key, total = server_operations.load_key(state), 0
     for gateway in gateways:
@@ -86,7 +86,7 @@ def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> i
 
 
 def pause_checks(state: StateFolder, gateways: Sequence[Gateway]) -> None:
-    """Stop the gateways' health checks until the server is returned: the tokens they generate would distort a throughput test."""
+    """Stop the gateways' health checks until the server is returned: their generated tokens would distort a throughput test."""
     key = server_operations.load_key(state)
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
@@ -97,14 +97,14 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     """Return this host's server to the gateways at which it is drained, and wait until it is up there.
 
     Returns:
-        The names of the gateways that accepted it, and a message for each gateway that failed or where it is not up yet.
+        The names of the gateways that accepted it, and a message for each gateway that failed or at which it is not up yet.
     """
     key, returned, problems, unreached = server_operations.load_key(state), list[str](), list[str](), list[Gateway]()
-    until_s = time.monotonic() + UP_TIMEOUT_S
+    deadline_s = time.monotonic() + UP_TIMEOUT_S
     for gateway in load_gateways(state):
         try:
             send_action(gateway, key, operations.READY)
-            if not wait_for_up(gateway, key, until_s):
+            if not wait_for_up(gateway, key, deadline_s):
                 problems.append(f"the server is not up yet at the gateway {gateway.name}")
             returned.append(gateway.name)
         except GatewayError as error:
@@ -119,13 +119,13 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     return returned, problems
 
 
-def wait_for_up(gateway: Gateway, key: str, until_s: float) -> bool:
-    """Wait until a server is up at a gateway for all models. Returns False if it is not at `until_s`, a monotonic time.
+def wait_for_up(gateway: Gateway, key: str, deadline_s: float) -> bool:
+    """Wait until a server is up at a gateway for all models. Returns False if it is not up by the deadline, a monotonic time.
 
     Raises GatewayError.
     """
     while not all(server.state == "up" for server in server_operations.list_servers(gateway, key)):
-        if time.monotonic() > until_s:
+        if time.monotonic() > deadline_s:
             return False
         time.sleep(POLL_S)
     return True

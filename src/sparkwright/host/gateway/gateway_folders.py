@@ -25,11 +25,11 @@ FOLDER, FILES, SOCKETS, CANDIDATE, VERIFIED = "gateway", "files", "sockets", "ca
 #: the folder of a gateway of version 0.1, and the working directory of its container
 LEGACY_FOLDER, LEGACY_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16
-#: every file that a gateway may have; "operations" exists in 0.1 only
+#: every file that a gateway may have; "operations" exists only in 0.1
 FILE_NAMES = frozenset((*render.FILE_NAMES, "operations"))
-#: limit of one file
+#: maximum size of one file
 MAX_FILE_BYTES = 8 * 2**20
-#: number of verified states before the last one that are kept
+#: number of verified states to keep before the last one
 MAX_EARLIER_STATES = 5
 
 
@@ -47,7 +47,7 @@ class GatewayFolders:
 
 
 def current_folders(gateway: StateFolder) -> GatewayFolders:
-    """Return the folders of the gateway with this state folder (`state_of`)."""
+    """Return the folders of the gateway with this state folder; see `state_of`."""
     files, legacy = gateway.path / FILES, gateway.path / LEGACY_FOLDER
     if not (files / render.CONFIG_FILE).exists() and legacy.is_dir():
         return GatewayFolders(legacy, legacy)
@@ -84,14 +84,14 @@ def compose_files(
     client_secrets: Mapping[str, str],
     context: Context,
 ) -> dict[str, str]:
-    """Return the contents of all files of a gateway, by name: these files, and those with secrets.
+    """Return the contents of all files of a gateway, by name: the given files and those with secrets.
 
     The configuration contains the digest of all files, which a running HAProxy reports.
 
     Args:
         client_key, certificate: names of secrets; empty if the gateway has none.
         server_keys: names of secrets, by backend.
-        host_key_hashes: SHA-256 of each host's key, by host; if empty, as for an unreachable host, the current entry is kept.
+        host_key_hashes: SHA-256 of each host's key, by host; an empty one, as for an unreachable host, keeps the current entry.
         client_secrets: names of secrets, by client.
 
     Raises:
@@ -121,7 +121,7 @@ def compose_files(
 
 
 def digest_of(files: Mapping[str, str]) -> str:
-    """Return the digest of files whose configuration contains the placeholder instead of the digest."""
+    """Return the digest of files whose configuration still contains the placeholder for it."""
     total = hashlib.sha256()
     for name, text in sorted(files.items()):
         total.update(f"{name}\0{len(text)}\0{text}".encode())
@@ -140,7 +140,7 @@ def is_unaltered(files: Mapping[str, str], digest: str) -> bool:
 
 
 def read_files(path: Path, names: Iterable[str] = FILE_NAMES) -> dict[str, str]:
-    """Return the contents of these files of a folder, by name; empty if the folder does not exist.
+    """Return the contents of these files in a folder, by name; empty if the folder does not exist.
 
     Missing files, links, pipes, files larger than MAX_FILE_BYTES and files that are not UTF-8 are left out.
     """
@@ -201,12 +201,12 @@ def _reveal_secret(name: str, context: Context) -> str:
 
 # The verified states of a gateway: the last one and those before it, each with its files.
 #
-# Fields of a state: spec (the container), digest (of its files), container_id, models, proof (the arguments of
+# A state has the fields spec (of the container), digest (of its files), container_id, models, proof (the arguments of
 # `gateway_proof`), run, since, and script (the docker run command) if one was written.
 
 
 def require_files(context: Context, digest: str) -> dict[str, str]:
-    """Return the files of a verified state. Raises Failed if they are missing or were changed."""
+    """Return the files of a verified state. Raises Failed if they are missing or have been changed."""
     contents = state_files(context, digest)
     if not contents:
         raise Failed(
@@ -232,7 +232,7 @@ def load_earlier(context: Context) -> list[dict[str, Any]]:
 
 
 def state_files(context: Context, digest: str) -> dict[str, str]:
-    """Return the files of the verified state with this digest; empty if they are missing or were changed."""
+    """Return the files of the verified state with this digest; empty if they are missing or have been changed."""
     contents = read_files(_state_folder(context, digest))
     return contents if is_unaltered(contents, digest) else {}
 
@@ -242,7 +242,7 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
 
     Args:
         new_state: spec, digest, container_id, models, proof.
-        rolled_back: drop the states that were verified after this one.
+        rolled_back: whether to drop the states that were verified after this one.
     """
     digest, previous = new_state["digest"], load_last(context)
     states = ([previous] if previous else []) + load_earlier(context)
@@ -269,18 +269,18 @@ def _state_folder(context: Context, digest: str) -> Path:
     return folder(context, VERIFIED) / digest
 
 
-def _is_same(first: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
     """Return True if two states have the same files and container settings."""
-    return first["digest"] == other["digest"] and _comparable_spec(first) == _comparable_spec(other)
+    return first["digest"] == second["digest"] and _comparable_spec(first) == _comparable_spec(second)
 
 
 def _comparable_spec(state: dict[str, Any]) -> str:
-    """Return the spec as JSON: a spec that was read from a file has lists instead of tuples."""
+    """Return the spec as JSON, because a spec that was read from a file has lists instead of tuples."""
     return json.dumps({key: value for key, value in state["spec"].items() if key != "image_ids"}, sort_keys=True)
 
 
 def _validate_state(data: Any) -> dict[str, Any]:
-    """Return the state if its fields have the expected types; otherwise empty."""
+    """Return the state if its fields have the expected types, else an empty dict."""
     if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
         return {}
     digest = data.get("digest")

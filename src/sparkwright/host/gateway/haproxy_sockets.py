@@ -1,4 +1,4 @@
-"""Access to a running gateway through its sockets: HAProxy's commands and statistics, and requests like those of clients."""
+"""Access to a running gateway through its sockets: HAProxy's commands and statistics, and requests like a client's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sparkwright.transport.connection import Tls, TransportError, exchange
 from sparkwright.trust.bounds import parse_json
 from sparkwright.visible import join_first
 
-#: limits of a command and its output; the output for hundreds of servers is smaller
+#: time limit for a command, and maximum size of its output, which is smaller even for hundreds of servers
 COMMAND_TIMEOUT_S, MAX_OUTPUT_BYTES = 5.0, 4 * 2**20
-#: limit of the response to a request like a client's
+#: maximum size of the response to a request like a client's
 MAX_RESPONSE_BYTES = 2**20
 FD_FOLDER = Path("/proc/self/fd")
 #: HAProxy reports its uptime in whole seconds, so a process may seem to have started later than it was verified
@@ -32,7 +32,7 @@ CLOCK_TOLERANCE_S = 2.0
 
 
 def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -> str:
-    """Send a command to HAProxy and return its output; empty if that fails, takes too long or exceeds MAX_OUTPUT_BYTES.
+    """Send a command to HAProxy and return its output; empty if it fails, takes too long or exceeds MAX_OUTPUT_BYTES.
 
     Args:
         sockets: the folder of HAProxy's sockets.
@@ -45,9 +45,9 @@ def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -
 
 @contextlib.contextmanager
 def socket_path(sockets: Path, name: str) -> Iterator[str]:
-    """Yield a path to a socket in this folder that is shorter than the limit of 107 bytes.
+    """Yield a path to a socket in this folder that is within the limit of 107 bytes.
 
-    Raises OSError if it is missing, or is not a socket: a link could lead to another program's socket.
+    Raises OSError if it is missing or is not a socket: a link could lead to another program's socket.
     """
     if not FD_FOLDER.is_dir():  # not Linux: the sandbox, whose folder only this user can write to
         with tempfile.TemporaryDirectory(prefix="sw") as short:
@@ -73,7 +73,7 @@ def running_digest(sockets: Path) -> str:
 
 
 def _read_info(sockets: Path) -> dict[str, str]:
-    """Return the fields of HAProxy's `show info`, by lower-case name; empty if it is not running."""
+    """Return the fields of HAProxy's `show info`, by lowercase name; empty if it is not running."""
     rows = (line.partition(": ") for line in send_command(sockets, "show info").splitlines())
     return {name.lower(): value.strip() for name, _, value in rows}
 
@@ -83,7 +83,7 @@ def _digest_of(info: Mapping[str, str]) -> str:
 
 
 def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
-    """Return how many seconds ago HAProxy was restarted after its verification; None if it was not, or if unknown."""
+    """Return how many seconds ago HAProxy was restarted after its verification; None if it was not, or if that is unknown."""
     uptime, since = info.get("uptime_sec", ""), verified.get("since")
     if not uptime.isdecimal() or not isinstance(since, int | float):
         return None
@@ -110,7 +110,7 @@ class Answer:
 
     #: HTTP status; 0 if there was no response, for the reason in `error`
     status: int
-    #: JSON content; None if there is none
+    #: the JSON value in its body; None if there is none
     data: Any = None
     error: str = ""
 
@@ -129,7 +129,7 @@ class Answer:
 
 
 def send_request(endpoint: Endpoint, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
-    """Send a request with this body as JSON, or a GET without a body. A failed request returns an Answer with `error`."""
+    """Send a request with this body as JSON, or a GET request if there is none. If it fails, the Answer contains `error`."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with _open_route(endpoint) as route:
@@ -162,7 +162,7 @@ def _open_route(endpoint: Endpoint) -> Iterator[http.Route]:
 
 
 def inspect(state: StateFolder) -> dict[str, Any]:
-    """Return the state of the gateway on this host; empty if none was verified and none is running.
+    """Return the state of the gateway on this host; empty if none has been verified and none is running.
 
     Returns:
         A dict of running, verified (HAProxy uses the last verified files), restarted_s (how many seconds ago it was restarted
@@ -207,7 +207,7 @@ def describe_problem(report: dict[str, Any]) -> str:
         return "the gateway is down"
     if report["changed"]:
         return f"files of the gateway differ from the verified ones: {join_first(report['changed'], 3)}"
-    return "" if report["verified"] else "the gateway runs with a configuration that was not verified"
+    return "" if report["verified"] else "the gateway runs with a configuration that has not been verified"
 
 
 def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """The interim server, which serves a server's requests while that server is being replaced, and its record, interim.json.
 
 It runs in a separate container, NAME-interim, on another port and without a restart policy: it does not survive a reboot. If the
-run is killed, the next run, or a health check that finds the verified server healthy, removes it.
+run is killed, the interim server is removed by the next run, or by a health check that finds the verified server healthy.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from sparkwright.visible import format_count
 
 RECORD_NAME = "interim"
 POLL_S = 0.2
-#: limit for the interim server to be up at all gateways
+#: how long the interim server may take to be up at all gateways
 UP_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10
-#: placeholder for the servers of a gateway that does not answer
+#: placeholder for this host's servers at a gateway that does not answer
 _UNKNOWN_SERVER = RoutedServer("", "", "unknown", 0)
 
 
 def container_name(name: str) -> str:
-    """Return the name of the interim server's container for the server in container `name`."""
+    """Return the name of the container for the interim server of the server in container `name`."""
     return name + containers.INTERIM_SUFFIX
 
 
 def find_container(context: Context, name: str) -> dict[str, Any]:
-    """Return Docker's inspection of the interim server's container; empty if there is none."""
+    """Return the inspect data of the interim server's container; empty if there is none."""
     container = containers.inspect(context.docker(), container_name(name)) or {}
     identity = ownership.identify(context, container)
     return container if identity and identity.role == ownership.INTERIM_SERVER and identity.server == name else {}
 
 
 def save_record(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
-    """Record that container `name` gets an interim server at these gateways. Called before that server starts."""
+    """Record that container `name` gets an interim server at these gateways. Called before the interim server starts."""
     documents = [gateway.to_json() for gateway in gateways]
     context.state.write(RECORD_NAME, {"name": name, "gateways": documents, "since": time.time(), "run": context.run_id})
 
 
 def load_record(state: StateFolder) -> dict[str, Any]:
-    """Return the record of the interim server; empty if there is none, or it was removed."""
+    """Return the record of the interim server; empty if there is none or it has been removed."""
     return state.read(RECORD_NAME) or {}
 
 
-def check_routing(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
-    """Return the reason why a gateway can't route this model's requests to an interim server; empty if all gateways can."""
+def find_routing_problem(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
+    """Return the reason why a gateway cannot route this model's requests to an interim server; empty if all gateways can."""
     key = server_operations.load_key(state)
     for gateway in gateways:
         try:
@@ -76,11 +76,11 @@ def check_routing(state: StateFolder, gateways: Sequence[Gateway], served_name: 
 
 def start_serving(state: StateFolder, gateways: Sequence[Gateway]) -> str:
     """Enable the interim server at every gateway and wait until it is up there. Returns the first problem, or ""."""
-    key, until_s = server_operations.load_key(state), time.monotonic() + UP_TIMEOUT_S
+    key, deadline_s = server_operations.load_key(state), time.monotonic() + UP_TIMEOUT_S
     try:
         for gateway in gateways:
             _send_action(gateway, key, operations.READY)
-            if not drain_record.wait_for_up(_interim_gateway(gateway), key, until_s):
+            if not drain_record.wait_for_up(_interim_gateway(gateway), key, deadline_s):
                 return f"it is not up at the gateway {gateway.name}"
     except GatewayError as error:
         return f"the gateway {gateway.name} {error}"
@@ -94,10 +94,10 @@ def drain_and_remove(
 
     Args:
         name: the container that the interim server replaces.
-        drain_s: how long its requests may take to finish.
+        drain_s: how long its requests may take to finish, in seconds.
 
     Returns:
-        Whether no interim server is left, and a message; the message is empty if there was none.
+        Whether the interim server is gone, and a message; the message is empty if there was no interim server.
     """
     interim_name, key = container_name(name), server_operations.load_key(context.state)
     container = find_container(context, name)
@@ -136,10 +136,10 @@ def drain_requests(gateways: Sequence[Gateway], key: str, drain_s: float) -> tup
     """Drain the interim server at the gateways.
 
     Returns:
-        The number of requests still running after drain_s, and the names of the gateways that did not answer the last query:
-        they are counted as when they last answered.
+        The number of requests still running after drain_s, and the names of the gateways that did not answer the last query.
+        For these, the requests in their last answer are counted.
     """
-    until_s = time.monotonic() + drain_s
+    deadline_s = time.monotonic() + drain_s
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.DRAIN)
@@ -153,7 +153,7 @@ def drain_requests(gateways: Sequence[Gateway], key: str, drain_s: float) -> tup
             else:
                 counts[gateway] = sum(server.running for server in servers)
         running = sum(counts.values())
-        if not running or time.monotonic() > until_s:
+        if not running or time.monotonic() > deadline_s:
             return running, unanswered
         time.sleep(POLL_S)
 
@@ -169,12 +169,12 @@ def remove_leftover(context: Context) -> str:
 
 
 def _interim_gateway(gateway: Gateway) -> Gateway:
-    """Return the gateway with the interim server in place of the host's server."""
+    """Return the gateway with the interim server as this host's server."""
     return replace(gateway, server=gateway.server + INTERIM_SUFFIX)
 
 
 def _list_servers(gateway: Gateway, key: str) -> list[RoutedServer] | None:
-    """Return the gateway's servers of this host; None if it does not answer."""
+    """Return this host's servers at a gateway; None if the gateway does not answer."""
     try:
         return server_operations.list_servers(gateway, key)
     except NoRouteError:

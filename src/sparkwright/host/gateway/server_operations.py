@@ -1,4 +1,4 @@
-"""Requests of a host to its gateways: query, drain and return its servers there.
+"""Requests from a host to its gateways: query, drain and return its servers there.
 
 Every failure raises GatewayError, so that an unreachable or hostile gateway cannot prevent the replacement of a server.
 """
@@ -18,15 +18,15 @@ from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
 
-#: limit of one request, connecting and reading included
+#: time limit for one request, including connecting and reading
 REQUEST_TIMEOUT_S = 5.0
-#: limits of a response
+#: maximum size of a response, and number of servers in it
 MAX_RESPONSE_BYTES, MAX_SERVERS = 256 * 1024, 256
-#: older requests are ignored; a gateway without requests reports an age of decades
+#: older requests are ignored; a gateway that has had no requests reports an age of decades
 MAX_REQUEST_AGE_S = 86400
 
 INVALID_RESPONSE = "sent an invalid response"
-#: a model's name in HAProxy; it becomes part of a URL, and is shown
+#: a model's name in HAProxy; it becomes part of a URL and of messages
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 KEY_RECORD_NAME = "gateway-key"
@@ -35,7 +35,7 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class GatewayError(Exception):
-    """A request to a gateway failed. The text completes a sentence that begins with the gateway: "does not answer"."""
+    """A request to a gateway failed. The text is a predicate of the gateway, such as "does not answer"."""
 
 
 class NoRouteError(GatewayError):
@@ -60,7 +60,7 @@ class Gateway:
         return cls(*fields, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON for `from_json`."""
+        """Return the fields as JSON types for `from_json`."""
         return asdict(self)
 
 
@@ -92,20 +92,22 @@ def send_action(gateway: Gateway, key: str, action: str, server: RoutedServer) -
     _request_servers(gateway, key, "PUT", operations.operation_url(action, server.backend, server.name))
 
 
-def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int) -> float | None:
+def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_delay_s: int) -> float | None:
     """Report to a gateway that a server is asleep.
 
     Args:
-        wake_s: seconds until a request would have woken it; 0 if unknown.
+        wake_delay_s: seconds until a request made now would have woken it; 0 if unknown.
 
     Returns:
-        Seconds since the last request for its model; None if there was none within MAX_REQUEST_AGE_S.
+        Seconds since the last request for its model; None if there was none in the last MAX_REQUEST_AGE_S.
 
     Raises:
         GatewayError: The request failed, or the gateway is not configured to wake this server on request.
     """
     path = operations.operation_url(wake.ASLEEP, server.backend, server.name)
-    rows = _request_rows(gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_s), wake.MAX_WAKE_S))})
+    rows = _request_rows(
+        gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_delay_s), wake.MAX_WAKE_S))}
+    )
     age_s = bounds.count_or_none(rows[0].get(wake.ASKED_FIELD)) if rows else None
     if age_s is None:
         raise GatewayError("does not wake models on request")
@@ -121,7 +123,7 @@ def _request_rows(
 ) -> list[Mapping[str, Any]]:
     """Send one request and return the response's rows. Raises GatewayError.
 
-    With TLS, the request is sent only to a server with the gateway's certificate, whatever name the certificate contains.
+    With TLS, the request is sent only to a server with the gateway's certificate, regardless of the name in it.
     """
     if gateway.tls and not gateway.certificate:
         raise GatewayError("can't be identified: its certificate could not be read on the laptop")
@@ -169,7 +171,7 @@ def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
 
 # gateway-key.json: the key with which this host authenticates to gateways, to drain and return its own servers.
 #
-# It is random, created once, and sent to gateways only. `gateway.deploy` copies its SHA-256 to the gateway.
+# It is random, created once, and sent only to gateways. `gateway.deploy` copies its SHA-256 to the gateway.
 
 
 def load_key(state: StateFolder) -> str:

@@ -1,10 +1,10 @@
-"""Checks of an image archive while it is streamed to `docker load`, which would unpack anything.
+"""Check an image archive while it is streamed to `docker load`, which would unpack anything.
 
 An archive (`docker save`) is a tar of layers. Each layer is a tar, possibly compressed. A few kilobytes of compressed zeros, or
-a sparse file, can fill the disk before the image can be compared with the lock. So the parser counts all unpacked bytes up to
-a limit, and refuses sparse files, which no image builder writes.
+a sparse file, can fill the disk before the image can be compared with the lock. So the parser limits the total of unpacked
+bytes, and refuses sparse files, which no image builder writes.
 
-As a program, which `images.copy` runs on the receiving host, this module passes standard input to `docker load`, and kills that
+When `images.copy` runs it as a program on the receiving host, this module passes standard input to `docker load`, and kills that
 process if the archive is refused.
 """
 
@@ -31,11 +31,11 @@ BLOCK_BYTES = 512
 #: maximum size of a long file name or of extended attributes (Linux allows 64 KiB of attributes)
 MAX_HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
-#: memory of the xz dictionary
+#: maximum memory for the xz dictionary
 MAX_XZ_BYTES = 2**27
 #: an image unpacks to two to four times its download size
 MAX_UNPACK_RATIO = 8
-#: allowance for an archive's content other than layers
+#: allowance for what an archive contains besides layers
 SLACK_RATIO, SLACK_BYTES = 1.25, 64 * 2**20
 _NOT_A_TAR = "the archive is not a tar, or is compressed twice."
 _SPARSE_FILE = "the archive has a sparse file, which could fill the disk."
@@ -48,7 +48,7 @@ _DECOMPRESSORS_BY_MAGIC: dict[bytes, Callable[[], Any]] = {
     b"\x28\xb5\x2f\xfd": lambda: _zstd_decompressor(),
     **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd_decompressor() for n in range(0x50, 0x60)},  # skippable zstd frames
 }
-#: compressors by name, best first: the command to compress, and the command to decompress on the receiving host
+#: compressors by name, best first, each with the command to compress and the one to decompress on the receiving host
 PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
     "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
@@ -71,7 +71,7 @@ def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
     """Yield the checked pieces of an archive. Raises Failed if it is malformed or unpacks to more than max_bytes."""
     budget = _Budget(max_bytes, max_bytes)
     archive = _TarParser(budget, nested=True)
-    held_back: bytes | None = b""  # until the first header is complete and checked
+    held_back: bytes | None = b""  # data received before the first header is complete and checked
     for piece in pieces:
         budget.spend(len(piece))
         archive.feed(piece)
@@ -105,7 +105,7 @@ class _Budget:
 
 
 class _TarParser:
-    """A parser of a tar stream. With `nested`, its files may be tars as well, compressed or not."""
+    """A parser of a tar stream. With `nested`, the files in it may be tars as well, compressed or not."""
 
     def __init__(self, budget: _Budget, *, nested: bool) -> None:
         self._budget = budget
@@ -114,7 +114,7 @@ class _TarParser:
         self._kind = b""  #: type flag of the current entry
         self._extended_header: bytearray | None = None  #: content of the current entry, if it describes the next one
         self._next_size: int | None = None  #: size of the next entry, if an extended header has it
-        self._content_bytes = self._padding_bytes = 0  #: remaining until the next header
+        self._content_bytes = self._padding_bytes = 0  #: bytes left before the next header
         self._file: _FileParser | None = None
         self._ended = False
 
@@ -185,7 +185,7 @@ class _TarParser:
 
 
 class _FileParser:
-    """A file in the archive: a layer if it is a tar, compressed or not; anything else is small text and is skipped."""
+    """A parser of one file in the archive. A tar, compressed or not, is a layer; anything else is short text and is skipped."""
 
     def __init__(self, budget: _Budget) -> None:
         self._budget = budget
@@ -287,7 +287,7 @@ def _is_header(block: bytes) -> bool:
 
 
 def _parse_number(field: bytes) -> int:
-    """Parse a number of a header: octal digits, or binary if the first bit is set."""
+    """Parse a number in a header: octal digits, or binary if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         if value >= 2**62:
@@ -300,7 +300,7 @@ def _parse_number(field: bytes) -> int:
 
 
 def installed_tools() -> list[str]:
-    """Return the names of the programs for a copy that are installed on this host."""
+    """Return the names of the programs needed for a copy that are installed on this host."""
     return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
 
 
@@ -325,9 +325,9 @@ def main(arguments: list[str]) -> int:
             process.stdin.write(piece)
         process.stdin.close()
     except Failed as error:
-        process.kill()  # before it mistakes the end of the stream for the end of the image
+        process.kill()  # so that it does not mistake the end of the stream for the end of the image
         process.wait()
-        print(str(error), file=sys.stderr)  # the sender shows one line
+        print(str(error), file=sys.stderr)  # the sending host shows this line
         return 1
     except BrokenPipeError:
         pass  # `docker load` has ended, with an error message and its exit code

@@ -1,10 +1,10 @@
-"""Copying an image between members of a cluster: serving it, fetching it instead of pulling it, and undoing a `docker load`.
+"""Copy an image between members of a cluster: serve it, fetch it instead of pulling it, and undo a `docker load`.
 
-The receiver passes the archive to `docker load`. An Id is a hash over everything in an image, and Docker compares each layer
-with it; the lock contains the Ids for the registry's digest. An image with another Id is removed again, along with everything
-else that the archive brought.
+The receiver passes the archive to `docker load`. An Id is a hash of everything in an image, and Docker compares each layer with
+it; the lock contains the Ids for the registry's digest. An image with any other Id is removed again, along with everything else
+that the archive contained.
 
-The server exports the image in the format of `docker save`, by its Id, so that the archive contains no names. It stores
+The sending host exports the image in the format of `docker save`, by its Id, so that the archive contains no names, and stores
 nothing. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT_EXPORTS hosts are served
 at a time; the others retry.
 """
@@ -32,15 +32,15 @@ from sparkwright.trust import shapes
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
-#: Docker's events when a user or a program names an image; a load causes none of them
+#: events that Docker reports when a user or a program names an image; a load causes none of them
 USER_EVENTS = ("pull", "tag", "import", "build")
 
 MAX_TRIES = 2
 #: maximum wait for the first byte: an engine that first writes the whole image to disk sends nothing until it is complete
 FIRST_BYTE_TIMEOUT_S = 600.0
-#: maximum wait while the member serves other hosts, and the interval of the retries
+#: maximum wait while the member serves other hosts, and interval of the retries
 BUSY_MEMBER_TIMEOUT_S, POLL_S = 3600.0, 1.0
-#: an engine reads the next layer for minutes, and then sends at the network's rate
+#: an engine may spend minutes reading the next layer before it sends at the network's rate
 MIN_RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 SPACE_FACTOR = 2
@@ -55,7 +55,7 @@ COPY_PURPOSE = "image copy"
 IMAGE_PATH = "/image"
 MAX_CONCURRENT_EXPORTS = 2
 CHUNK_BYTES = 2**20
-#: timeout of the Docker API while it exports or loads an image
+#: timeout of the Docker API for exporting or loading an image
 SAVE_TIMEOUT_S = 3600
 _SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT_EXPORTS)
 
@@ -66,18 +66,18 @@ class StreamBroken(Failed):
 
 @dataclass(frozen=True, slots=True)
 class ImageNames:
-    """The image names in an engine at one moment."""
+    """The names of an engine's images at one moment."""
 
     #: Ids by REPOSITORY:TAG
     tags: Mapping[str, str] = field(default_factory=dict)
     #: Ids of images without a tag or a digest
     nameless: Sequence[str] = ()
-    #: time of the listing for the events API: seconds since the epoch, with fractions
+    #: time of the listing, for the events API: seconds since the epoch, with fractions
     at: str = "0"
 
 
 def list_names(api: Any) -> ImageNames:
-    """Return the current image names in an engine."""
+    """Return the current names of an engine's images."""
     ids_by_tag: dict[str, str] = {}
     nameless = []
     for image in api.images():
@@ -88,13 +88,13 @@ def list_names(api: Any) -> ImageNames:
     return ImageNames(ids_by_tag, tuple(nameless), f"{time.time():.6f}")
 
 
-def undo_load(api: Any, before: ImageNames, *kept_tags: str) -> list[str]:
-    """Remove loaded images and restore moved tags, except the tags in `kept_tags`. Returns a sentence for each action."""
+def undo_load(api: Any, names_before: ImageNames, *kept_tags: str) -> list[str]:
+    """Remove loaded images and restore moved tags, except the tags in `kept_tags`. Returns a message for each action."""
     current = list_names(api)
-    user_names = _find_user_names(api, before.at)
+    user_names = _find_user_names(api, names_before.at)
     actions = []
     for tag, image_id in sorted(current.tags.items()):
-        previous_id = before.tags.get(tag)
+        previous_id = names_before.tags.get(tag)
         if previous_id == image_id or tag in kept_tags or tag in user_names:
             continue
         if previous_id:
@@ -103,22 +103,22 @@ def undo_load(api: Any, before: ImageNames, *kept_tags: str) -> list[str]:
             actions.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {previous_id[7:19]}")
         else:
             actions.append(_remove_name(api, tag, image_id, f"{tag} was not requested"))
-    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, before.at, ("load",))}
+    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, names_before.at, ("load",))}
     for image_id in list_names(api).nameless:
-        if image_id not in before.nameless and (image_id in loaded_ids or image_id in current.tags.values()):
+        if image_id not in names_before.nameless and (image_id in loaded_ids or image_id in current.tags.values()):
             actions.append(_remove_name(api, image_id, image_id, f"image {image_id[7:19]} was not requested"))
     return actions
 
 
-def _remove_name(api: Any, name: str, image_id: str, why: str) -> str:
+def _remove_name(api: Any, name: str, image_id: str, reason: str) -> str:
     from docker.errors import APIError
 
     try:
         if not image_names.remove_name(api, name, image_id):
-            return f"{why}, but now names another image; kept it"
+            return f"{reason}, but now names another image; kept it"
     except APIError as error:
-        return f"{why}; Docker did not remove it: {error.explanation or error}"
-    return f"{why}; removed it"
+        return f"{reason}; Docker did not remove it: {error.explanation or error}"
+    return f"{reason}; removed it"
 
 
 def _find_user_names(api: Any, since: str) -> set[str]:
@@ -147,7 +147,7 @@ def copy(
     offer: Mapping[str, Any],
     locked_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Copy the image from the member that offers it, tag it, and return its verified inspect.
+    """Copy the image from the member that offers it, tag it, and return its inspect data once it is verified.
 
     Args:
         ids: the Ids that the lock allows for the image.
@@ -155,7 +155,7 @@ def copy(
         locked_bytes: the image's download size, from the lock, which limits the unpacked size; None if unknown.
 
     Raises:
-        Failed: The copy failed, and everything that the archive brought was removed again.
+        Failed: The copy failed, and everything that the archive contained has been removed again.
     """
     api: Any = context.docker().api
     if not offer:
@@ -224,7 +224,7 @@ def _copy_once(
         offered_and_max_bytes: the offered size, and the maximum unpacked size.
     """
     api: Any = context.docker().api
-    before = list_names(api)
+    names_before = list_names(api)
     image: dict[str, Any] = {}
     try:
         _load_archive(
@@ -238,9 +238,9 @@ def _copy_once(
             image_names.tag_verified(api, image["Id"], name)
     finally:
         kept_names = (name.verified_tag, f"{name.repository}:{name.tag}") if image else ()
-        actions = undo_load(api, before, *kept_names)
-    for sentence in actions:
-        context.note(sentence)
+        actions = undo_load(api, names_before, *kept_names)
+    for message in actions:
+        context.note(message)
     if not image:
         raise Failed("it sent a different image, which was removed.")
     return image
@@ -263,7 +263,7 @@ def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the archive that the member sends. Raises StreamBroken if it breaks off, and Failed if a member failed."""
+    """Yield the archive that the member sends. Raises StreamBroken if it breaks off, and Failed if any member has failed."""
     received_bytes = 0
     try:
         with _open_stream(context, url, peer) as answer:
@@ -302,7 +302,7 @@ def start_server(machine: Machine, image_id: str, token: Secret, readers: int, b
 
 
 class _ImageHandler(peers.PeerHandler):
-    """Serves one request: 503 while MAX_CONCURRENT_EXPORTS others are served. A response without its last chunk is incomplete."""
+    """Serves one request; 503 while MAX_CONCURRENT_EXPORTS others are served. A response without its last chunk is incomplete."""
 
     timeout = 600  # the receiving engine reads nothing while it unpacks a layer
 
@@ -342,7 +342,7 @@ class _ImageHandler(peers.PeerHandler):
 
 
 def export_image(image_id: str) -> Iterator[bytes]:
-    """Yield the archive of an image in this host's engine."""
+    """Yield the archive of an image from this host's engine, piece by piece."""
     api: Any = DockerEngine(Machine.from_environment(), SAVE_TIMEOUT_S).client().api
     yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
 

@@ -1,4 +1,4 @@
-"""Local images of a host: lookup by name, verification against a pinned digest, and the engine version and options."""
+"""A host's local images: find them by name, verify them against a pinned digest, and read engine version and options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.trust.image_name import ImageReference, digest_of
 
-#: Docker's architecture names, by the kernel's
+#: Docker's architecture names, keyed by the kernel's
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-#: limits of the container that prints an engine's version or options
+#: limits on the container that prints an engine's version or options
 RUN_TIMEOUT_S = 90
 MEMORY_LIMIT_BYTES = 4 << 30
 
@@ -28,7 +28,7 @@ class EngineImage:
     version: str | None
     #: differences from a known release, as the engine's `image.difference` returns them; None if the engine printed none
     options: Mapping[str, Any] | None = None
-    #: all options with their shapes
+    #: the shapes of all options, by name
     all_options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ def names_of(image: Mapping[str, Any]) -> list[str]:
 
 
 def remove_name(api: Any, name: str, image_id: str) -> bool:
-    """Remove a name from an image. Returns False, and keeps the name, if it belongs to another image by now.
+    """Remove a name from an image. Returns False, and keeps the name, if it now belongs to another image.
 
     A name that does not exist counts as removed. Raises docker's APIError if Docker refuses.
     """
@@ -130,7 +130,7 @@ def read_engine_image(
     """Return the engine version and options of an image, or None if the image is not on the host. `ids` as in `find`.
 
     The version comes from the image's labels or environment, else from the engine, which runs in a temporary container without
-    GPU and network. The state folder caches both per image.
+    GPU or network. The state folder caches both per image.
     """
     api: Any = context.docker().api
     image = find(api, ref, ids)

@@ -1,7 +1,7 @@
 """A registry client for the parts of an image that Docker does not return: manifests, configs, sizes.
 
-Only GET requests, limited in bytes, time and redirects. The login is sent only to the registry, and to a token server (realm) of
-the same owner. The credentials are docker's: this user's config.json with its credential helpers.
+It sends only GET requests, limited in bytes, time and redirects. The login is sent only to the registry, and to a token server
+(realm) of the same owner. The credentials are docker's: this user's config.json with its credential helpers.
 
 Source: the OCI distribution specification 1.1, and Docker's registry token authentication.
 """
@@ -34,7 +34,7 @@ from sparkwright.visible import one_line
 DOCUMENT_TIMEOUT_S = 60.0
 #: time limit for the first request to an insecure registry, which shows whether it supports TLS
 TLS_PROBE_TIMEOUT_S = 20.0
-#: time limit for docker's credential helper, which may wait for a PIN
+#: time limit for docker's credential helper, which may be waiting for a PIN
 CREDENTIAL_HELPER_TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
@@ -54,7 +54,7 @@ class RegistryHttp:
     """The HTTP client of one registry."""
 
     name: ImageReference
-    #: plain HTTP is allowed by Docker's configuration
+    #: True if Docker's configuration allows plain HTTP
     insecure: bool = False
     #: value of the Authorization header; empty before the login
     _authorization: str = ""
@@ -103,7 +103,7 @@ class RegistryHttp:
         return self._base_url
 
     def _send(self, url: str, accept: str, max_bytes: int, deadline: Deadline) -> Response:
-        """Send a GET and follow redirects (blobs are often on another host), to which the login is not sent."""
+        """Send a GET and follow redirects (blobs are often on another host). The login is not sent to another host."""
         for _ in range(MAX_REDIRECTS + 1):
             headers = {"Accept": accept}
             if self._authorization and urlsplit(url)[:2] == urlsplit(self._base_url)[:2]:  # scheme and host
@@ -132,10 +132,10 @@ class RegistryHttp:
         )
 
     def _refuse_plain_http(self, url: str, verb: str) -> None:
-        """Raise Failed unless the URL is https, or on the registry itself if that may use plain HTTP.
+        """Raise Failed unless the URL is https, or on the registry itself if plain HTTP is allowed there.
 
         Args:
-            verb: between the registry's name and the URL in the message.
+            verb: text between the registry's name and the URL in the message.
         """
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
@@ -203,7 +203,7 @@ def is_same_owner(registry: str, realm: str) -> bool:
 
 
 def parse_token(raw: bytes, label: str) -> str:
-    """Return the token in a token server's answer. Raises Failed if it is missing or not valid in a header."""
+    """Return the token in a token server's response. Raises Failed if it is missing or not valid in a header."""
     try:
         data = bounds.parse_bounded_json(raw)
     except ValueError:
@@ -216,7 +216,7 @@ def parse_token(raw: bytes, label: str) -> str:
 
 
 def parse_errors(raw: bytes) -> str:
-    """Return the error messages in a registry's answer as one line, or "" if there are none."""
+    """Return the error messages in a registry's response as one line, or "" if there are none."""
     try:
         data = validate_or_fail(
             bounds.parse_bounded_json(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error"
@@ -230,7 +230,7 @@ def parse_errors(raw: bytes) -> str:
 def find_credentials(registry: str) -> tuple[str, str] | None:
     """Return docker's user and password for a registry, or None if it has none.
 
-    Raises Failed if docker's credential helper fails or hangs.
+    Raises Failed if docker's credential helper fails or does not finish in time.
     """
     from docker.errors import DockerException
 

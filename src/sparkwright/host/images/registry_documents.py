@@ -1,4 +1,4 @@
-"""Validated parsing of a registry's documents about an image, and readable messages for its errors.
+"""Parse and validate a registry's documents about an image, and turn its errors into readable messages.
 
 Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 """
@@ -34,7 +34,7 @@ _CONFIG = {
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
 _DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
-#: Docker accepts 127 layers at most; the index of a popular image has about ten platforms, each with an attestation
+#: Docker accepts at most 127 layers; the index of a popular image has about ten platforms, each with an attestation
 MAX_LAYERS, MAX_PLATFORMS = 1000, 100
 MAX_IMAGE_BYTES = 2**50
 TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
@@ -125,7 +125,7 @@ def parse_index(index: dict[str, Any], label: str) -> dict[str, str]:
 
 
 def parse_manifest(manifest: dict[str, Any], label: str) -> dict[str, Any]:
-    """Return config (its digest) and size_bytes (the download size) of a manifest. Raises Failed if it is not an image's."""
+    """Return a manifest's config (its digest) and size_bytes (the download size). Raises Failed if it is not an image's."""
     validate_or_fail(manifest, _MANIFEST, label)
     config, layers = manifest["config"], manifest["layers"]
     is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
@@ -152,7 +152,7 @@ def parse_config(document: dict[str, Any], label: str) -> dict[str, Any]:
 
 @contextmanager
 def explain_errors(ref: str) -> Iterator[None]:
-    """Convert errors of Docker's API about an image reference to readable ones."""
+    """Convert errors from Docker's API about an image reference to readable ones."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -165,14 +165,14 @@ def explain_errors(ref: str) -> Iterator[None]:
 
 
 def no_answer_error(ref: str, error: TransportError) -> RegistryDown:
-    """Return the error for a registry that gave no usable answer about an image reference."""
-    is_complete = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text continues "the registry ..."
+    """Return the error for a registry that did not give a usable answer about an image reference."""
+    is_complete = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text completes "the registry ..."
     reason = str(error) if is_complete else f"does not answer: it {error}"
     return RegistryDown(f"the registry of {ref} {reason}.", fix=_NETWORK_FIX)
 
 
 def error_from_message(ref: str, text: str) -> SparkwrightError:
-    """Return the error for a message of Docker or a registry about an image reference."""
+    """Return the error for a message from Docker or a registry about an image reference."""
     lowered = text.lower()
     if "no space left on device" in lowered:
         return Failed(

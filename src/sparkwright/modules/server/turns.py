@@ -191,7 +191,7 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
     return (
         _check_memory(args, context)
         or _check_port(args, context)
-        or interim.check_routing(context.state, gateways, args.served_name)
+        or interim.find_routing_problem(context.state, gateways, args.served_name)
     )
 
 
