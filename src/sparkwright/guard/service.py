@@ -119,11 +119,11 @@ class Service:
         except (OSError, ValueError, IndexError):
             return
         self.conf_mtime_ns = changed_ns
-        left = self.conf.number("left")
+        verified_available = self.conf.number("left")
         # the server has been verified again, so the lowest level so far no longer counts
-        if self.ring.header.get("left") != str(left):
+        if self.ring.header.get("left") != str(verified_available):
             self.settled_lowest = self.minute_lowest = self.meter.total
-        rows = {"key": "", **self.conf.rows, "left": str(left)}
+        rows = {"key": "", **self.conf.rows, "left": str(verified_available)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
         rows["boot"] = samples.read_boot_id(self.conf.rows.get("root", ""))
@@ -131,7 +131,9 @@ class Service:
         for name in ("boot", "key", "name", "id", "left", "server"):
             self.ring.set_header_row(name, rows.get(name, ""))
         self.ring.set_header_row("total", str(self.meter.total))
-        self.detector = DangerDetector(Floors(self.meter.total, self.conf.number("floor"), left, left))
+        self.detector = DangerDetector(
+            Floors(self.meter.total, self.conf.number("floor"), verified_available, verified_available)
+        )
 
     def run(self) -> None:
         """Sample until stopped."""

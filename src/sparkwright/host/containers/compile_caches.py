@@ -128,11 +128,11 @@ def _row_sources(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _parse_live_path(source: str) -> tuple[str, str]:
     """Return the key and the container's name in the path of a mounted cache folder; both empty for any other path."""
-    parent, _, last = source.rstrip("/").rpartition("/")
+    parent, _, folder_name = source.rstrip("/").rpartition("/")
     top, separator, rest = parent.rpartition(f"/{HOST_FOLDER}/")
     key, live, name = (*rest.split("/"), "", "", "")[:3]
     is_live_path = (
-        last == CACHE_FOLDER
+        folder_name == CACHE_FOLDER
         and separator
         and top
         and live == LIVE_FOLDER
@@ -233,16 +233,16 @@ def _freeze(context: Context, key: str, name: str) -> str:
     """Copy the folders that a container mounts. Returns the digest of the copy."""
     key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
     new_copy = key_folder / f".{FROZEN}"
-    copied = _copy_tree(context, live, new_copy)
-    if copied.unreadable:
+    copy_result = _copy_tree(context, live, new_copy)
+    if copy_result.unreadable:
         container_files.discard(context, new_copy)
         for path in sorted(live.iterdir()):
             container_files.make_readable(context, path)
-        copied = _copy_tree(context, live, new_copy)
+        copy_result = _copy_tree(context, live, new_copy)
     if (key_folder / FROZEN).exists():
         container_files.discard(context, key_folder / FROZEN)
     new_copy.rename(key_folder / FROZEN)
-    return copied.digest
+    return copy_result.digest
 
 
 def _copy_tree(context: Context, source: Path, target: Path) -> container_files.CopyResult:
@@ -266,9 +266,9 @@ def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str
     is_warm = False
     if expected_digest and (key_folder / FROZEN).is_dir():
         try:
-            copied = _copy_tree(context, key_folder / FROZEN, live)
-            is_warm = copied.digest == expected_digest and copied.files > 0
-            reason = "" if copied.digest == expected_digest else "it has changed since it was verified"
+            copy_result = _copy_tree(context, key_folder / FROZEN, live)
+            is_warm = copy_result.digest == expected_digest and copy_result.files > 0
+            reason = "" if copy_result.digest == expected_digest else "it has changed since it was verified"
         except (OSError, SparkwrightError) as error:
             reason = str(error)
         if reason:

@@ -42,12 +42,12 @@ def evaluate_restarts(
     if policy == "no":
         return ""
     restarts = int(container.get("RestartCount", 0))
-    valid = [sample for sample in samples if sample.restarts <= restarts]
-    older = [sample for sample in valid if now_s - sample.time_s >= window_s]
-    baseline = older[-1] if older else valid[0] if valid else None
-    recent = restarts - baseline.restarts if baseline is not None else 0
-    if recent > max_restarts:
-        return f"it restarted {recent} times within {window_s / 60:g} minutes"
+    valid_samples = [sample for sample in samples if sample.restarts <= restarts]
+    older_samples = [sample for sample in valid_samples if now_s - sample.time_s >= window_s]
+    baseline = older_samples[-1] if older_samples else valid_samples[0] if valid_samples else None
+    recent_restarts = restarts - baseline.restarts if baseline is not None else 0
+    if recent_restarts > max_restarts:
+        return f"it restarted {recent_restarts} times within {window_s / 60:g} minutes"
     if state["Status"] == "exited" and state["ExitCode"] == 0:
         return "it exited with code 0 (or was stopped manually)"
     return ""

@@ -112,8 +112,10 @@ def read_networks(container: Inspect) -> tuple[str, list[str]]:
     own_names = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
     rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
     aliases = {name: {*((row or {}).get("Aliases") or ())} - own_names for name, row in rows.items()}
-    joined = sorted(process_option_rules.format_network(name, aliases[name]) for name in aliases if name != first)
-    return process_option_rules.format_network(first, aliases.get(first, ())), joined
+    joined_networks = sorted(
+        process_option_rules.format_network(name, aliases[name]) for name in aliases if name != first
+    )
+    return process_option_rules.format_network(first, aliases.get(first, ())), joined_networks
 
 
 def _normalize_network(network: str) -> str:
@@ -139,9 +141,9 @@ def gets_label_disable(container: Inspect) -> bool:
 def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
     """Return the container's security options, without label=disable if Docker added it."""
     options = security_option_rules.normalize_security_opts(container["HostConfig"].get("SecurityOpt"))
-    added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)}
-    added = added if gets_label_disable(container) else set()
-    return [option for option in options if option not in added]
+    added_options = {"label=disable"} if gets_label_disable(container) else set()
+    added_options -= {*security_option_rules.normalize_security_opts(spec.security_opt)}
+    return [option for option in options if option not in added_options]
 
 
 def _expected_init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:

@@ -65,13 +65,13 @@ def with_contents(
     """
     mounted = mounted_digests(container)
     digests = {f"file {path}": (mounted.get(path), spec.files.get(path)) for path in _all_paths(spec, container)}
-    detailed = []
+    detailed_changes = []
     for change in changes:
         if change.field in digests:
             before, after = (_content_or_digest(digest, texts) for digest in digests[change.field])
             change = replace(change, before=before, after=after)
-        detailed.append(change)
-    return detailed
+        detailed_changes.append(change)
+    return detailed_changes
 
 
 def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
@@ -111,15 +111,15 @@ def _parse_digest(source: str) -> str:
 
 
 def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping[str, str]) -> Path:
-    stored = state.path / FILES_FOLDER / digest
+    stored_path = state.path / FILES_FOLDER / digest
     if _is_stored(state, digest):
-        return stored
+        return stored_path
     content = sent_files.get(digest, "").encode()
     if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
         raise Failed(f"the file {path} is missing or changed on this host.", fix="`invoke deploy` places it.")
     state.folder(FILES_FOLDER)
-    write_atomically(stored, content, mode=0o444)
-    return stored
+    write_atomically(stored_path, content, mode=0o444)
+    return stored_path
 
 
 def _is_stored(state: StateFolder, digest: str) -> bool:

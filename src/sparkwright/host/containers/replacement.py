@@ -40,10 +40,10 @@ def find_current(context: Context, name: str) -> dict[str, Any]:
     )
     if is_own or name.endswith(containers.INTERIM_SUFFIX):
         return container
-    recorded = next(
+    recorded_server = next(
         (server for server in _iter_recorded(context) if not ownership.is_kept_previous(context, server)), {}
     )
-    return recorded or _find_attempt(context) or container or _find_renamed(context, name)
+    return recorded_server or _find_attempt(context) or container or _find_renamed(context, name)
 
 
 def find_kept(context: Context, name: str) -> dict[str, Any]:

@@ -145,9 +145,9 @@ def list_servers(context: Context) -> list[ModelServer]:
     if not candidates:
         return []
     with ThreadPoolExecutor(max_workers=8) as pool:
-        probed = list(pool.map(lambda candidate: _probe_server(*candidate), candidates))
+        probe_results = list(pool.map(lambda candidate: _probe_server(*candidate), candidates))
     servers: dict[str, ModelServer] = {}
-    for server in probed:
+    for server in probe_results:
         if server is not None:
             servers.setdefault(server.id, server)
     return list(servers.values())

@@ -126,18 +126,18 @@ def remove_unneeded(context: Context, name: str) -> None:
     )
 
 
-def can_read_private_file(user: str, security_options: Iterable[str], dropped: Iterable[str] = ()) -> bool:
+def can_read_private_file(user: str, security_options: Iterable[str], dropped_capabilities: Iterable[str] = ()) -> bool:
     """Return True if a container can read a file that only this user may read.
 
     Args:
         user: the container's user.
         security_options: Docker's security options.
-        dropped: capabilities that the container is denied; root needs DAC_OVERRIDE to read another user's file.
+        dropped_capabilities: root needs DAC_OVERRIDE to read another user's file.
     """
     if any(option.startswith("name=userns") for option in security_options):
         return False
     account, own_uid = user.partition(":")[0], str(os.getuid())
-    can_override = not {"ALL", "DAC_OVERRIDE"} & {*security_option_rules.normalize_capabilities(dropped)}
+    can_override = not {"ALL", "DAC_OVERRIDE"} & {*security_option_rules.normalize_capabilities(dropped_capabilities)}
     return account == own_uid or (account in ("", "0", "root") and (can_override or own_uid == "0"))
 
 

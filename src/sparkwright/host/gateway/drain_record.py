@@ -56,9 +56,10 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
             f"the gateway {gateway.name} does not accept this host's key yet (`gateway.deploy` registers it)"
             for gateway in gateways
         ]
-    recorded = [*gateways, *(gateway for gateway in load_gateways(state) if gateway not in gateways)]
+    recorded_gateways = [*gateways, *(gateway for gateway in load_gateways(state) if gateway not in gateways)]
     state.write(
-        RECORD_NAME, {"gateways": [gateway.to_json() for gateway in recorded], "since": time.time(), "run": run}
+        RECORD_NAME,
+        {"gateways": [gateway.to_json() for gateway in recorded_gateways], "since": time.time(), "run": run},
     )
     for gateway in gateways:
         try:
@@ -99,24 +100,26 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     Returns:
         The names of the gateways that accepted it, and a message for each gateway that failed or at which it is not up yet.
     """
-    key, returned, problems, unreached = server_operations.load_key(state), list[str](), list[str](), list[Gateway]()
+    key, problems = server_operations.load_key(state), list[str]()
+    returned_names, unreached_gateways = list[str](), list[Gateway]()
     deadline_s = time.monotonic() + UP_TIMEOUT_S
     for gateway in load_gateways(state):
         try:
             send_action(gateway, key, operations.READY)
             if not wait_for_up(gateway, key, deadline_s):
                 problems.append(f"the server is not up yet at the gateway {gateway.name}")
-            returned.append(gateway.name)
+            returned_names.append(gateway.name)
         except GatewayError as error:
             problems.append(f"the gateway {gateway.name} {error}: not returned there yet")
-            unreached.append(gateway)
-    if unreached:
+            unreached_gateways.append(gateway)
+    if unreached_gateways:
         state.write(
-            RECORD_NAME, {**(state.read(RECORD_NAME) or {}), "gateways": [gateway.to_json() for gateway in unreached]}
+            RECORD_NAME,
+            {**(state.read(RECORD_NAME) or {}), "gateways": [gateway.to_json() for gateway in unreached_gateways]},
         )
     else:
         state.remove(RECORD_NAME)
-    return returned, problems
+    return returned_names, problems
 
 
 def wait_for_up(gateway: Gateway, key: str, deadline_s: float) -> bool:

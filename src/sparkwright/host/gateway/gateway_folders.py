@@ -249,17 +249,17 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
     match_index = next((n for n, state in enumerate(states) if _is_same(state, new_state)), None)
     if match_index is not None and "script" in states[match_index]:
         new_state = {"script": states[match_index]["script"], **new_state}
-    older = (
+    older_states = (
         states[match_index + 1 :]
         if rolled_back and match_index is not None
         else [state for state in states if not _is_same(state, new_state)]
     )
-    older = older[:MAX_EARLIER_STATES]
+    older_states = older_states[:MAX_EARLIER_STATES]
     gateway = state_of(context)
     write_files(_state_folder(context, digest), read_files(current_folders(gateway).files))
-    gateway.write("verified_before", {"states": older})
+    gateway.write("verified_before", {"states": older_states})
     gateway.write("verified", {**new_state, "run": context.run_id, "since": time.time()})
-    needed_digests = {digest, *(state["digest"] for state in older)}
+    needed_digests = {digest, *(state["digest"] for state in older_states)}
     for path in folder(context, VERIFIED).iterdir():
         if path.name not in needed_digests:
             remove_folder(path)

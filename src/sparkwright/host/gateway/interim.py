@@ -60,17 +60,19 @@ def find_routing_problem(state: StateFolder, gateways: Sequence[Gateway], served
     key = server_operations.load_key(state)
     for gateway in gateways:
         try:
-            routed = {
+            states_by_model = {
                 model_name(server.backend): server.state for server in server_operations.list_servers(gateway, key)
             }
             interim_servers = server_operations.list_servers(_interim_gateway(gateway), key)
         except GatewayError as error:
             hint = " (`gateway.deploy` adds it)" if isinstance(error, NoRouteError) else ""
             return f"the gateway {gateway.name} {error}{hint}"
-        if served_name not in routed or len(interim_servers) < len(routed):
-            return f"the gateway {gateway.name} routes {', '.join(sorted(routed))} to this server, not {served_name}"
-        if routed[served_name] != "up":
-            return f"the gateway {gateway.name} sends this server no requests: it is {routed[served_name]} there"
+        if served_name not in states_by_model or len(interim_servers) < len(states_by_model):
+            return f"the gateway {gateway.name} routes {', '.join(sorted(states_by_model))} to this server, not {served_name}"
+        if states_by_model[served_name] != "up":
+            return (
+                f"the gateway {gateway.name} sends this server no requests: it is {states_by_model[served_name]} there"
+            )
     return ""
 
 
@@ -102,18 +104,18 @@ def drain_and_remove(
     interim_name, key = container_name(name), server_operations.load_key(context.state)
     container = find_container(context, name)
     servers_by_gateway = {gateway: _list_servers(_interim_gateway(gateway), key) for gateway in gateways}
-    serving = [
+    serving_gateways = [
         gateway
         for gateway, servers in servers_by_gateway.items()
         if any(server.state == "up" for server in servers or ())
     ]
-    if unserved := [
+    if unserved_gateways := [
         gateway
-        for gateway in serving
+        for gateway in serving_gateways
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
-        return False, f"{interim_name} still serves at the gateway {unserved[0].name}, where {name} is not up"
-    cut_count, unanswered = drain_requests(serving, key, drain_s)
+        return False, f"{interim_name} still serves at the gateway {unserved_gateways[0].name}, where {name} is not up"
+    cut_count, unanswered = drain_requests(serving_gateways, key, drain_s)
     unanswered += [gateway.name for gateway, servers in servers_by_gateway.items() if servers is None]
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
