@@ -14,9 +14,9 @@ GIB = 2**30
 
 #: share of MemTotal below which the server is killed immediately: 0.5 GiB of 121.7
 EXHAUSTED_SHARE = 0.004
-#: share of MemTotal that available memory must not reach while it falls: 1.2 GiB of 121.7
+#: share of MemTotal below which available memory must not fall: 1.2 GiB of 121.7
 FLOOR_SHARE = 0.01
-#: shares of MemTotal: when available and free memory are below these, a GB10's driver fails to allocate: 9.7 and 2 GiB of 121.7
+#: a GB10's driver fails to allocate if available and free memory are both below these shares of MemTotal (9.7 and 2 GiB of 121.7)
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
 #: the host no longer works if all processes wait for memory during more than this share of the time
 STALLED_SHARE = 0.25
@@ -31,7 +31,7 @@ UNEXPECTED_SHARE = 0.9
 #: rates below which a fall or a slow fall is ignored as noise, in bytes per second
 MIN_FALL_RATE, MIN_LEAK_RATE = GIB // 10, 8 * 2**20
 MAX_SAMPLES = 256
-#: shortest pause between two samples in seconds; the longest is PAUSE_S in start.py and service.py
+#: shortest pause between two samples, in seconds; the longest is PAUSE_S in start.py and service.py
 MIN_PAUSE_S = 0.04
 
 

@@ -28,8 +28,8 @@ PAUSE_S = 1.0
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
 #: a low level counts as expected only after this many seconds, so that a fall in progress does not lower the expected level
 MIN_SETTLED_S = 60.0
-#: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine is
-#: asked first, because its restart policy would start killed processes again
+#: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine
+#: goes first, because its restart policy would start killed processes again
 ENGINE_KILL_TIMEOUT_S = 0.5
 #: pause after an action, in seconds
 COOLDOWN_S = 15.0
