@@ -16,7 +16,7 @@ GIB = 2**30
 EXHAUSTED_SHARE = 0.004
 #: share of MemTotal below which available memory must not fall: 1.2 GiB of 121.7
 FLOOR_SHARE = 0.01
-#: a GB10's driver fails to allocate if available and free memory are both below these shares of MemTotal (9.7 and 2 GiB of 121.7)
+#: a GB10's driver fails to allocate if available and free memory are both below these shares: 9.7 and 2 GiB of 121.7
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
 #: the host no longer works if all processes wait for memory during more than this share of the time
 STALLED_SHARE = 0.25

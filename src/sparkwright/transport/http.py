@@ -97,7 +97,7 @@ class Route:
     #: path of a unix socket to connect to instead of the URL's host; empty to connect to the host
     unix: str = ""
     tls: Tls = field(default_factory=Tls)
-    #: True to use the environment's proxies (HTTPS_PROXY, NO_PROXY, ...): for the hub and registries, but never for a host or peer
+    #: True to use the proxies in the environment (HTTPS_PROXY ...): for the hub and registries, but never for a host or peer
     proxies: bool = False
     #: see `Connection.tcp`
     keep_alive: bool = False
