@@ -190,7 +190,7 @@ def test_measured_causes_of_slowness_come_before_possible_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("booted_s", "host_loss", "name", "verdict", "evidence"),
+    ("booted_s", "host_outage", "name", "verdict", "evidence"),
     [
         (NOW - 39, "", "the host went down while it was running", "found", "the host had booted 19 s before"),
         (NOW - 39, "the host went down at 02:14", "the host went down while it was running", "found", ": the host went down at 02:14"),
@@ -199,11 +199,11 @@ def test_measured_causes_of_slowness_come_before_possible_ones() -> None:
     ],
 )  # fmt: skip
 def test_a_container_found_dead_at_dockers_start_was_not_stopped_manually(
-    booted_s: float | None, host_loss: str, name: str, verdict: str, evidence: str
+    booted_s: float | None, host_outage: str, name: str, verdict: str, evidence: str
 ) -> None:
     """Docker sets exit code 255 if it finds a container dead at its own start."""
     last_exit = ContainerExit(255, NOW - 20)
-    observed = make_input(container=EXITED_CONTAINER, last_exit=last_exit, booted_s=booted_s, host_loss=host_loss)
+    observed = make_input(container=EXITED_CONTAINER, last_exit=last_exit, booted_s=booted_s, host_outage=host_outage)
     causes = down_causes.causes(observed, LIMITS)
     assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]
     assert evidence in causes[0].evidence and "journalctl" in causes[0].fix

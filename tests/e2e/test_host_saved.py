@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sparkwright.guard import samples as memory_samples
-from sparkwright.host.memory import host_lost, service_guard, start_guard
+from sparkwright.host.memory import host_outage, service_guard, start_guard
 from sparkwright.host.records import verified_states
 from sparkwright.sandbox import control
 from tests.e2e.conftest import SandboxProject
@@ -92,10 +92,10 @@ def test_a_configuration_that_brought_the_host_down_needs_anyway_to_start(projec
     assert project.deploy().proved
 
     key = start_guard.configuration_key(verified_states.load_earlier(project.state)[0]["spec"])
-    project.state.write(host_lost.FORBIDDEN, {"rows": [{"key": key, "why": "the host went down at 02:14"}]})
+    project.state.write(host_outage.FORBIDDEN_RECORD, {"rows": [{"key": key, "why": "the host went down at 02:14"}]})
     check_refused(project, "rollback")
     assert project.run("rollback", "--host", "sandbox", "--json", "--anyway").proved
-    assert project.state.read(host_lost.FORBIDDEN) is None
+    assert project.state.read(host_outage.FORBIDDEN_RECORD) is None
 
 
 def check_refused(project: SandboxProject, command: str) -> None:

@@ -11,7 +11,7 @@ from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
-from sparkwright.host.memory import host_lost, start_guard
+from sparkwright.host.memory import host_outage, start_guard
 from sparkwright.host.records import restart_plans, server_keys, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, Task
@@ -110,10 +110,12 @@ def test_a_server_that_was_running_when_the_host_went_down_is_not_restarted(stat
     save_plan(state, make_plan())
     assert decide(state).plan is not None
     why = "the host went down at 02:14 while qwen35 was serving"
-    state.write(host_lost.RECORD_NAME, {"key": start_guard.configuration_key(SPEC), "name": "qwen35", "why": why})
+    state.write(
+        host_outage.LAST_OUTAGE_RECORD, {"key": start_guard.configuration_key(SPEC), "name": "qwen35", "why": why}
+    )
     decision = decide(state)
     assert (decision.plan, decision.message) == (None, f"not restarted: {why}")
-    state.write(host_lost.RECORD_NAME, {"key": "another", "name": "qwen35", "why": why})
+    state.write(host_outage.LAST_OUTAGE_RECORD, {"key": "another", "name": "qwen35", "why": why})
     assert decide(state).plan is not None
 
 

@@ -18,7 +18,7 @@ from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop, engine_socket
-from sparkwright.host.memory import host_lost, service_guard
+from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history as run_history
 from sparkwright.host.records import verified_states
@@ -51,7 +51,7 @@ class HealthCheck:
     def run(self) -> Record:
         """Check once, and again after an attempted restart. Concurrent checks wait for each other."""
         if not self.context.check and not _describe_active_run(self.context):
-            host_lost.record_losses(self.context)
+            host_outage.record_outages(self.context)
             service_guard.record_actions(self.context)
         with store.acquire_check_lock(self.context.state):
             record, _, decision = self._check_once()

@@ -17,7 +17,7 @@ from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import server_key
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import host_outage
 from sparkwright.host.module import Context
 from sparkwright.host.records import restart_plans, verified_states
 from sparkwright.host.state import StateFolder
@@ -94,8 +94,8 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 def decide_by_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why it can't be used."""
-    if loss_reason := host_lost.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
-        return Decision(message=f"{NOT_RESTARTED}{loss_reason}")
+    if forbidden_reason := host_outage.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
+        return Decision(message=f"{NOT_RESTARTED}{forbidden_reason}")
     try:
         plan = restart_plans.load_usable(state, host_side.content_hash())
         return Decision(plan, load_plan_secrets(state, plan))

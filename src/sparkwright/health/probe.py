@@ -21,7 +21,7 @@ from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
 from sparkwright.host.gateway import haproxy_sockets
-from sparkwright.host.memory import host_lost, service_guard
+from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns, verified_states
 from sparkwright.measure import http_probe, server_counters
@@ -78,7 +78,7 @@ class Prober:
             memory_level=level,
             gpus=self._sample_gpus(),
             gateway_problem=None if current_run else find_gateway_problem(self.context),
-            host_loss=str(host_lost.read_last_loss(state).get("why", "")),
+            host_outage=str(host_outage.read_last_outage(state).get("why", "")),
         )
         if current_run or not self.verified_state:
             return observation

@@ -15,7 +15,7 @@ from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health import heal
 from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import Gateway, GatewayError
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import host_outage
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, restart_plans, turns, verified_states
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
@@ -281,8 +281,10 @@ class Waker:
     @staticmethod
     def _load_plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
         """Return the saved plan of a switch to a server, and its secrets. Raises Refused if it can't be used."""
-        if loss_reason := host_lost.forbidden_reason(folder, verified_states.load_last(folder).get("spec") or {}):
-            raise Refused(loss_reason)
+        if forbidden_reason := host_outage.forbidden_reason(
+            folder, verified_states.load_last(folder).get("spec") or {}
+        ):
+            raise Refused(forbidden_reason)
         plan = restart_plans.load_usable_switch(folder, host_side.content_hash())
         return plan, heal.load_plan_secrets(folder, plan)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines.budget import Budget
 from sparkwright.host import ollama as ollama_models
-from sparkwright.host.memory import holders, host_budget, host_lost, memory_fit
+from sparkwright.host.memory import holders, host_budget, host_outage, memory_fit
 from sparkwright.host.memory.host_budget import HeldMemory
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context, Module
@@ -71,7 +71,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         server = PlannedServer.from_scope(args.name, args.engine_memory, args.utilization, args.needs_bytes)
-        host_lost.refuse_forbidden(context, host_lost.forbidden_start_reason(context.state, server.start))
+        host_outage.refuse_forbidden(context, host_outage.forbidden_start_reason(context.state, server.start))
         turns = [str(turn["name"]) for turn in args.turns]
         models_stay = args.ollama == "leave"
         budget, held = host_budget.compute_budget(

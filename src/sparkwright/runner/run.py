@@ -41,7 +41,7 @@ def execute_plan(
     Args:
         restart_plan: the restart plan to save if the run succeeds; empty if it could not be made, None if it was not sent.
     """
-    from sparkwright.host.memory import host_lost
+    from sparkwright.host.memory import host_outage
     from sparkwright.host.runs.context import RunContext
     from sparkwright.runner.play import PlayRun
 
@@ -67,7 +67,7 @@ def execute_plan(
             with rendezvous.hold_or_report(host_lock) as previous_owner:
                 if previous_owner is not None and journal.is_unfinished(state, previous_owner):
                     note(journal.describe_interruption(state, previous_owner, plan.server))
-                host_lost.record_losses(RunContext(machine, state, plan.run_id, run_journal.write))
+                host_outage.record_outages(RunContext(machine, state, plan.run_id, run_journal.write))
                 server_state = verified_states.resolve_records(state, plan.server, _sole_container_name(plan))
                 if plan.server and not plan.by_turns:
                     turns.remove_server(server_state, plan.server)

@@ -133,25 +133,25 @@ def _select_stage_durations(verified_state: Mapping[str, Any], current: snapshot
 
 
 def _describe_runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
-    """Describe the run in progress, and an interrupted run with the host loss that ended it; both empty if there is none."""
-    owner, alive = lock.inspect(state)
-    if owner is not None and alive:
+    """Describe the run in progress, and an interrupted run with the outage that ended it; both empty if there is none."""
+    owner, is_alive = lock.inspect(state)
+    if owner is not None and is_alive:
         return str(owner), ""
-    host_loss = _describe_host_loss(machine, state)
+    host_outage = _describe_host_outage(machine, state)
     if owner is None:
-        return "", host_loss
+        return "", host_outage
     from sparkwright.host.runs import journal
 
-    return "", "; ".join(filter(None, (host_loss, journal.interruption_notice(state))))
+    return "", "; ".join(filter(None, (host_outage, journal.interruption_notice(state))))
 
 
-def _describe_host_loss(machine: Machine, state: StateFolder) -> str:
+def _describe_host_outage(machine: Machine, state: StateFolder) -> str:
     """Describe how this host went down; empty if no memory guard recorded it."""
     if not (state.path / GUARD_FOLDER).is_dir():
         return ""
-    from sparkwright.host.memory import host_lost
+    from sparkwright.host.memory import host_outage
 
-    return host_lost.status_message(state, machine)
+    return host_outage.status_message(state, machine)
 
 
 def _observe_rank(

@@ -127,7 +127,7 @@ def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause(name, "possible", f"exit code {server.last_exit.code}: it received a signal", fix, 40)
 
 
-def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
+def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield a stop of the host or the Docker Engine while the server was running."""
     if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
@@ -140,7 +140,7 @@ def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
     if after_boot_s is not None and 0 <= after_boot_s <= MAX_BOOT_DETECTION_S:
         evidence = (
             f"{observation}; the host had booted {units.format_rough_duration(after_boot_s)} "
-            f"before{f': {server.host_loss}' if server.host_loss else ''}"
+            f"before{f': {server.host_outage}' if server.host_outage else ''}"
         )
         fix = "`journalctl -b -1 -k` shows the kernel's log of the previous boot; `invoke restart` starts the server again"
         yield Cause("the host went down while it was running", "found", evidence, fix, 175)
@@ -216,7 +216,7 @@ CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
     _interrupted_run,
     _restarts,
     _manual_stop,
-    _host_loss,
+    _host_outage,
 )
 
 

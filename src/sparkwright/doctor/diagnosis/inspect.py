@@ -22,7 +22,7 @@ from sparkwright.health.record import Container
 from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence, gpu_processes
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, log_reader
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import host_outage
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
 from sparkwright.host.runs import journal, lock
@@ -58,7 +58,7 @@ def inspect_server(
         ready_s=snapshot.ready_s(verified_state),
         container=Container(verified_name or name),
         booted_s=_booted_s(context, now_s),
-        host_loss=str(host_lost.read_last_loss(context.state).get("why", "")),
+        host_outage=str(host_outage.read_last_outage(context.state).get("why", "")),
     )
     server = _with_runs(server, context)
     for container_name in dict.fromkeys((verified_name, name)):

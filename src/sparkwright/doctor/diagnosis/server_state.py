@@ -91,8 +91,8 @@ class DiagnosisInput:
     awake_server: str = ""
     #: time of the host's last boot, in seconds since the epoch
     booted_s: float | None = None
-    #: explanation of the last loss of the host; empty if there was none
-    host_loss: str = ""
+    #: explanation of the host's last outage; empty if there was none
+    host_outage: str = ""
     #: how long a start may take, in seconds
     allowed_s: float = 0.0
     #: how long the last measured start took, in seconds

@@ -106,8 +106,8 @@ class Observation:
     drift_error: str = ""
     #: problem of the gateway on this host; empty if it has none, None if the host has no gateway
     gateway_problem: str | None = None
-    #: how the host went down while the server started or served; empty if it did not, or if the server was verified since
-    host_loss: str = ""
+    #: how the host went down while the server was starting or serving; empty if it did not, or a server has been verified since
+    host_outage: str = ""
     #: reason why the memory guard stopped this container; empty if it did not
     guard_stop: str = ""
     #: available memory since the server was verified

@@ -317,7 +317,7 @@ def _check_guard(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_host(observed: Observation, limits: Limits) -> Answer:
-    return ("warn", observed.host_loss) if observed.host_loss else None
+    return ("warn", observed.host_outage) if observed.host_outage else None
 
 
 def is_power_starved(gpu: Gpu, limits: Limits) -> bool:

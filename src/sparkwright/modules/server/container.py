@@ -22,7 +22,7 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
-from sparkwright.host.memory import host_lost
+from sparkwright.host.memory import host_outage
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns, verified_states
@@ -126,7 +126,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         if not container or find_drift(args.model, state) or not (is_ours or state.running):
             replacement.refuse_taken_names(context, spec.name)
         if context.check and self.differences(args, state):
-            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, args.spec))
+            host_outage.refuse_forbidden(context, host_outage.forbidden_reason(context.state, args.spec))
         return state
 
     def differences(self, args: Args, observed: ContainerState) -> list[Change]:
@@ -172,8 +172,8 @@ class Container(StateModule["Container.Args", ContainerState]):
         from docker.errors import APIError
 
         turns.refuse_asleep(context.state)
-        forbidden = host_lost.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
-        host_lost.refuse_forbidden(context, forbidden, Failed)
+        forbidden = host_outage.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
+        host_outage.refuse_forbidden(context, forbidden, Failed)
         spec = ContainerSpec.from_json(args.spec)
         if observed.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)

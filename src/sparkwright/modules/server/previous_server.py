@@ -22,7 +22,7 @@ from sparkwright.host.containers import (
     replacement,
     server_key,
 )
-from sparkwright.host.memory import holders, host_lost, memory_fit, service_guard
+from sparkwright.host.memory import holders, host_outage, memory_fit, service_guard
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history, start_memory, verified_states
@@ -265,7 +265,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
         context.state.remove("previous")
-        host_lost.clear_forbidden(context.state, args.spec)
+        host_outage.clear_forbidden(context.state, args.spec)
         server_key.remove_unneeded(context, name)
         recipe_files.remove_unneeded(context)
         compile_caches.save_verified(context, observed.current, args.model)

@@ -21,7 +21,7 @@ from sparkwright.host.containers import (
     replacement,
 )
 from sparkwright.host.gateway import gateway_folders
-from sparkwright.host.memory import host_lost, service_guard
+from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.records.own_folders import OWN_FILE_MARK
@@ -58,8 +58,8 @@ class LastGood(Module["LastGood.Args"]):
         result = self._find_target(args, context)
         if result.data["kept"]:
             kept = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
-            host_lost.refuse_forbidden(
-                context, host_lost.forbidden_reason(context.state, result.data["spec"], kept["Id"])
+            host_outage.refuse_forbidden(
+                context, host_outage.forbidden_reason(context.state, result.data["spec"], kept["Id"])
             )
         if (name := result.data["spec"]["name"]) != args.name:
             replacement.refuse_taken_names(context, name)
@@ -252,7 +252,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
             context.guards.end_verified()
             compile_caches.save_verified(context, self.read(args, context))
             service_guard.write_configuration(context)
-            host_lost.clear_forbidden(
+            host_outage.clear_forbidden(
                 context.state, verified_states.find_spec(context.state, result.data["container_id"])
             )
             context.state.remove("previous")

@@ -23,7 +23,7 @@ from sparkwright.host.containers import (
 )
 from sparkwright.host.containers.crash_loop import MAX_RESTARTS, WINDOW_S, break_loop, check_and_record
 from sparkwright.host.containers.running_server import RunningContainer
-from sparkwright.host.memory import holders, host_lost
+from sparkwright.host.memory import holders, host_outage
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, turns, verified_states
@@ -69,7 +69,9 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         turns.refuse_asleep(context.state)
         if not observed["State"]["Running"]:
             spec = verified_states.find_spec(context.state, observed["Id"])
-            host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, observed["Id"]), Failed)
+            host_outage.refuse_forbidden(
+                context, host_outage.forbidden_reason(context.state, spec, observed["Id"]), Failed
+            )
             held_bytes = holders.recorded_bytes(context, observed["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held_bytes if held_bytes else None)
             start_guarded(context, observed["Id"], configuration_key(spec) if spec else "")
