@@ -114,7 +114,7 @@ def test_a_link_that_replaces_a_file_after_its_inspection_is_not_followed(tmp_pa
     state = files.FileState.read(path)
     path.unlink()
     path.symlink_to(outside)
-    with pytest.raises(Failed, match="was replaced by a symlink"):
+    with pytest.raises(Failed, match="was replaced with a symlink"):
         files.apply(files.IntendedState("file", "0644", content="x"), state)
     assert outside.stat().st_mode & 0o777 == 0o600
 

@@ -12,7 +12,7 @@ from sparkwright.engines.log.text import iter_lines
 from sparkwright.engines.vllm import log_lines
 from sparkwright.errors import Exit
 from sparkwright.host import nvidia_smi
-from sparkwright.host.gpu_processes import DeviceLog, GpuUse
+from sparkwright.host.gpu_processes import DeviceLines, GpuUse
 from sparkwright.host.nvidia_smi import GpuProcess
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import GpuUsed
@@ -74,7 +74,7 @@ def test_a_server_on_the_cpu_fails_with_both_pieces_of_evidence(tmp_path: Path, 
     assert (result.failed, result.data["verdict"]) == (True, "no gpu")
     assert result.msg == "the server does not use the GPU; engine log: device_config=cpu."
     assert result.data["evidence"] == [
-        "nvidia-smi: no compute process of the container (others: other (pid 1, 0.2 GiB))",
+        "nvidia-smi: no compute process in the container (others: other (pid 1, 0.2 GiB))",
         "engine log: device_config=cpu",
     ]
 
@@ -117,5 +117,5 @@ def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
 
 
 def test_a_log_with_both_devices_proves_use_of_the_gpu() -> None:
-    check = engine_reports.evaluate_gpu_use(GpuUse(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
+    check = engine_reports.evaluate_gpu_use(GpuUse(device_lines=DeviceLines(gpu_line="CUDA0", cpu_line="CPU_Mapped")))
     assert (check.failed, check.data["verdict"]) == (False, "gpu")

@@ -114,7 +114,7 @@ def test_reserve_above_the_host_is_named_as_the_cause(spark: FakeSpark) -> None:
     result = Memory().run(Memory.Args(utilization=0.5, reserve_gib=200), spark)
     assert (result.exit, result.fix) == (
         Exit.REFUSED,
-        "Lower `reserve_gib` (`vars:` of the host): 200 GiB is more than the host has.",
+        "Lower `reserve_gib` (in the host's `vars:`): 200 GiB is more than the host has.",
     )
 
 

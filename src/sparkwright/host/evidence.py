@@ -57,7 +57,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def max_decode_rate(context: Context, model_dir: str) -> float | None:
-    """Return the maximum decode rate of one stream, from the GPU's memory bandwidth and the model's size; None if unknown."""
+    """Return the maximum decode rate of one stream, given the GPU's memory bandwidth and the model's size; None if unknown."""
     name = (context.facts.get("gpu") or {}).get("name")
     if not model_dir or name not in roofline.BANDWIDTH_BYTES_PER_S:
         return None

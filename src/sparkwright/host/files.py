@@ -1,4 +1,4 @@
-"""Reading and atomically writing files, for the modules `file` and `template`."""
+"""Read files and write them atomically, for the modules `file` and `template`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class IntendedState:
-    """The intended state of a path. A value that is empty or None is not changed."""
+    """The intended state of a path. A value that is empty or None is left as it is."""
 
     kind: str
     mode: str = ""
@@ -104,7 +104,7 @@ def apply(intended: IntendedState, current: FileState) -> None:
 
 
 def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
-    """Return the ids of the intended owner and group, -1 for unchanged. Raises LookupError for an unknown name."""
+    """Return the ids of the intended owner and group, -1 to leave it unchanged. Raises LookupError for an unknown name."""
     try:
         user = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
     except KeyError:
@@ -116,11 +116,11 @@ def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
 
 
 def _set_owner_and_mode(path: Path, mode: int, owner: tuple[int, int]) -> None:
-    """Set owner and mode of a path. Raises Failed if it was replaced by a symlink."""
+    """Set a path's owner and mode. Raises Failed if it was replaced with a symlink."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            raise Failed(f"{path} was replaced by a symlink.", fix="Check what else writes to that directory.")
+            raise Failed(f"{path} was replaced with a symlink.", fix="Check what else writes to that directory.")
         if owner != (-1, -1):
             os.chown(f"/proc/self/fd/{descriptor}", *owner)
         Path(f"/proc/self/fd/{descriptor}").chmod(mode)
@@ -140,7 +140,7 @@ def _remove(current: FileState, *, recursive: bool) -> None:
 
 
 def _owner_names(status: os.stat_result) -> tuple[str, str]:
-    """Return the names of user and group, or the ids if they have no names."""
+    """Return the names of the owner and group, or their ids if they have no names."""
     user, group = str(status.st_uid), str(status.st_gid)
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(status.st_uid).pw_name

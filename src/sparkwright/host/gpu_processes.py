@@ -1,7 +1,7 @@
-"""The container of a process, and a container's use of the GPU.
+"""Find the container of a process, and determine whether a container uses the GPU.
 
-The container of a process follows from its cgroup: docker/ID (cgroupfs) or docker-ID.scope (systemd), in cgroup version 1 and 2.
-ID has 64 hex digits.
+A process's container is derived from its cgroup path: docker/ID (cgroupfs) or docker-ID.scope (systemd), in cgroup versions 1
+and 2. ID has 64 hex digits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLog:
-    """The first log line that names a GPU, and the first that reports a run on the CPU; empty if there is no such line."""
+class DeviceLines:
+    """The first log line that names a GPU, and the first that reports a run on the CPU; empty if there is none."""
 
-    gpu: str = ""
-    cpu: str = ""
+    gpu_line: str = ""
+    cpu_line: str = ""
 
 
 def find_container_id(pid: int, *, proc: Path = Path("/proc")) -> str:
@@ -68,51 +68,52 @@ class GpuUse:
     #: the container's processes on the GPU
     own_processes: tuple[GpuProcess, ...] = ()
     #: all processes on the GPU
-    listed: ProcessList = ProcessList()
+    all_processes: ProcessList = ProcessList()
     #: why the container's processes could not be listed
     listing_error: str = ""
-    #: read only if no process is visible
-    log: DeviceLog = DeviceLog()
+    #: filled only if none of the container's processes is visible
+    device_lines: DeviceLines = DeviceLines()
 
     @property
     def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
-        if self.own_processes or self.log.gpu:
+        if self.own_processes or self.device_lines.gpu_line:
             return "gpu"
-        return "unknown" if self.listing_error and not self.log.cpu else "no gpu"
+        return "unknown" if self.listing_error and not self.device_lines.cpu_line else "no gpu"
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """The reason for the verdict, as a clause."""
         if self.own_processes:
             return ", ".join(map(format_process, self.own_processes))
-        if self.log.gpu:
-            return f"{self.log.gpu} ({self.listing_error or 'nvidia-smi lists no process of it'})"
-        if self.log.cpu:
-            return f"engine log: {self.log.cpu}"
+        if self.device_lines.gpu_line:
+            return f"{self.device_lines.gpu_line} ({self.listing_error or 'nvidia-smi lists none of its processes'})"
+        if self.device_lines.cpu_line:
+            return f"engine log: {self.device_lines.cpu_line}"
         if self.listing_error:
             return f"{self.listing_error.rstrip('.')}, and the engine log names no device"
-        return "nvidia-smi lists no compute process of its container, and its log names no GPU"
+        return "nvidia-smi lists no compute process in the container, and the engine log names no GPU"
 
     @property
     def evidence(self) -> list[str]:
         """Lines of evidence, for a container without a visible process."""
-        lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
-        others = ", ".join(map(format_process, self.listed.processes)) or "none"
-        return [self.listing_error or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
+        log_lines = (self.device_lines.gpu_line, self.device_lines.cpu_line)
+        lines = [f"engine log: {line}" for line in log_lines if line]
+        others = ", ".join(map(format_process, self.all_processes.processes)) or "none"
+        return [self.listing_error or f"nvidia-smi: no compute process in the container (others: {others})", *lines]
 
 
 def inspect(name: str, context: Context) -> GpuUse:
-    """Return a running container's use of the GPU. Failures are part of the result."""
-    listed = nvidia_smi.list_processes(context.machine)
+    """Return a running container's use of the GPU. A failure to determine it is part of the result."""
+    all_processes = nvidia_smi.list_processes(context.machine)
     pids, error = _list_pids(name, context)
-    own_processes = tuple(process for process in listed.processes if process.pid in pids)
+    own_processes = tuple(process for process in all_processes.processes if process.pid in pids)
     if own_processes:
-        return GpuUse(own_processes, listed)
-    return GpuUse((), listed, listed.error or error, _read_device_log(name, context))
+        return GpuUse(own_processes, all_processes)
+    return GpuUse((), all_processes, all_processes.error or error, _read_device_lines(name, context))
 
 
 def _list_pids(name: str, context: Context) -> tuple[set[int], str]:
-    """Return the container's pids on the host, and the reason if they are unknown."""
+    """Return the container's pids on the host, and an error message if they are unknown."""
     from docker.errors import APIError
 
     try:
@@ -120,26 +121,26 @@ def _list_pids(name: str, context: Context) -> tuple[set[int], str]:
         column = table["Titles"].index("PID")
         return {int(row[column]) for row in table["Processes"]}, ""
     except APIError as error:
-        return set(), f"Docker does not list the processes of {name}: {error.explanation or error}"
+        return set(), f"Docker could not list the processes of {name}: {error.explanation or error}"
     except (KeyError, ValueError, IndexError, TypeError):
-        return set(), f"Docker lists the processes of {name} without their ids"
+        return set(), f"Docker listed the processes of {name} without their pids"
 
 
-def _read_device_log(name: str, context: Context) -> DeviceLog:
+def _read_device_lines(name: str, context: Context) -> DeviceLines:
     """Return the log lines of the container's last start that name the engine's device."""
-    gpu = cpu = ""
+    gpu_line = cpu_line = ""
     try:
         log_rules = container_labels.engine_by_name(context.docker(), name).log
         for line in iter_lines(log_reader.StartLog(context.docker(), name)):
-            gpu = gpu or _match_first(log_rules.on_gpu, line)
-            cpu = cpu or _match_first(log_rules.on_cpu, line)
+            gpu_line = gpu_line or _match_first(log_rules.on_gpu, line)
+            cpu_line = cpu_line or _match_first(log_rules.on_cpu, line)
     except SparkwrightError:
-        return DeviceLog()
-    return DeviceLog(gpu, cpu)
+        return DeviceLines()
+    return DeviceLines(gpu_line, cpu_line)
 
 
 def _match_first(patterns: Iterable[Line], line: str) -> str:
-    """Return the part of a line that the first matching pattern matches, or ""."""
+    """Return the part of a line that matches the first matching pattern, or ""."""
     return next((match.group().strip() for pattern in patterns if (match := pattern.match(line))), "")
 
 

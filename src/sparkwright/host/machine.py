@@ -1,4 +1,4 @@
-"""The host as modules use it: its files, Docker, Ollama and hub.
+"""The host as modules see it: its files, Docker, Ollama and the model hub.
 
 On a real Spark, paths and addresses are the usual ones. In the sandbox, everything is below one folder and on loopback ports.
 Only this file handles the difference, with settings from the runner's environment.
@@ -19,12 +19,12 @@ OLLAMA_PORT = 11434
 WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
 #: PATH for sudo: folders that only root can write to
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: folders that tasks of root need and that are not in the PATH of an ordinary user
+#: folders that root's tasks need and that are not in an ordinary user's PATH
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def ollama_url(host: str) -> str:
-    """Return the URL of Ollama for a value of OLLAMA_HOST, with loopback instead of a wildcard address."""
+    """Return Ollama's URL for a value of OLLAMA_HOST, with a wildcard address replaced with loopback."""
     text = host.strip().strip("'\"")
     has_scheme = "://" in text
     parts = urlsplit(text if has_scheme else f"http://{text}")
@@ -40,7 +40,7 @@ def ollama_url(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompletedCommand:
-    """Exit code and output (with invalid UTF-8 replaced) of a command."""
+    """A command's exit code and output, with invalid UTF-8 replaced."""
 
     code: int
     out: str
@@ -64,7 +64,7 @@ class Machine:
     architecture: str = field(default_factory=lambda: os.uname().machine)
     #: True for a simulated Spark; all reports mention it
     sandbox: bool = False
-    #: environment of commands
+    #: environment for commands
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -91,7 +91,7 @@ class Machine:
         return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return the free bytes on the disk of a folder. In the sandbox, the file sandbox/disk_free contains the number."""
+        """Return the free bytes on a folder's disk. In the sandbox, the file sandbox/disk_free contains the number."""
         if self.sandbox:
             with contextlib.suppress(FileNotFoundError):
                 return int(self.path("/sandbox/disk_free").read_text())
@@ -106,9 +106,9 @@ class Machine:
         }
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> CompletedCommand:
-        """Run a program without a shell. Exit code 127 if it is missing, 126 if it can't be executed, as in a shell.
+        """Run a program without a shell. The exit code is 127 if it is missing and 126 if it can't be executed, as in a shell.
 
-        Raises Failed if it takes longer than timeout_s, or prints too much.
+        Raises Failed if it takes longer than timeout_s or prints too much.
         """
         from sparkwright.host import output
 

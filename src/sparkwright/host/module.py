@@ -10,7 +10,7 @@ checks playbooks against them.
         class Args:
             path: str = arg("where; ~ is the user's home")
         def read(self, args, context) -> FileState: ...               # reads, never changes
-        def differences(self, args, observed) -> list[Change]: ...    # pure: tested as data
+        def differences(self, args, observed) -> list[Change]: ...    # pure, so it can be tested without a host
         def act(self, args, observed, changes, context) -> dict: ...  # makes the changes; returns data to register
 
 A module that only reads, waits or verifies is a plain `Module` and implements `run`. Heavy libraries (docker, hf_xet) are
@@ -51,7 +51,7 @@ class Module(ABC, Generic[ArgsT]):
 
 
 class StateModule(Module[ArgsT], Generic[ArgsT, StateT]):
-    """A module that brings a resource into its intended state. Check mode runs the same steps except `act`."""
+    """A module that brings a resource into its intended state. Check mode runs every step except `act`."""
 
     @abstractmethod
     def read(self, args: ArgsT, context: Context) -> StateT:

@@ -1,7 +1,7 @@
-"""nvidia-smi queries, and parsing of their output.
+"""Query nvidia-smi and parse its output.
 
-A query is a list of values by their names in FIELDS. nvidia-smi prints a row of cells per GPU; a Spark has one GPU. A value that
-the driver does not report is "[N/A]", which is read as unknown.
+A query is a list of value names from FIELDS. nvidia-smi prints a row of cells per GPU; a Spark has one GPU. A value that the
+driver does not report is "[N/A]", which counts as unknown.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ IDENTITY_VALUES = ("name", "driver")
 SAMPLE_VALUES = ("clock_mhz", "power_w", "temperature_c", "utilization_percent")
 LOAD_VALUES = ("utilization_percent", "clock_mhz", "power_w")
 HEAT_VALUES = ("temperature_c", "clock_mhz", "slowed_by_hardware", "slowed_by_software")
-#: content of the cell of `slowed_by_...` during a slowdown
+#: content of a `slowed_by_...` cell during a slowdown
 SLOWDOWN_ACTIVE = "Active"
-#: larger figures are invalid and count as unknown
+#: larger values are invalid and count as unknown
 MAX_FIGURE, MAX_TEMPERATURE_C = 1e6, 1000.0
 PROCESSES_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", FORMAT_OPTION)
 TIMEOUT_S = 5.0
@@ -64,10 +64,10 @@ def parse_figures(output: str, values: Sequence[str]) -> dict[str, float | None]
 def query_gpu(machine: Machine, values: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
     """Return nvidia-smi's output for these values, or "" if it fails or is missing."""
     try:
-        answer = machine.run(query_command(values), timeout_s=timeout_s)
+        completed = machine.run(query_command(values), timeout_s=timeout_s)
     except SparkwrightError:
         return ""
-    return answer.out if answer.ok else ""
+    return completed.out if completed.ok else ""
 
 
 def sample_gpu(machine: Machine) -> dict[str, float | None]:
@@ -98,13 +98,14 @@ class ProcessList:
 def list_processes(machine: Machine) -> ProcessList:
     """Return the compute processes that nvidia-smi lists. A failure is returned as the list's error."""
     try:
-        answer = machine.run(PROCESSES_COMMAND, timeout_s=TIMEOUT_S)
+        completed = machine.run(PROCESSES_COMMAND, timeout_s=TIMEOUT_S)
     except SparkwrightError as error:
         return ProcessList(error=error.message)
-    if not answer.ok:
-        lines = (answer.err or answer.out).strip().splitlines()
-        return ProcessList(error=f"nvidia-smi failed with exit code {answer.code}" + (f": {lines[0]}" if lines else ""))
-    return parse_processes(answer.out)
+    if not completed.ok:
+        lines = (completed.err or completed.out).strip().splitlines()
+        details = f": {lines[0]}" if lines else ""
+        return ProcessList(error=f"nvidia-smi failed with exit code {completed.code}{details}")
+    return parse_processes(completed.out)
 
 
 def parse_processes(output: str) -> ProcessList:
@@ -116,5 +117,5 @@ def parse_processes(output: str) -> ProcessList:
         if NUMBER.fullmatch(pid.strip()):
             processes.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
         else:
-            error = f"nvidia-smi lists a process without its pid: {line}"
+            error = f"nvidia-smi listed a process without its pid: {line}"
     return ProcessList(tuple(processes), error)

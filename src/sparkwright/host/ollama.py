@@ -1,6 +1,6 @@
-"""The Ollama instances of this host, the models that they hold in the memory of CPU and GPU, and a client to unload them.
+"""The Ollama instances on this host, the models they hold in the memory shared by CPU and GPU, and a client to unload them.
 
-An instance is a service, a container, a user's process, or a configured address. Sources: ollama's envconfig (OLLAMA_HOST:
+An instance is a service, a container, a user's process, or a configured address. Sources: Ollama's envconfig (OLLAMA_HOST:
 scheme, host, port 11434 unless the scheme is given); its install script (the unit ollama.service); its image ollama/ollama (port
 11434 inside); its server code around v0.32.15 (/api/ps and the unload call can block while a model loads, the unload call only
 queues an expiry, and a busy model stays listed until its request ends).
@@ -28,9 +28,9 @@ from sparkwright.units import format_gib
 
 SERVICE = "ollama.service"
 IMAGE = "ollama/ollama"
-#: limit of a model's name, including registry, namespace and tag
+#: maximum length of a model's name, including registry, namespace and tag
 MAX_NAME_CHARS = 500
-#: limit of models in one list; Ollama keeps three per GPU
+#: maximum number of models in one list; Ollama keeps three per GPU
 MAX_MODELS = 256
 POLL_S = 0.25
 UNLOAD_RETRY_INTERVAL_S = 3.0
@@ -56,9 +56,9 @@ class OllamaInstance:
 
 
 def list_instances(context: Context) -> list[OllamaInstance]:
-    """Return the Ollama instances of this host, one per URL.
+    """Return the Ollama instances on this host, one per URL.
 
-    The URL of OLLAMA_HOST, or the default, is last and always included, even if nothing answers there.
+    The URL from OLLAMA_HOST, or the default one, comes last and is always included, even if nothing answers there.
     """
     machine = context.machine
     configured = OllamaInstance(machine.ollama_url, "address", machine.ollama_url)
@@ -94,7 +94,7 @@ def _container_instances(context: Context) -> list[OllamaInstance]:
 
 
 def container_url(container: dict[str, Any]) -> str:
-    """Return the URL of a container's Ollama: a published port, else the container's address on Docker's network.
+    """Return the URL of a container's Ollama: a published port, or else the container's address on Docker's network.
 
     Args:
         container: the container's entry in Docker's list.
@@ -108,7 +108,7 @@ def container_url(container: dict[str, Any]) -> str:
 
 
 def _process_instances() -> list[OllamaInstance]:
-    """Return the `ollama serve` processes of all users, at the default URL if their environment cannot be read."""
+    """Return the `ollama serve` processes of all users, with the default URL if their environment cannot be read."""
     import psutil
 
     instances = []
@@ -130,7 +130,7 @@ class OllamaAbsent(Exception):
 
 
 class OllamaBusy(Exception):
-    """Ollama does not answer in time, or its answer is invalid."""
+    """Ollama did not answer in time, or sent an invalid response."""
 
 
 def format_size(size_bytes: int | None) -> str:
@@ -168,7 +168,7 @@ class Ollama:
 
     #: such as http://127.0.0.1:11434
     url: str
-    #: time limit of each request
+    #: time limit for each request
     timeout_s: float = 5
 
     def version(self) -> str:
@@ -183,7 +183,7 @@ class Ollama:
         return [LoadedModel.parse_row(row) for row in rows[:MAX_MODELS] if _is_model(row)]
 
     def unload(self, name: str) -> None:
-        """Request the unloading of a model, and return before it is unloaded. Raises OllamaAbsent or OllamaBusy."""
+        """Ask Ollama to unload a model, without waiting until it has. Raises OllamaAbsent or OllamaBusy."""
         self._query("/api/generate", {"model": name, "keep_alive": 0})
 
     def load(self, model: LoadedModel) -> bool:
@@ -230,7 +230,7 @@ class HeldModel:
 
 @dataclass(frozen=True, slots=True)
 class OllamaState:
-    """The Ollama instances of this host, and their loaded models."""
+    """The Ollama instances on this host, and their loaded models."""
 
     #: models in memory
     held: tuple[HeldModel, ...]
@@ -246,7 +246,7 @@ class OllamaState:
 
 
 def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
-    """Query all Ollama instances of this host. An OLLAMA_HOST on another machine is skipped."""
+    """Query all Ollama instances on this host. An OLLAMA_HOST on another machine is skipped."""
     held: list[HeldModel] = []
     running, hanging = [], []
     for instance in list_instances(context):
@@ -267,7 +267,7 @@ def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
 def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
     """Unload all models, and wait. Requests are repeated, because Ollama ignores them while a model loads.
 
-    Returns the state when nothing is loaded, or after timeout_s.
+    Returns the state once nothing is loaded, or after timeout_s.
     """
     deadline_s = time.monotonic() + timeout_s
     requested_at_s: dict[str, float] = {}
@@ -283,24 +283,24 @@ def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
 
 
 def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
-    """Request the unloading of models, except those requested within UNLOAD_RETRY_INTERVAL_S.
+    """Ask Ollama to unload these models, except those for which it was asked less than UNLOAD_RETRY_INTERVAL_S ago.
 
     Args:
-        requested_at_s: the time of the last request for each model, which is updated.
+        requested_at_s: time of the last request for each model; updated in place.
     """
-    for usage in held:
-        key = f"{usage.instance.url} {usage.model.name}"
+    for held_model in held:
+        key = f"{held_model.instance.url} {held_model.model.name}"
         if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_INTERVAL_S) < UNLOAD_RETRY_INTERVAL_S:
             continue
         requested_at_s[key] = time.monotonic()
         try:
-            Ollama(usage.instance.url).unload(usage.model.name)
+            Ollama(held_model.instance.url).unload(held_model.model.name)
         except (OllamaAbsent, OllamaBusy):
             continue  # the next list shows whether the model is unloaded
 
 
 def is_local(url: str) -> bool:
-    """Return True if a URL's host is this host, so that the models of its Ollama are in this host's memory."""
+    """Return True if a URL points to this host, so that the models of the Ollama there are in this host's memory."""
     import psutil
 
     addresses = resolve_host(urlsplit(url).hostname or "127.0.0.1", LOOKUP_TIMEOUT_S)

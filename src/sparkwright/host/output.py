@@ -1,4 +1,4 @@
-"""Running a program with limits on its output and time, and calling a function with a timeout."""
+"""Run a program with limits on its output and run time, and call a function with a timeout."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: limit of both output streams together; the longest output, the kernel's log, has 1 MB
+#: limit on both output streams together; the longest output, the kernel's log, is 1 MB
 MAX_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
 
 class ProgramTimeout(Exception):
-    """The program exceeded its time limit, and was killed."""
+    """The program exceeded its time limit and was killed."""
 
 
 class TooMuchOutput(Exception):
-    """The program printed more than allowed, and was killed."""
+    """The program printed more than allowed and was killed."""
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     """Run a program and return its exit code, standard output and standard error.
 
     Args:
-        max_bytes: limit of both output streams together.
+        max_bytes: limit on both output streams together.
         limit_resources: called in the child before the program starts. The child then leads a process group, which is killed
             as a whole.
 

@@ -1,9 +1,9 @@
-"""Serving files to other hosts over HTTP, and the client side.
+"""Serve files to other hosts over HTTP, and reach hosts that serve files.
 
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
 few seconds. The process outlives the task that started it; it exits when all clients (the readers) are done, or after
-IDLE_TIMEOUT_S without requests. The bytes are not encrypted, because only their integrity matters, which every reader verifies.
+IDLE_TIMEOUT_S without requests. The bytes are not encrypted, because only their integrity matters, and every reader verifies it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust.names import PEER_URL, require_match
 
 TOKEN_NAME = "NEIGHBOUR_TOKEN"
-#: limits of a request to HERE_PATH or DONE_PATH
+#: limits on a request to HERE_PATH or DONE_PATH
 REACH_TIMEOUT_S, MAX_ANSWER_BYTES = 3.0, 4096
 #: path for testing the connection
 HERE_PATH = "/here"
@@ -51,16 +51,16 @@ DONE_PATH = "/done"
 IDLE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 20.0
 PR_SET_NAME = 15
-#: limit of connections; a copy uses about 30
+#: maximum number of connections; a copy uses about 30
 MAX_CONNECTIONS = 256
-#: limits of unauthorized connections, from one address and in total
-MAX_PER_STRANGER, MAX_STRANGERS = 8, 64
-#: maximum time until a connection has sent the token
+#: maximum number of connections that have not sent the token: from one address, and in total
+MAX_UNAUTHORIZED_PER_ADDRESS, MAX_UNAUTHORIZED = 8, 64
+#: time within which a connection must have sent the token
 REQUEST_HEAD_TIMEOUT_S = 10.0
 
 
 def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
-    """Return the token for a copy: the one sent with the run, or else one derived from the cluster's token; None without both.
+    """Return the token for a copy: the one sent with the run, or else one derived from the cluster's token; None without either.
 
     The cluster's token itself is never sent over HTTP, so an eavesdropper can read only the copied files.
     """
@@ -120,7 +120,7 @@ def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Fail
 
 
 def ping(url: str, headers: Mapping[str, str]) -> bool:
-    """Return True if the answer has status 204, which a peer sends for HERE_PATH and DONE_PATH."""
+    """Return True if the response has status 204, which a peer sends for HERE_PATH and DONE_PATH."""
     try:
         answer = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
     except TransportError:
@@ -129,7 +129,7 @@ def ping(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def start_server(machine: Machine, module: str, noun: str, request: Mapping[str, Any], token: Secret) -> int:
-    """Start a process that runs `module` with this request. Returns its port.
+    """Start a process that runs `module` with this request. Returns the port it listens on.
 
     Args:
         noun: description of the served files, for the error message, such as "the image".
@@ -156,7 +156,7 @@ def start_server(machine: Machine, module: str, noun: str, request: Mapping[str,
 
 
 def list_addresses() -> list[str]:
-    """Return this host's IPv4 addresses, the fastest link first, and those of container bridges last."""
+    """Return this host's IPv4 addresses, those of the fastest links first and those of container bridges last."""
     import psutil
 
     speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
@@ -226,8 +226,10 @@ class Admission:
         """Register a new connection. Returns False if there are too many."""
         with self._lock:
             pending_addresses = [self._addresses[pending] for pending in self._accepted_s]
-            strangers = [pending for pending in pending_addresses if pending not in self._authorized]
-            is_crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
+            unauthorized = [pending for pending in pending_addresses if pending not in self._authorized]
+            is_crowded = (
+                len(unauthorized) >= MAX_UNAUTHORIZED or unauthorized.count(address) >= MAX_UNAUTHORIZED_PER_ADDRESS
+            )
             if len(self._addresses) >= MAX_CONNECTIONS or (address not in self._authorized and is_crowded):
                 return False
             self._addresses[connection], self._accepted_s[connection] = address, time.monotonic()
@@ -266,7 +268,7 @@ class PeerServer(ThreadingHTTPServer):
 
     def __init__(self, request: Mapping[str, Any], handler: Callable[..., PeerHandler]) -> None:
         self.request = request
-        #: readers that are not done yet
+        #: number of readers that are not done yet
         self.readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
@@ -336,7 +338,7 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
     do_HEAD = do_GET = _handle_request
 
     def send_empty(self, status: int, headers: Mapping[str, str] | None = None) -> None:
-        """Send an answer without a body."""
+        """Send a response without a body."""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -349,7 +351,7 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
 
 
 def serve(handler: Callable[..., PeerHandler], process_name: str) -> None:
-    """Read a request from standard input, run a server for it, and print its port to standard output."""
+    """Read a request from standard input, run a server for it, and print the server's port to standard output."""
     request = json.loads(sys.stdin.buffer.readline())
     ctypes.CDLL(None).prctl(PR_SET_NAME, process_name.encode())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

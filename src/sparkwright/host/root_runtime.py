@@ -1,7 +1,7 @@
-"""The runtime of root, which tasks with `become` use instead of the user's on hosts where FOLDER exists.
+"""Root's runtime, which tasks with `become` use instead of the user's on hosts where FOLDER exists.
 
-Any program of the user can change the user's runtime. If the folder exists, root imports only from it, and a version that is not
-installed in it is refused.
+Any of the user's programs can change the user's runtime. If the folder exists, root imports only from it, and a version that is
+not installed in it is refused.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def resolve_library(runtimes: Path = FOLDER) -> Path:
     if not installed.is_dir():
         message = f"root runs from {runtimes} on this host, and this version ({name}) is not installed there."
         raise Refused(message, fix=fix)
-    if unsafe := find_changeable(installed / "sparkwright") or find_changeable(Path(sys.executable).resolve()):
-        raise Refused(f"{unsafe} can be changed by users other than root, and root would run it.", fix=fix)
+    if path := find_changeable(installed / "sparkwright") or find_changeable(Path(sys.executable).resolve()):
+        raise Refused(f"{path} can be changed by users other than root, and root would run it.", fix=fix)
     return installed
 
 
 def find_changeable(path: Path) -> Path | None:
-    """Return the first of a path and its parents that users other than root can change or replace, or None."""
+    """Return the first path among `path` and its parents that users other than root can change or replace, or None."""
     for parent in (path, *path.parents):
         status = parent.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_uid != 0 or status.st_mode & OTHERS_WRITE_BITS:

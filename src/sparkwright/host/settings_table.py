@@ -1,4 +1,4 @@
-"""The host settings that `provision` can change, as data: the file of each, and the commands that apply and undo it.
+"""The host settings that `provision` can change, as data: the file of each setting, and the commands that apply and undo it.
 
 Sources: nvidia-smi -lgc against heat (MiaAI-Lab DSpark-2x issue 146); earlyoom(1); Ollama's envconfig (docs/doctor.md).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
-#: path of the file of each setting
+#: path of each setting's file
 PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
@@ -79,7 +79,7 @@ class Setting:
 def build_settings(
     clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
 ) -> list[Setting]:
-    """Return the settings whose value is not None or empty. Raises ValueError with a message for an invalid value."""
+    """Return the settings whose value is neither None nor empty. Raises ValueError with a message for an invalid value."""
     settings = []
     if clock_mhz is not None:
         settings.append(_clock_setting(_check_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ_RANGE)))
@@ -93,28 +93,22 @@ def build_settings(
 
 
 def undo_commands(name: str, live_value: str) -> Commands:
-    """Return the commands that apply a restored file or, for swappiness, the former value of the kernel's file (LIVE_PATHS)."""
+    """Return the commands that apply a restored file or, for swappiness, the kernel's former value (see LIVE_PATHS)."""
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live_value}"),) if live_value.isdigit() else ()
     return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART, OLLAMA: OLLAMA_RESTART}[name]
 
 
 def _clock_setting(mhz: int) -> Setting:
-    apply = (RELOAD_COMMAND, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
-    return Setting(
-        CLOCK, f"{mhz} MHz", lambda _: CLOCK_UNIT_TEXT.format(mhz), _value_reader(CLOCK_CAP_PATTERN, "{} MHz"), apply
-    )
+    apply_commands = (RELOAD_COMMAND, ("systemctl", "enable", CLOCK_UNIT), ("systemctl", "restart", CLOCK_UNIT))
+    read_value = _value_reader(CLOCK_CAP_PATTERN, "{} MHz")
+    return Setting(CLOCK, f"{mhz} MHz", lambda _: CLOCK_UNIT_TEXT.format(mhz), read_value, apply_commands)
 
 
 def _swappiness_setting(value: int) -> Setting:
-    apply = (("sysctl", "-w", f"vm.swappiness={value}"),)
-    return Setting(
-        SWAPPINESS,
-        str(value),
-        lambda _: f"vm.swappiness = {value}\n",
-        _value_reader(r"swappiness = (\d+)", "{}"),
-        apply,
-    )
+    apply_commands = (("sysctl", "-w", f"vm.swappiness={value}"),)
+    read_value = _value_reader(r"swappiness = (\d+)", "{}")
+    return Setting(SWAPPINESS, str(value), lambda _: f"vm.swappiness = {value}\n", read_value, apply_commands)
 
 
 def _earlyoom_setting(percent: int) -> Setting:
@@ -125,9 +119,9 @@ def _earlyoom_setting(percent: int) -> Setting:
             return EARLYOOM_ARGS_LINE.sub(line, current, count=1)
         return f"{current.rstrip()}\n{line}\n".lstrip()
 
-    install = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
+    missing_file_fix = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
     read_value = _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}")
-    return Setting(EARLYOOM, line, build_content, read_value, EARLYOOM_RESTART, install)
+    return Setting(EARLYOOM, line, build_content, read_value, EARLYOOM_RESTART, missing_file_fix)
 
 
 def _ollama_setting(limits: Mapping[str, Any]) -> Setting:

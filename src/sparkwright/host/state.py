@@ -20,7 +20,7 @@ from sparkwright.trust.names import PATH_COMPONENT, require_match
 from sparkwright.version import __version__
 from sparkwright.visible import one_line
 
-#: records of one server, by the first component of their name; with several servers, they are below servers/NAME
+#: records that belong to one server, by the first component of their name; with several servers, they are below servers/NAME
 SERVER_RECORDS = frozenset(
     (
         *("verified", "verified_before", "previous", "restarts", "stopping", "before_start", "restart_plans"),
@@ -28,9 +28,10 @@ SERVER_RECORDS = frozenset(
     )
 )
 SERVERS_FOLDER = "servers"
-#: format of all records, increased when an earlier version cannot use them; FORMAT_FILE also contains the version of the last
-#: writer
-FORMAT, FORMAT_FILE = 1, "format"
+#: format of all records, increased when an earlier version could not use them
+FORMAT = 1
+#: record with the format, and with the version that last wrote it
+FORMAT_FILE = "format"
 #: tolerance for a file system whose clock is ahead
 CLOCK_TOLERANCE_NS = 10**9
 
@@ -99,12 +100,12 @@ class StateFolder:
         return path
 
     def tighten(self) -> None:
-        """Remove other users' access to files of an earlier version. Costs one stat if there are none."""
+        """Remove other users' access to files that an earlier version wrote. Costs one stat if there are none."""
         with contextlib.suppress(OSError):
             private.restrict_tree(self.path)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object of a record, or None. Invalid fields are left out and reported on stderr."""
+        """Return a record's JSON object, or None without one. Invalid fields are left out and reported on stderr."""
         path = self.path / self._record_path(name)
         try:
             data = parse_bounded_json(path.read_bytes())
@@ -161,7 +162,7 @@ class StateFolder:
 
 
 def newest_first(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths, last modified first. Paths with a time in the future, from a wrong clock, come last."""
+    """Return the paths, the most recently modified first. Paths with a time in the future, from a wrong clock, come last."""
     now_ns, dated_paths = time.time_ns(), []
     for path in paths:
         with contextlib.suppress(OSError):  # removed by another run
@@ -178,8 +179,8 @@ def write_atomically(
     A symlink that another user places in the folder is not followed.
 
     Args:
-        mode: mode of the new file; by default for this user only.
-        owner: ids of user and group, -1 for unchanged.
+        mode: mode of the new file; by default, only this user has access.
+        owner: ids of user and group, -1 to leave them unchanged.
     """
     try:
         _replace_file(path, content, mode, owner)

@@ -86,8 +86,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         if not budget.fits:
             return memory_fit.refusal(context, server, budget, _refusal_message(server, budget, held), data)
         data |= memory_fit.budget_data(context, server, budget)
-        if held.unknown:
-            return Result(msg=f"{held.unknown}; {needs}", data=data)
+        if held.unknown_size_message:
+            return Result(msg=f"{held.unknown_size_message}; {needs}", data=data)
         left = f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left"
         return Result(msg=f"{left}: {needs}", data=data)
 
@@ -103,7 +103,7 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
         need, total = format_gib(budget.need_bytes), format_gib(budget.total_bytes)
         return f"{names} do not fit together: {need} GiB needed, but the host has {total} GiB."
     needs = memory_fit.describe_need(server, budget)
-    if held.unknown or budget.owner_bytes("server") > budget.total_bytes:
+    if held.unknown_size_message or budget.owner_bytes("server") > budget.total_bytes:
         return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
     freed, available = held.freed_bytes or 0, budget.available_bytes or 0
     models = 0 if held.models_stay else held.model_bytes

@@ -21,4 +21,4 @@ def test_auto_measures_the_chunk_store_if_the_hub_has_one(
     monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
     sample = transfer_process.SampleFile(BIG, len(FILES[BIG]))
     choice = transfer_process.choose_mode(Source(hub.url, MODEL, COMMIT), [sample], 8)
-    assert "16 connections" in choice.why and (", xet " in choice.why) == has_store
+    assert "16 connections" in choice.reason and (", xet " in choice.reason) == has_store

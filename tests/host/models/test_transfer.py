@@ -404,8 +404,8 @@ def test_more_connections_are_faster_if_each_is_throttled(hub: LoopbackHub, sour
 def test_auto_chooses_the_mode_by_the_measured_rates(one: float, many: float, xet: float, chosen: str) -> None:
     rates = {1: one, MANY_CONNECTIONS: many}
     choice = transfer_process.choose_mode(NO_SOURCE, [LARGE_SAMPLE], 8, rates.__getitem__, lambda: xet)
-    assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
-    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (many == 48e6)
+    assert choice.mode == chosen and ("xet" in choice.reason) == bool(xet)
+    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.reason) == (many == 48e6)
 
 
 @pytest.mark.usefixtures("quick_measurement")
@@ -423,7 +423,7 @@ def test_auto_chooses_the_chunk_store_of_a_throttled_hub(hub: LoopbackHub, sourc
     hub.add_store()
     hub.faults.rate = MIB
     choice = transfer_process.choose_mode(source, [BIG_SAMPLE], 8)
-    assert choice.mode == "xet" and "1 connection" in choice.why
+    assert choice.mode == "xet" and "1 connection" in choice.reason
 
 
 def test_a_small_model_is_not_measured(context: RecordingContext, hub: LoopbackHub) -> None:

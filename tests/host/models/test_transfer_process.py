@@ -158,7 +158,7 @@ def model_info(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (model_info(sha="../../x"), "the commit in the hub's answer about lab/tiny is not valid: '../../x'"),
+        (model_info(sha="../../x"), "the commit in the hub's response about lab/tiny is not valid: '../../x'"),
         (model_info(siblings=None), "has no list of files"),
         (model_info(siblings=["a"]), "is not text"),
         (model_info(sibling={"size": -1}), "a size of -1 bytes"),
@@ -245,7 +245,7 @@ def test_the_memory_of_a_transfer_with_a_false_length_is_limited(context: Record
 
 def test_an_etag_that_is_a_path_is_refused(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.headers["config.json"] = {"ETag": '"/../../../../../evil"'}
-    with pytest.raises(Failed, match="ETag of config.json is invalid"):
+    with pytest.raises(Failed, match="ETag for config.json is invalid"):
         fetch_files(context, hub.lock_entries())
     assert files_outside(context) == set()
 
@@ -313,7 +313,7 @@ def test_an_invalid_answer_about_the_chunk_store_is_refused(
 ) -> None:
     hub.add_store()
     hub.faults.xet_token = answer
-    with pytest.raises(Failed, match="about its chunk store is invalid. Use `transfer: plain`"):
+    with pytest.raises(Failed, match="sent an invalid response about its chunk store. Use `transfer: plain`"):
         fetch_files(context, [hub.row(BIG)], "xet")
 
 

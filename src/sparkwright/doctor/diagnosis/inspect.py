@@ -248,7 +248,7 @@ def _runs_on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None,
     if not device_requests or server.container.status != "running":
         return None, ""
     gpu_use = gpu_processes.inspect(server.container.name, context)
-    return {"gpu": True, "no gpu": False}.get(gpu_use.verdict), gpu_use.why
+    return {"gpu": True, "no gpu": False}.get(gpu_use.verdict), gpu_use.reason
 
 
 def _engine_version(server: DiagnosisInput, url: str) -> str | None:

@@ -1,7 +1,7 @@
-"""The holders of a host's memory and how to free it; and the memory of a server, recorded when the server was verified.
+"""Find the holders of a host's memory and how to free it, and record the memory of servers.
 
-A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it (for a GB10,
-nvidia-smi reports only these per-process figures; the totals are N/A). The container of a process is found by its cgroup.
+A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it. For a GB10,
+nvidia-smi reports only these per-process figures; the totals are N/A. A process's container is found through its cgroup.
 Memory that the kernel does not account for belongs to the driver, not to a process.
 """
 
@@ -29,7 +29,7 @@ MIN_PROCESS_BYTES = 16 * 2**20
 MAX_SHOWN_PROCESSES = 5
 MIN_SHOWN_BYTES = 256 * 2**20
 
-#: counters in /proc/meminfo of memory used by the kernel and by processes; the rest of MemTotal is the driver's
+#: counters in /proc/meminfo for free memory and for memory used by the kernel and processes; the rest of MemTotal is the driver's
 ACCOUNTED_COUNTERS = (
     "MemFree",
     "Buffers",
@@ -43,7 +43,7 @@ ACCOUNTED_COUNTERS = (
 )
 _DRIVER_FIX = "freed within seconds when a CUDA context exits; otherwise leaked until reboot"
 
-#: maximum time after the exit of a server until its memory is released
+#: time within which a server's memory is released after it exits
 MAX_RELEASE_DELAY_S = 10.0
 
 
@@ -61,7 +61,7 @@ def available_before(context: Context) -> int | None:
 
 
 def measure_held(context: Context) -> int | None:
-    """Return the bytes allocated since this run called `record_available`; None if it did not, or if none are allocated."""
+    """Return the bytes allocated since this run called `record_available`; None if it did not, or if nothing was allocated."""
     before_bytes = available_before(context)
     held_bytes = (before_bytes or 0) - context.machine.meminfo()["MemAvailable"]
     return held_bytes if before_bytes is not None and held_bytes > 0 else None
@@ -91,7 +91,7 @@ def record_stop(context: Context, container: dict[str, Any]) -> None:
 
 
 def _cap_held(context: Context, held_bytes: int | None, available_bytes: int) -> int | None:
-    """Return a server's recorded memory, at most the memory in use: the server may have exited, or not have loaded its model."""
+    """Cap a server's recorded memory at the memory in use, because it may have exited or not have loaded its model."""
     before = context.state.read("before_start") or {}
     if held_bytes is None or before.get("available_bytes") is None:
         return held_bytes
@@ -101,12 +101,12 @@ def _cap_held(context: Context, held_bytes: int | None, available_bytes: int) ->
 
 
 def read_stop(context: Context) -> dict[str, Any]:
-    """Return the record of the last stop, or an empty dict: id, available_bytes, since, held_bytes (None if unknown), run."""
+    """Return the last stop (id, available_bytes, since, held_bytes (None if unknown), run), or {} if none is recorded."""
     return context.state.read("stopping") or {}
 
 
 def read_own_stop(context: Context) -> dict[str, Any]:
-    """Return the record of the last stop if this run, or the run that it resumes, stopped the server; otherwise an empty dict."""
+    """Return the record of the last stop if this run, or the run that it resumes, stopped the server; otherwise {}."""
     stop = read_stop(context)
     return stop if stop.get("run") == context.run_id else {}
 
@@ -127,7 +127,7 @@ class ProcessMemory:
     pid: int
     name: str
     user: str
-    #: resident, without file mappings
+    #: resident memory without file mappings
     resident_bytes: int
     gpu_bytes: int
     #: Id of its container; empty for a process outside containers
@@ -193,19 +193,19 @@ def list_processes(context: Context) -> list[ProcessMemory]:
 
 def _ollama_rows(context: Context) -> list[dict[str, Any]]:
     rows = []
-    for usage in ollama.inspect(context, timeout_s=2).held:
-        size_bytes = usage.model.size_bytes
-        name = f"Ollama model {usage.model.name}{'' if size_bytes else ', size unknown'}"
-        rows.append(_build_row("ollama", name, size_bytes or 0, _stop_command(usage)))
+    for held in ollama.inspect(context, timeout_s=2).held:
+        size_bytes = held.model.size_bytes
+        name = f"Ollama model {held.model.name}{'' if size_bytes else ', size unknown'}"
+        rows.append(_build_row("ollama", name, size_bytes or 0, _stop_command(held)))
     return rows
 
 
-def _stop_command(usage: ollama.HeldModel) -> str:
+def _stop_command(held: ollama.HeldModel) -> str:
     """Return the command that unloads a model from its Ollama instance."""
-    words = ["ollama", "stop", usage.model.name]
-    if usage.instance.kind == "container":
-        return f"`{shell.join(['docker', 'exec', usage.instance.name, *words])}`"
-    prefix = "" if usage.instance.url == ollama_url("") else f"OLLAMA_HOST={usage.instance.url} "
+    words = ["ollama", "stop", held.model.name]
+    if held.instance.kind == "container":
+        return f"`{shell.join(['docker', 'exec', held.instance.name, *words])}`"
+    prefix = "" if held.instance.url == ollama_url("") else f"OLLAMA_HOST={held.instance.url} "
     return f"`{prefix}{shell.join(words)}`"
 
 
@@ -224,7 +224,7 @@ def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[di
 
 
 def _process_rows(processes: list[ProcessMemory]) -> list[dict[str, Any]]:
-    """Return the rows of the largest processes outside containers, except Ollama's, whose memory is shown by model."""
+    """Return the rows of the largest processes outside containers, except Ollama's, whose memory is shown per model."""
     others = [process for process in processes if not process.container and not _is_ollama(process)]
     rows = []
     for process in sorted(others, key=lambda process: -process.bytes)[:MAX_SHOWN_PROCESSES]:

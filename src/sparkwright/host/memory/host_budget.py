@@ -1,4 +1,4 @@
-"""The memory budget of a host with all its servers: memory in use, memory to be freed, and the rest for the new server."""
+"""The memory budget of a host with all its servers: memory in use, memory to be freed, and what is left for a new server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context
 from sparkwright.units import format_gib
 
-#: a container with less memory has no row of its own, but is part of the host's
+#: a container with less memory gets no row of its own and counts as part of the host's row
 MIN_ROW_BYTES = 2**24
 
 
@@ -22,11 +22,11 @@ MIN_ROW_BYTES = 2**24
 class HeldMemory:
     """The memory in use on a host, in bytes; None for unknown sizes."""
 
-    #: servers that are stopped for the new one, by container name
+    #: sizes of the servers that will be stopped for the new one, by container name
     stopping: dict[str, int | None]
-    #: the host's other servers, by container name
+    #: sizes of the host's other servers, by container name
     staying: dict[str, int | None]
-    #: Ollama's models
+    #: sizes of Ollama's models
     models: list[int | None]
     #: Ollama's models are not unloaded
     models_stay: bool
@@ -36,7 +36,7 @@ class HeldMemory:
     used_bytes: int
 
     @property
-    def unknown(self) -> str:
+    def unknown_size_message(self) -> str:
         """A message about the first unknown size, or "" if all sizes are known."""
         if None in self.stopping.values():
             return "memory held by the running server is unknown; checked again after it stops"
@@ -59,7 +59,7 @@ class HeldMemory:
     @property
     def freed_bytes(self) -> int | None:
         """Bytes that will be released; None if unknown."""
-        if self.unknown:
+        if self.unknown_size_message:
             return None
         return self.server_bytes + (0 if self.models_stay else self.model_bytes)
 
@@ -93,7 +93,7 @@ def compute_budget(
         reserve_gib: memory that must stay free, GiB.
         models_stay: Ollama's models are not unloaded.
         other_servers: the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
-        turns: names of the containers that run in turn with the server; empty if the server is always on.
+        turns: names of the containers that take turns with the server; empty if the server is always on.
     """
     turns = set(turns)
     held = _measure_held(
@@ -140,7 +140,7 @@ def _server_rows(
     turns: set[str],
     held: HeldMemory,
 ) -> list[Row]:
-    """Return the rows of the host's other servers. Of the servers on demand, which run in turn, only the largest counts."""
+    """Return the rows of the host's other servers. Of the on-demand servers, which take turns, only the largest counts."""
     rows: list[Row] = []
     on_demand: list[Row] = []
     for other in other_servers:
@@ -161,7 +161,7 @@ def _server_rows(
 
 
 def _server_row(context: Context, server: Mapping[str, Any], held: HeldMemory) -> Row:
-    """Return a server's row: the size measured when it was verified, else the estimate from its recipe."""
+    """Return a server's row, with the size measured when it was verified, or else the estimate from its recipe."""
     name = str(server["name"])
     container = containers.inspect(context.docker(), name)
     recorded_bytes = holders.recorded_bytes(context, container["Id"]) if container else None

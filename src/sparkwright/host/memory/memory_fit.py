@@ -1,4 +1,4 @@
-"""The memory budget of a start on this host, the refusal of a server that does not fit, and the measurement of a verified start.
+"""Compute the memory budget of a server's start, refuse a server that does not fit, and measure a verified start.
 
 The measurement is used in the budget of the next start. Its total is the decrease of MemAvailable since the last reading before
 `docker start` (module `memory`). GPU side: the sum in the engine's log (weights, KV cache, activations, graphs) or the size
@@ -144,7 +144,7 @@ def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -
 def refusal(
     context: Context, server: PlannedServer, start_budget: Budget, message: str, data: dict[str, Any]
 ) -> Result:
-    """Return a refused result with the budget, and with a table of the memory's holders if freeing memory can help."""
+    """Return a refused result with the budget, and with a table of what holds the memory if freeing memory can help."""
     never_fits = start_budget.owner_bytes("server") + _reserve_bytes(start_budget) > start_budget.total_bytes
     rows = [] if never_fits else holders.inspect(context)
     details = {
@@ -174,7 +174,7 @@ def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: boo
     """
     reserve_bytes = _reserve_bytes(start_budget)
     if reserve_bytes >= start_budget.total_bytes:
-        return f"Lower `reserve_gib` (`vars:` of the host): {reserve_bytes / GIB:g} GiB is more than the host has."
+        return f"Lower `reserve_gib` (in the host's `vars:`): {reserve_bytes / GIB:g} GiB is more than the host has."
     largest_fit = budget.format_largest_fit(server.memory, start_budget)
     if any(row.about == "other" and not row.at_most for row in start_budget.rows) and not largest_fit:
         return "Give one of the servers a smaller share of memory in its recipe, or serve it on another host."

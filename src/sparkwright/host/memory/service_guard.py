@@ -1,6 +1,6 @@
-"""The host's interface to the guard of the service: its configuration, state and actions.
+"""Configure the service's memory guard, and read its state and actions.
 
-The process is `sparkwright.guard.service`, which `health.install` sets up. Its files are in the guards' folder.
+The guard is a process, `sparkwright.guard.service`, which `health.install` sets up. Its files are in the guards' folder.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class GuardAction:
     rate: float
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """A message with the time and the reason, without a full stop."""
         falling = f", falling {_format_rate(self.rate)}" if self.rate > GIB / 100 else ""
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
-        clock = units.format_time(self.time_s, units.MINUTE_FORMAT)
+        time_text = units.format_time(self.time_s, units.MINUTE_FORMAT)
         available = f"{format_gib(self.available_bytes)} GiB available"
-        return f"{self.name} was {self.method} at {clock} to save the host: {available}{falling}{stalled}"
+        return f"{self.name} was {self.method} at {time_text} to save the host: {available}{falling}{stalled}"
 
 
 def _format_rate(rate: float) -> str:
@@ -67,12 +67,12 @@ def folder(state: StateFolder) -> Path:
 
 
 def is_running(state: StateFolder) -> bool:
-    """Return True if the guard of the service is running, which holds its lock."""
+    """Return True if the service's guard is running, which holds a lock while it does."""
     return private.is_locked(folder(state) / LOCK_FILE)
 
 
 def stop(state: StateFolder) -> None:
-    """Stop the guard of the service, if it is running."""
+    """Stop the service's guard, if it is running."""
     if is_running(state):
         with contextlib.suppress(OSError, KeyError, ValueError):
             header, _ = memory_samples.read(str(folder(state) / RING_FILE))
@@ -83,7 +83,7 @@ def write_configuration(context: Context, notify: Sequence[str] | None = None) -
     """Write the guard's configuration, with all running verified servers.
 
     Args:
-        notify: the command to run after an action; None to keep the current one.
+        notify: the command that the guard runs after an action; None to keep the current one.
     """
     path = folder(context.state) / CONF_FILE
     current_lines = _read_lines(path)
@@ -128,7 +128,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def read_level(state: StateFolder) -> MemoryLevel:
-    """Return the memory level when the server was verified, and the lowest one that the guard recorded since."""
+    """Return the memory level when the server was verified, and the lowest one that the guard has recorded since."""
     try:
         header, _ = memory_samples.read(str(folder(state) / RING_FILE))
     except OSError:
@@ -159,7 +159,7 @@ def stop_reason(state: StateFolder, container_id: str, since_s: float) -> str:
     """Return why the guard stopped a container at or after `since_s`, or "" if it did not."""
     actions = reversed(list_actions(state))
     matching = (action for action in actions if action.container_id == container_id and action.time_s >= since_s)
-    return next((action.sentence for action in matching), "")
+    return next((action.message for action in matching), "")
 
 
 def record_actions(context: Context) -> None:
@@ -169,8 +169,8 @@ def record_actions(context: Context) -> None:
     actions = [action for action in list_actions(context.state) if action.container_id == verified_id]
     new_actions = [action for action in actions if action.time_s > recorded_s]
     for action in new_actions:
-        history.append(context, HISTORY_ACTION, container_id=verified_id, why=action.sentence, who="the guard")
+        history.append(context, HISTORY_ACTION, container_id=verified_id, why=action.message, who="the guard")
     if new_actions:
         context.state.write(RECORD_NAME, {"seen_s": new_actions[-1].time_s})
         with contextlib.suppress(OSError):
-            incidents.save(context, new_actions[-1].name, new_actions[-1].sentence)
+            incidents.save(context, new_actions[-1].name, new_actions[-1].message)

@@ -31,7 +31,7 @@ from sparkwright.units import GIB, format_gib
 FOLDER, SUFFIX = "guard", ".ring"
 #: timeouts for the start and the exit of the guard's process
 START_TIMEOUT_S, EXIT_TIMEOUT_S = 10.0, 5.0
-#: number of rings of earlier starts that are kept
+#: number of sample files (ring buffers) kept from earlier starts
 MAX_RINGS = 8
 MAX_TIMELINE_ROWS = 200
 PROGRAM = str(Path(guard.__file__).parent)
@@ -54,8 +54,8 @@ class StartGuard:
     """A guard process for one container."""
 
     process: subprocess.Popen[bytes]
-    #: the file with the guard's samples
-    ring: Path
+    #: file with the guard's samples
+    ring_path: Path
     name: str
     container_id: str
     stage: str = ""
@@ -65,7 +65,7 @@ class StartGuard:
     _received: bytes = b""
 
     def send(self, line: str) -> None:
-        """Send the guard a line. Does nothing if the guard has exited."""
+        """Send a line to the guard. Does nothing if the guard has exited."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(f"{line}\n".encode())
@@ -106,10 +106,10 @@ class Guards:
     #: minimum available memory in GiB; 0 for the default, a share of the host's total memory
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
-    #: allow the start of a configuration with which the host went down before
+    #: allow the start of a configuration that brought the host down before
     anyway: bool = False
     current: StartGuard | None = None
-    #: memory that the budget leaves; None without a budget
+    #: memory that the budget leaves free; None without a budget
     left_bytes: int | None = None
     #: expected lowest MemAvailable, from the last verified start of this configuration
     expected_bytes: int | None = None
@@ -117,7 +117,7 @@ class Guards:
     advice: str = ""
     _danger: Danger | None = None
     _is_reported: bool = False
-    #: start of the measurement of the lowest MemAvailable; 0 for all samples
+    #: time from which the lowest MemAvailable is measured; 0 for all samples
     _since_s: float = 0.0
     _ended: list[StartGuard] = field(default_factory=list)
 
@@ -264,7 +264,7 @@ class Guards:
     def format_timeline(self) -> list[str]:
         """Return the samples of the current guard, or else of the last one, as lines of a table."""
         last_guard = self._last_guard()
-        return format_timeline(last_guard.ring) if last_guard is not None else []
+        return format_timeline(last_guard.ring_path) if last_guard is not None else []
 
     def _last_guard(self) -> StartGuard | None:
         return self.current or (self._ended[-1] if self._ended else None)
@@ -273,7 +273,7 @@ class Guards:
         if start_guard is None:
             return None
         try:
-            header, all_samples = memory_samples.read(str(start_guard.ring))
+            header, all_samples = memory_samples.read(str(start_guard.ring_path))
         except OSError:
             return None
         samples = [(time_s, available) for time_s, available, _, _ in all_samples if time_s >= self._since_s]
@@ -286,10 +286,10 @@ class Guards:
         return StartSamples(samples[0][1], lowest_bytes, tuple(samples))
 
 
-def format_timeline(ring: Path) -> list[str]:
-    """Return the last samples of a ring as lines of a table: time, GiB available and free, and the rate of decrease."""
+def format_timeline(ring_path: Path) -> list[str]:
+    """Return a guard's last samples as lines of a table: time, GiB available and free, and the rate of decrease."""
     try:
-        _, samples = memory_samples.read(str(ring))
+        _, samples = memory_samples.read(str(ring_path))
     except OSError:
         return []
     lines = ["time          available   free   falling"]
@@ -297,8 +297,8 @@ def format_timeline(ring: Path) -> list[str]:
     for time_s, available, free, _ in samples[-MAX_TIMELINE_ROWS:]:
         elapsed_s = time_s - previous_s
         rate = (previous_bytes - available) / elapsed_s / GIB if elapsed_s > 0 else 0.0
-        clock = time.strftime("%H:%M:%S", time.localtime(time_s)) + f".{int(time_s % 1 * 100):02d}"
-        lines.append(f"{clock}  {available / GIB:8.2f} {free / GIB:8.2f}  {rate:5.1f} GiB/s")
+        time_text = time.strftime("%H:%M:%S", time.localtime(time_s)) + f".{int(time_s % 1 * 100):02d}"
+        lines.append(f"{time_text}  {available / GIB:8.2f} {free / GIB:8.2f}  {rate:5.1f} GiB/s")
         previous_s, previous_bytes = time_s, available
     return lines
 
@@ -319,7 +319,7 @@ def folder(state: StateFolder) -> Path:
 
 
 def _build_ring_path(state: StateFolder, run_id: str, number: int) -> Path:
-    """Return the path for a new guard's ring, after removing the oldest rings."""
+    """Return the path of a new guard's sample file, after removing the oldest files."""
     rings_folder = state.folder(FOLDER)
     rings = sorted(rings_folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
     for old_ring in rings[: max(0, len(rings) - MAX_RINGS)]:
@@ -336,7 +336,7 @@ def engine_address(machine: Machine) -> str:
 
 
 def _start_process(path: Path, parameters: Mapping[str, str], name: str) -> StartGuard:
-    """Start the guard's process in its own session, so that a signal that ends the run does not end it."""
+    """Start the guard's process in its own session, so that a signal that ends the run does not end the guard."""
     argv = [sys.executable, "-I", "-S", PROGRAM, "start", str(path)]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True, cwd="/"

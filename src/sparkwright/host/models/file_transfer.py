@@ -1,4 +1,4 @@
-"""The transfer of one file into a folder: sequentially, in parallel ranges, or from the hub's chunk store.
+"""Transfer one file into a folder: sequentially, in parallel ranges, or from the hub's chunk store.
 
 No mode writes more bytes than the size in spark.lock; the caller verifies the hash. A killed sequential transfer leaves the
 beginning of a file and is resumed there. A killed range transfer leaves holes, so its partial file is removed.
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 MAX_PARALLEL_RANGES = 20
-RANGE_BYTES = 3 * 2**20  # in memory up to three times: 20 x 3 MiB stay below 300 MB
+RANGE_BYTES = 3 * 2**20  # each range may be in memory three times, so 20 ranges stay below 300 MB
 MIN_RANGES_FILE_BYTES = 5 * RANGE_BYTES  # smaller files are downloaded sequentially instead of in ranges
-MAX_PARALLEL_FAILURES, MAX_RANGE_RETRIES = 3, 5  # limits of hf_transfer for each range
+MAX_PARALLEL_FAILURES, MAX_RANGE_RETRIES = 3, 5  # hf_transfer's limits for each range
 #: modes whose partial file is the beginning of the file; each can resume the other's
 SEQUENTIAL_MODES = ("plain", "xet")
 PARTIAL_FOLDER = ".cache/sparkwright/partial"  # reserved: a lock with a file below it is refused
@@ -67,7 +67,7 @@ class TransferSettings:
     """The settings of a transfer, for all its files."""
 
     mode: str  #: plain, hf_transfer or xet
-    retries: int  #: repetitions of an unanswered request before the attempt counts as failed
+    retries: int  #: retries of an unanswered request before the attempt counts as failed
     #: seconds without data after which the runner aborts the transfer, in every mode
     stall_s: float = 0.0
 
@@ -100,7 +100,7 @@ def download_file(
 
     Raises:
         HubDown: A retry may help.
-        Failed: A retry will not help; for example, the file has another size on the hub.
+        Failed: A retry will not help; for example, the file has a different size on the hub.
     """
     partial, target = partial_path(folder, file), folder / file["path"]
     if discard_partial:
@@ -266,7 +266,7 @@ def stream_content(
     """Yield the content of a file in the chunk store, from byte `start` to before byte `end` (None for the file's end).
 
     Raises:
-        Failed: The hub's answer about the store is malformed.
+        Failed: The hub's response about the store is malformed.
         HubDown: A retry may help.
     """
     import hf_xet
@@ -320,7 +320,7 @@ def _parse_access(answer: bytes, source: Source) -> StoreAccess:
     except (ValueError, TypeError, KeyError):
         url = token = expires_s = None
     if not (isinstance(url, str) and isinstance(token, str) and type(expires_s) is int and _is_http(url)):
-        message = f"the answer of the hub {source.url} about its chunk store is invalid."
+        message = f"the hub {source.url} sent an invalid response about its chunk store."
         raise Failed(message, fix=f"Use `transfer: plain`. {OTHER_HUB_FIX}")
     return StoreAccess(url, token, expires_s)
 

@@ -1,4 +1,4 @@
-"""A client for the protocol of a hub: URLs, short answers, file locations, and readable errors.
+"""A client for the protocol of a model hub: URLs, short responses, file locations, and readable errors.
 
 Responses are limited in bytes, time and redirects. The protocol consists of a few headers (X-Linked-Size, X-Linked-ETag,
 X-Error-Code ...) and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 explains why that
@@ -39,9 +39,11 @@ from sparkwright.visible import one_line
 #: maximum size of a response read into memory; the metadata of a model with 20,000 files is 8 MB
 MAX_ANSWER_BYTES = 16 * 2**20
 MAX_REDIRECTS = 10
-#: time limits: without data, and for a complete response read into memory
-MAX_SILENCE_S, RESPONSE_TIMEOUT_S = 30.0, 120.0
-#: statuses after which a retry may help
+#: maximum time without data
+MAX_SILENCE_S = 30.0
+#: time limit for a complete response read into memory
+RESPONSE_TIMEOUT_S = 120.0
+#: HTTP statuses after which a retry may help
 BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
 RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
 ROUTE = Route(proxies=True)
@@ -170,7 +172,7 @@ class FileLocation:
     """The location of a file, as reported by the hub."""
 
     url: str  #: URL of the content, on the hub or where the hub redirects to
-    headers: dict[str, str]  #: headers for that URL; they have the token only at the hub's own origin
+    headers: dict[str, str]  #: headers for that URL; they contain the token only if it is on the hub's own origin
     xet_hash: str  #: the file's hash in the hub's chunk store; empty if it is not in the store
 
 
@@ -184,7 +186,7 @@ def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) ->
         retries: number of retries if the hub is busy or the connection fails.
 
     Raises:
-        Failed: The file's size differs from the lock, or the hub redirects in a loop or to another scheme.
+        Failed: The file's size differs from that in the lock, or the hub redirects in a loop or to another scheme.
         HubDown: A retry may help.
     """
     url = source.file_url(file["path"])
@@ -217,12 +219,12 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _check_file_headers(answer: http.Stream, file: Mapping[str, Any]) -> None:
-    """Raise Failed if the size differs from the lock or the ETag is malformed; both headers are optional."""
+    """Raise Failed if the size differs from that in the lock, or the ETag is malformed; both headers are optional."""
     headers = answer.headers
     size = headers.get("X-Linked-Size") or (None if _is_redirect(answer) else headers.get("Content-Length"))
     etag = headers.get("X-Linked-ETag") or headers.get("ETag")
     if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
-        message = f"the hub's ETag of {file['path']} is invalid: '{one_line(etag, max_chars=80)}'."
+        message = f"the hub's ETag for {file['path']} is invalid: '{one_line(etag, max_chars=80)}'."
         raise Failed(message, fix=UPDATE_LOCK_FIX)
     if size is not None and size != str(file["size_bytes"]):
         sizes = f"{one_line(size, max_chars=30)} bytes on the hub, {file['size_bytes']} in spark.lock"
@@ -230,7 +232,7 @@ def _check_file_headers(answer: http.Stream, file: Mapping[str, Any]) -> None:
 
 
 def raise_for_status(answer: http.Stream, source: Source, url: str) -> None:
-    """Raise the error for an answer with an error status. The hub documents the codes in X-Error-Code."""
+    """Raise the error for a response with an error status. The codes in X-Error-Code are those that the hub documents."""
     if answer.status < 400:
         return
     code, id_, hub_url = answer.headers.get("X-Error-Code", ""), source.id, source.url

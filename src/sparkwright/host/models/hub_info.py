@@ -1,4 +1,4 @@
-"""Information about a model, read up to a limit and validated: its lock entry, config.json, chat template and sampling defaults.
+"""Read and validate a model's metadata, up to a size limit: its lock entry, config.json, chat template and sampling defaults.
 
 Chat template and sampling defaults come from the hub when a model is pinned, or from a copy on this host. They are in small
 files, or in the header of a GGUF file, depending on the engine. A template is parsed, never rendered
@@ -27,15 +27,15 @@ _FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_E
 def fetch_lock_entry(source: Source, is_selected: Callable[[str], bool]) -> dict[str, Any]:
     """Return the lock entry of a model: the commit, and the selected files with size and hash.
 
-    `source.commit` may be a branch, a tag or a commit. Raises Failed if the answer is malformed.
+    `source.commit` may be a branch, a tag or a commit. Raises Failed if the response is malformed.
     """
     url = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
     return parse_lock_entry(parse_answer(hub.fetch_bytes(source, url), source), source, is_selected)
 
 
 def parse_lock_entry(data: object, source: Source, is_selected: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the lock entry from a hub's answer about a model. Raises Failed if it is malformed."""
-    label = f"the hub's answer about {source.id}"
+    """Return the lock entry from a hub's response about a model. Raises Failed if the response is malformed."""
+    label = f"the hub's response about {source.id}"
     if not isinstance(data, Mapping) or not isinstance(data.get("siblings"), list):
         raise Failed(f"{label} has no list of files.", fix=hub.OTHER_HUB_FIX)
     commit = require_match(COMMIT, data.get("sha"), f"the commit in {label}")
@@ -77,7 +77,7 @@ def fetch_chat_files(source: Source, files: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _build_lock_file(sibling: object) -> dict[str, Any]:
-    """Return a file's entry for the lock, from the hub's data: sha256 for a large file (LFS), else git's blob id."""
+    """Return a file's lock entry from the hub's data, with the sha256 of a large file (LFS), or else git's blob id."""
     fields = sibling if isinstance(sibling, Mapping) else {}
     lfs = fields.get("lfs")
     is_large = isinstance(lfs, Mapping)
@@ -93,7 +93,7 @@ def parse_answer(text: bytes, source: Source) -> object:
     try:
         return bounds.parse_bounded_json(text)
     except ValueError:
-        raise Failed(f"the hub's answer about {source.id} is not JSON.", fix=hub.OTHER_HUB_FIX) from None
+        raise Failed(f"the hub's response about {source.id} is not JSON.", fix=hub.OTHER_HUB_FIX) from None
 
 
 def fetch_chat_settings(
@@ -123,7 +123,7 @@ def fetch_chat_settings(
 def read_chat_settings(
     folder: Path, paths: Iterable[str], engine: EngineName, model: str = ""
 ) -> dict[str, Any] | None:
-    """Return the same as `fetch_chat_settings`, from a copy of the model in a folder of this host.
+    """Return the same as `fetch_chat_settings`, from a copy of the model in a folder on this host.
 
     Args:
         paths: the model's files, relative to the folder.

@@ -15,15 +15,15 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_file
 
 CHUNK_BYTES = 2**20
-#: maximum size of a file's data in the page cache while it is hashed with `drop`
-DROP_EVERY_BYTES = 256 * 2**20
+#: maximum size of a file's data in the page cache while it is hashed with `drop_cached_pages`
+DROP_INTERVAL_BYTES = 256 * 2**20
 INDEX_SUFFIX = ".safetensors.index.json"
 RECORD_PREFIX = "model-"
 SHA256_DIGITS = 64
 #: number of stamp fields that a hard link or a rename does not change
 STABLE_STAMP_FIELDS = 3
 
-#: `rows` of manifests that this process verified but did not save (in check mode), by the manifest's file
+#: `rows` of manifests that this process verified but did not save (in check mode), by path of the manifest
 _UNSAVED_ROWS: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
@@ -36,7 +36,7 @@ class Manifest:
 
     state: StateFolder
     folder: Path
-    #: [*stamp, hash] by path. Stamps of earlier versions have no ctime, so these files are hashed again
+    #: [*stamp, hash] by path. Stamps that earlier versions wrote have no ctime, so these files are hashed again
     rows: dict[str, list[Any]]
     #: [stamp, listed files] of each safetensors index, by path
     indexes: dict[str, list[Any]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Manifest:
 
     @classmethod
     def load(cls, state: StateFolder, folder: Path) -> Manifest:
-        """Return a folder's manifest as last saved, with the rows of `remember`."""
+        """Return a folder's manifest as last saved, together with the rows kept by `remember`."""
         manifest = cls._from_record(state, folder, state.read(_record_name(folder)) or {})
         manifest.rows |= _UNSAVED_ROWS.get(manifest._file, {})
         return manifest
@@ -134,7 +134,7 @@ class Manifest:
         return [path for path, row in self.rows.items() if not self._is_unchanged(path, row)]
 
     def _is_unchanged(self, path: str, row: list[Any]) -> bool:
-        """Return True if a file's stamp matches its row, in which an earlier version recorded fewer fields."""
+        """Return True if a file's stamp matches its row; in a row that an earlier version wrote, the stamp has fewer fields."""
         stamp, recorded = read_stamp(self.folder / path), row[:-1]
         return stamp is not None and recorded != [] and stamp[: len(recorded)] == recorded
 
@@ -212,7 +212,7 @@ def _lock_entry(path: str, row: list[Any]) -> dict[str, Any]:
 
 
 def expected_hash(file: Mapping[str, Any]) -> str:
-    """Return the expected hash of a file: the sha256 of a large file, git's blob id of a small one."""
+    """Return the expected hash of a file: the sha256 of a large file, or git's blob id of a small one."""
     return str(file["sha256"] or file["blob_id"])
 
 
@@ -239,7 +239,7 @@ def hash_file(
                 on_bytes(count)
                 read_bytes += count
                 # the page cache takes memory from the GPU
-                if drop_cached_pages and read_bytes % DROP_EVERY_BYTES < count:
+                if drop_cached_pages and read_bytes % DROP_INTERVAL_BYTES < count:
                     os.posix_fadvise(source.fileno(), 0, read_bytes, os.POSIX_FADV_DONTNEED)
             if drop_cached_pages:
                 os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -251,7 +251,7 @@ def hash_file(
 def read_stamp(path: Path) -> list[int] | None:
     """Return [size, mtime_ns, inode, ctime_ns] of a file, or None if it is missing.
 
-    Anyone with write access can set a file's mtime. The ctime is set by the kernel, also after a link, a rename or a chmod.
+    Anyone with write access can set a file's mtime. The kernel sets the ctime, even on a link, a rename or a chmod.
     """
     try:
         status = path.stat()

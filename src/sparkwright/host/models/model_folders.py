@@ -1,10 +1,10 @@
-"""The model folders on a host: staging of downloads, files kept for a rollback, sizes and users, and other models on the disk.
+"""The model folders on a host: staged downloads, files kept for a rollback, sizes, containers that use them, and other models.
 
 Downloaded files stay in a staging folder until all of them are verified; then they are moved into place together. A server that
 restarts during a download finds the complete old model. The staging folder is inside the model's folder, so that moving is a
 rename. The manifest records verified files, so that a resumed run does not hash them again.
 
-Models that sparkwright did not download are found by their names and sizes; a deploy verifies their contents by hash.
+Models that sparkwright did not download are found by their names and sizes; a deploy verifies their files by hash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEPT_RECORD = ".about.json"
 #: usual folders of models
 COMMON_FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
-#: limits of a search: entries per folder, and files per model
+#: limits on a search: entries per folder, and files per model
 MAX_ENTRIES, MAX_FILES = 500, 5000
 
 
@@ -81,7 +81,7 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def clean_up(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
-        """Remove partial files that cannot be resumed, or all if the disk is full. Complete files stay."""
+        """Remove partial files that cannot be resumed, or all of them if the disk is full. Complete files stay."""
         if disk_is_full or not file_transfer.can_resume(self.path):
             file_transfer.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.has_full_file(file) for file in files):
@@ -97,7 +97,7 @@ class Staging:
                     path.unlink()
 
     def partial_files(self) -> list[Path]:
-        """Return the partial files of the running and of interrupted transfers."""
+        """Return the partial files of the current transfer and of interrupted ones."""
         return list((self.path / ".cache").rglob("*.incomplete"))
 
 
@@ -130,7 +130,7 @@ def kept_commit(folder: Path) -> str:
 
 
 def restore_kept(folder: Path) -> int:
-    """Move the kept files back, and remove those that only the new revision has. Returns the number of changed files."""
+    """Move the kept files back, and remove files that only the new revision has. Returns the number of changed files."""
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         kept_folder.unlink()
@@ -215,7 +215,7 @@ class ModelFolder:
 
 
 def list_folders(context: Context) -> list[ModelFolder]:
-    """Return the existing folders with a manifest. Raises Failed if Docker cannot be queried."""
+    """Return the folders that exist and have a manifest. Raises Failed if Docker cannot be queried."""
     mounts = list(own_folders.iter_mounts(context))
     return [
         ModelFolder(
@@ -233,7 +233,7 @@ def list_folders(context: Context) -> list[ModelFolder]:
 
 
 def removable_bytes(manifest: Manifest) -> int:
-    """Return the bytes that removing a model's folder would free: verified files, and leftovers of transfers."""
+    """Return the bytes that removing a model's folder would free: verified files and leftovers of transfers."""
     leftovers = (
         path
         for transfer_folder in transfer_folders(manifest.folder)
@@ -274,7 +274,7 @@ class ModelOnDisk:
 
 
 def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[ModelOnDisk]:
-    """Return the folders on the disk that contain these models, with weights.
+    """Return the folders on this host that contain these models, with weights.
 
     A folder matches a model if it is the recipe's folder, or is named after the model, with or without the model's owner.
 

@@ -1,7 +1,7 @@
-"""Serving a verified model to other hosts, with the protocol of a hub.
+"""Serve a verified model to other hosts, using a hub's protocol.
 
 Only the files of the model are served, read only, from the paths where they were verified: a path that has since become a
-symlink is refused. Every reader verifies the received files by the hashes in the lock.
+symlink is refused. Every reader verifies the received files against the hashes in the lock.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _ModelHandler(peers.PeerHandler):
 def _open_without_links(path: str, flags: int) -> int:
     """Open a path without symlinks. Raises OSError if a symlink was created in it since the file was verified."""
     if os.path.realpath(path) != path:
-        raise PermissionError(f"{path} was replaced by a symlink")
+        raise PermissionError(f"{path} was replaced with a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)
 
 

@@ -1,4 +1,4 @@
-"""Reliable transfers: a child process downloads; this process watches the bytes on the disk, and retries or changes the mode.
+"""Reliable transfers: a child process downloads; this process watches the bytes arrive on disk, and retries or changes the mode.
 
 Files go to a staging folder inside the model's folder and are verified there. When all are correct, they replace the old files
 together, so a server never reads a wrong or incomplete model. Complete files that a killed transfer left in the staging folder
@@ -52,9 +52,9 @@ class RetryPolicy:
     tries: int = DEFAULT_TRIES
     #: pauses before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
-    #: time between two progress messages, which list all current files and are written to the journal
+    #: time between two progress messages, which list all files in progress and are written to the journal
     progress_interval_s: float = 1.0
-    #: unreported retries of each request (1 s, 2 s, 4 s apart); few, so that a waiting user soon sees the reason
+    #: unreported retries of each request (after 0.5 s, 1 s ...); few, so that a waiting user soon sees the reason
     hub_retries: int = 2
 
     def pause_s(self, failed_tries: int) -> float:
@@ -64,12 +64,12 @@ class RetryPolicy:
 
 @dataclass
 class Throughput:
-    """The average rate of the last WINDOW_S."""
+    """The average rate over the last WINDOW_S."""
 
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, received_bytes: int, now_s: float | None = None) -> float:
-        """Record the total of bytes received so far. Returns bytes per second, or 0.0 if unknown."""
+        """Record the total number of bytes received so far. Returns bytes per second, or 0.0 if unknown."""
         now_s = time.monotonic() if now_s is None else now_s
         self._samples.append((now_s, received_bytes))
         while now_s - self._samples[0][0] > WINDOW_S and len(self._samples) > 2:
@@ -151,7 +151,7 @@ class Transfer:
     # -- one attempt ---------------------------------------------------------------------------------------------
 
     def _run_attempt(self, mode: str) -> tuple[Attempt, str]:
-        """Download the missing files in a child process until it ends or stalls. Returns the outcome and the mode it used."""
+        """Download the missing files in a child process until it exits or stalls. Returns the outcome and the mode it used."""
         child = self._start_child(mode)
         lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
@@ -265,7 +265,7 @@ class Transfer:
             self.manifest.save()
 
     def _check_mismatches(self) -> None:
-        """Raise Failed if files have a second hash mismatch, and emit a note about files with a first one."""
+        """Raise Failed if any file has mismatched its hash twice, and emit a note about files that mismatched once."""
         mismatched_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
         if mismatched_twice:
             self.staging.clean_up(self.files, disk_is_full=False)
@@ -278,7 +278,7 @@ class Transfer:
     # -- between attempts ----------------------------------------------------------------------------------------
 
     def _prepare_retry(self, attempt: Attempt, mode: str, failed_tries: int) -> str:
-        """Report the failure, pause (longer each time), and return the next mode, a different one after a stall."""
+        """Report the failure, pause (longer each time), and return the mode for the next try, which differs after a stall."""
         next_mode = NEXT_MODE[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(failed_tries)

@@ -1,11 +1,11 @@
-"""The process that transfers files, and its choice of a transfer mode by measurement.
+"""The process that transfers files, in the mode it was told to use or measured to be the fastest.
 
-It is a child of the runner, so that a stalled transfer can be killed and restarted. Its request is one line of JSON on standard
-input (the only place with the token); it ends with its parent. Each event is a line of JSON on standard output:
+It is a child of the runner, so that a stalled transfer can be killed and restarted, and it exits with its parent. Its request is
+one line of JSON on standard input (the only place that contains the token). Each event is a line of JSON on standard output:
 
     {"begin": path, "partial": file}
     {"done": path, "from": url}
-    {"lost": url, "message": why}                    the transfer continues over the other addresses
+    {"lost": url, "message": reason}                 the transfer continues over the other addresses
     {"chose": mode, "why": reason}
     {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}
 """
@@ -38,8 +38,10 @@ from sparkwright.transport.connection import TransportError
 Measure = Callable[[int], float]
 MeasureXet = Callable[[], float]
 
-#: duration of a measurement, and the maximum wait for its data
-WINDOW_S, MAX_SILENCE_S = 1.0, 5.0
+#: duration of a measurement
+WINDOW_S = 1.0
+#: maximum time that a measurement waits for data
+MAX_SILENCE_S = 5.0
 #: number of connections with which hf_transfer is measured
 MANY_CONNECTIONS = 16
 XET_STREAMS = 8
@@ -57,7 +59,7 @@ class ModeChoice:
     """A transfer mode, with the reason for the user."""
 
     mode: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,11 @@ def choose_mode(
     measure: Measure | None = None,
     measure_xet: MeasureXet | None = None,
 ) -> ModeChoice:
-    """Choose a mode by a measurement of at most about three seconds. A small download is not measured.
+    """Choose a mode by measuring for at most about three seconds. A small download is not measured.
 
     Args:
         parallel_files: number of files that `plain` would download at once.
-        measure: returns bytes per second over a number of connections.
+        measure: returns bytes per second over a given number of connections.
         measure_xet: returns bytes per second from the chunk store; 0.0 if the files are not in it.
     """
     total_bytes = sum(file.size_bytes for file in files)
@@ -126,7 +128,7 @@ def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
 
 def _read_xet(source: Source, xet_hash: str, size_bytes: int, byte_range: tuple[int, int], window: _Window) -> int:
     received_bytes = 0
-    with contextlib.suppress(Exception):  # any error of hf_xet: a mode that fails here is not chosen
+    with contextlib.suppress(Exception):  # any error from hf_xet: a mode that fails here is not chosen
         for piece in file_transfer.stream_content(source, xet_hash, size_bytes, *byte_range):
             if not window.is_open():
                 break
@@ -135,7 +137,7 @@ def _read_xet(source: Source, xet_hash: str, size_bytes: int, byte_range: tuple[
 
 
 def measure_rate(source: Source, files: Sequence[SampleFile], connections: int) -> float:
-    """Return bytes per second over a number of connections, each at another offset; 0.0 if no data is received."""
+    """Return bytes per second over a number of connections, each at a different offset; 0.0 if no data is received."""
     window = _Window()
     positions = [_pick_position(files, n, connections) for n in range(connections)]
     with ThreadPoolExecutor(max_workers=connections) as pool:
@@ -194,7 +196,7 @@ def main() -> None:
         samples = [SampleFile(file["path"], file["size_bytes"]) for file in files]
         choice = choose_mode(source, samples, PARALLEL_FILES)
         mode = choice.mode
-        _write_event({"chose": mode, "why": choice.why})
+        _write_event({"chose": mode, "why": choice.reason})
     file_transfer.limit_process(files, mode)
     file_transfer.prepare_folder(staging, mode)
     settings = TransferSettings(mode, request["retries"], request["stall_s"])
@@ -260,9 +262,9 @@ def _download_from_any(
             queue.release(source, file["size_bytes"])
 
 
-def _write_event(line: dict[str, Any]) -> None:
+def _write_event(event: dict[str, Any]) -> None:
     with _output_lock:
-        os.write(1, json.dumps(line).encode() + b"\n")
+        os.write(1, json.dumps(event).encode() + b"\n")
 
 
 def _die_with_parent() -> None:

@@ -149,7 +149,7 @@ def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
 class GpuUsed(Module["GpuUsed.Args"]):
     """Check that the server uses the GPU, because a CPU-only image serves at a fraction of the speed.
 
-    The evidence is a compute process of its container in nvidia-smi, or else the line of the engine's log that names the
+    The evidence is a compute process in its container that nvidia-smi lists, or else the line of the engine's log that names the
     device of its buffers. Without either, a container that requests a GPU fails. If nvidia-smi cannot be run and the log has
     no such line, the result is unknown: the run continues and exits with code 4.
 
@@ -179,14 +179,14 @@ def evaluate_gpu_use(gpu_use: GpuUse) -> Result:
         "processes": [asdict(process) for process in gpu_use.own_processes],
     }
     if gpu_use.own_processes:
-        return Result(msg=f"uses the GPU: {gpu_use.why}", data=data)
+        return Result(msg=f"uses the GPU: {gpu_use.reason}", data=data)
     data["evidence"] = gpu_use.evidence
     if gpu_use.verdict == "gpu":
-        return Result(msg=f"uses the GPU according to its own log: {gpu_use.why}", data=data)
+        return Result(msg=f"uses the GPU according to its own log: {gpu_use.reason}", data=data)
     if gpu_use.verdict == "unknown":
-        msg = f"unknown whether the server uses the GPU: {gpu_use.why}."
+        msg = f"unknown whether the server uses the GPU: {gpu_use.reason}."
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data=data)
-    reason = f"; {gpu_use.why}" if gpu_use.log.cpu else f": {gpu_use.why}"
+    reason = f"; {gpu_use.reason}" if gpu_use.device_lines.cpu_line else f": {gpu_use.reason}"
     return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_processes.FIX, data=data)
 
 
