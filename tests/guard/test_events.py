@@ -35,8 +35,8 @@ def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
 def test_growth_is_reported_before_it_is_dangerous() -> None:
     total = int(121.7 * GIB)
     steady, growing, dangerous = (MemoryLevel(True, total, 12 * GIB, lowest * GIB) for lowest in (11, 9, 6))
-    assert (steady.growth, steady.is_near_exhaustion) == ("", False)
-    assert "3.0 GiB more are in use" in growing.growth
+    assert (steady.growth_message, steady.is_near_exhaustion) == ("", False)
+    assert "3.0 GiB more are in use" in growing.growth_message
     assert not growing.is_near_exhaustion
     assert dangerous.is_near_exhaustion
-    assert not MemoryLevel(True, total, int(1.9 * GIB), int(1.5 * GIB)).growth
+    assert not MemoryLevel(True, total, int(1.9 * GIB), int(1.5 * GIB)).growth_message

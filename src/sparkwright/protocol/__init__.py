@@ -1,1 +1,1 @@
-"""The protocol between laptop and host: a Plan goes down, Events come back up; nothing else passes between the two sides."""
+"""The protocol between laptop and host: the laptop sends a Plan, and the host answers with Events."""

@@ -11,12 +11,12 @@ from sparkwright.secret import Secret
 from sparkwright.trust import shapes
 from sparkwright.trust.names import PATH_COMPONENT
 
-#: name of the secret that is sent with each plan of a deploy
+#: name of the secret that is sent with each of a deploy's plans
 TOKEN_SECRET = "CLUSTER_TOKEN"
 MEMBER_COUNTS = range(2, 65)
-#: a member is lost after this many missed heartbeats
+#: number of missed heartbeats after which a member counts as lost
 MAX_MISSED_HEARTBEATS = 4
-#: differences between clocks above this are reported, because times in the members' logs are not comparable
+#: larger differences between clocks are reported, because times in the members' logs are not comparable
 MAX_CLOCK_OFFSET_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 #: time that a run waits for the other members' runs to join; all plans must be sent within this time
@@ -75,7 +75,7 @@ class Cluster:
     port: int
     #: time to wait for the runs of all members
     join_s: float = DEFAULT_JOIN_TIMEOUT_S
-    #: time between heartbeats; a member is lost after MAX_MISSED_HEARTBEATS of these intervals without one
+    #: time between heartbeats; a member counts as lost after MAX_MISSED_HEARTBEATS of these intervals without one
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: Any) -> Cluster:
-        """Return the cluster of `to_json`. Raises ValueError if it is not valid."""
+        """Rebuild a cluster from the output of `to_json`. Raises ValueError if the data is invalid."""
         fields = shapes.validate(data, _SHAPE, "cluster")
         if unknown := fields.keys() - _SHAPE.keys():
             raise ValueError(f"cluster has no `{min(unknown)}`")
@@ -97,7 +97,7 @@ class Cluster:
 
 
 def describe_wrong_rank(rank: int, world_size: int | None, expected_rank: int, expected_world_size: int | None) -> str:
-    """Describe an unexpected rank or number of ranks; empty if both are right. expected_world_size: None if unknown."""
+    """Describe an unexpected rank or number of ranks; empty if both are as expected. expected_world_size: None if unknown."""
     if rank == expected_rank and expected_world_size in (None, world_size):
         return ""
     shown_size = world_size if expected_world_size is None else expected_world_size
@@ -105,7 +105,7 @@ def describe_wrong_rank(rank: int, world_size: int | None, expected_rank: int, e
 
 
 def describe_clock_offset(ahead_s: tuple[float, float], other: str) -> str:
-    """Describe a clock's offset from another host's; empty unless it certainly exceeds MAX_CLOCK_OFFSET_S.
+    """Describe a clock's offset from another host's clock; empty unless it is certain to exceed MAX_CLOCK_OFFSET_S.
 
     ahead_s: lower and upper bound of the clock's lead over the other one.
     """

@@ -43,7 +43,7 @@ SECRET_PREFIX, FINGERPRINT_PREFIX = "given:", "kept:"
 OWNER_LABEL, ROLE_LABEL, SERVER_LABEL = "sparkwright.owner", "sparkwright.role", "sparkwright.server"
 RUN_LABEL = "sparkwright.run"
 
-#: label of a container that the lab started; its value is the arm
+#: label of a container that the lab started; its value is the arm of the experiment
 LAB_LABEL = "sparkwright.bench"
 
 #: labels of a cluster member's container: the cluster's name, the member's rank, and all members' names by rank
@@ -63,7 +63,7 @@ _SHAPES_BY_TYPE: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container's options of `docker run`, named as in Docker."""
+    """A container's `docker run` options, named as in Docker."""
 
     name: str
     #: "repo:tag@sha256:..."
@@ -375,14 +375,14 @@ class ContainerSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
-        """Return the spec of `to_json`. Raises TypeError for an unknown key."""
+        """Rebuild a spec from the output of `to_json`. Raises TypeError for an unknown key."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
         return cls(**values)
 
     def docker_options(self) -> Iterator[tuple[str, str]]:
-        """Yield the options of `docker run` with their values; the value of a switch is empty.
+        """Yield the `docker run` options with their values; a switch's value is empty.
 
         The script's template adds the name, restart policy, entrypoint, the server key's mount and additional networks.
         """
@@ -399,7 +399,7 @@ class ContainerSpec:
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
 }
-#: shapes of the options' values as JSON, by name; an option may be missing
+#: shapes of the options' JSON values, by name; an option may be missing
 OPTION_SHAPES: dict[str, Shape] = {
     field.name: OptionalField(_SHAPES_BY_TYPE[str(field.type)])
     for field in fields(ContainerSpec)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.trust.shapes import Shape, optional
 
-#: pairs of an option and its value on the command line; a switch is one word with an empty value
+#: pairs of an option and its value on the command line; a switch has an empty value
 OptionArguments = Iterable[tuple[str, str]]
 
 
@@ -73,7 +73,7 @@ class DockerOption:
     normalize: Callable[[Any], Any] = lambda value: value
     #: True if an empty value is not compared; otherwise, it means Docker's default (in Config: the image's)
     ignored_if_empty: bool = False
-    #: effect of the option, shown with a difference
+    #: effect of the option, shown together with a difference
     why: str = ""
     #: returns the arguments of `docker run`
     to_arguments: Callable[[str, Any], OptionArguments] = value_arguments

@@ -1,4 +1,4 @@
-"""Reading of the events that a host sends: they are validated and limited in size, and invisible characters are escaped.
+"""Read the events that a host sends: validate them, limit their size, and escape invisible characters.
 
 Invalid lines become `raw` events, so that no output of a host is lost. No input raises an error.
 """
@@ -21,7 +21,7 @@ MAX_RAW_CHARACTERS = 2000
 
 
 class EventReader:
-    """Reads the events of one answer from chunks of bytes of any size."""
+    """Reads the events of one response from chunks of bytes of any size."""
 
     def __init__(self) -> None:
         self._lines = LineSplitter(LINE_BYTES)

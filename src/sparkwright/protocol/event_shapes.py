@@ -14,8 +14,8 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number_between
 from sparkwright.visible import escape_invisible
 
-#: length at which a string from a host is truncated
-MAX_SENTENCE_CHARACTERS = 20_000
+#: length to which a string from a host is truncated
+MAX_TEXT_CHARACTERS = 20_000
 #: files of an incident bundle, described in host/records/incidents.py
 INCIDENT_FILES = frozenset(
     (
@@ -24,7 +24,7 @@ INCIDENT_FILES = frozenset(
     )
 )
 COUNT = number_between(0, 2**53)
-#: duration of at most a year, which is longer than any run and fits every format
+#: duration of at most a year, which is longer than any run and fits every display format
 SECONDS = OptionalField(number_between(0, 366 * 86400), 0)
 LINE = OptionalField(line, "")
 FLAG = OptionalField(bool, False)
@@ -44,7 +44,7 @@ def text(value: Any) -> str:
     """Shape of a string for display: invisible characters are escaped, and long strings are truncated."""
     if not isinstance(value, str):
         raise ValueError("is not text")
-    return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
+    return escape_invisible(value, max_chars=MAX_TEXT_CHARACTERS)
 
 
 TEXT = OptionalField(text, "")
@@ -115,7 +115,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
     },
     "file": {"incident": PATH_COMPONENT, "name": INCIDENT_FILES, "text": str},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
-    # answers of the bootstrap script while the runner can't be started yet
+    # answers of the bootstrap script before the runner can be started
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},
     "ready": {},

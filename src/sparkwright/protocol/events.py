@@ -69,9 +69,9 @@ def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[byt
 
 
 def decode(line: bytes | str) -> Event:
-    """Return the event of a line that this machine wrote; an invalid line becomes a `raw` event.
+    """Return the event in a line that this machine wrote; an invalid line becomes a `raw` event.
 
-    Lines of other machines are read with event_reader.py.
+    Lines from other machines are read with event_reader.py.
     """
     try:
         data = json.loads(line)
@@ -107,7 +107,7 @@ def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, 
 
 
 def merge_recaps(previous: Event | None, current: Event) -> Event:
-    """Return the recap over several plays of one host: `current` with the sums of all counts."""
+    """Return the recap of several plays on one host: `current` with the sums of all counts."""
     if previous is None:
         return current
     return {
@@ -134,5 +134,5 @@ def build_recap_error(recap: Event | None, default_message: str = "the host gave
 
 
 def _failure_exit_code(code: int) -> Exit:
-    """Return the exit code of a run that ended without a success: FAILED instead of a code of success."""
+    """Return the exit code of a run that did not succeed: FAILED instead of a success code."""
     return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

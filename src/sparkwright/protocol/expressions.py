@@ -1,7 +1,8 @@
-"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a string that is only "{{ x }}" keeps x's type.
+"""Evaluate a playbook's Jinja2 expressions in a sandbox.
 
-The laptop renders expressions that depend only on files; the host renders those with facts and registered results. Results may
-come from a log or a model, so any error of an expression only fails its task, and the play's rescue runs.
+Undefined names are errors, and a string that is only "{{ x }}" keeps x's type. The laptop renders expressions that depend only on
+files; the host renders those with facts and registered results. Results may come from a log or a model, so an error in an
+expression only fails its task, and the play's rescue runs.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a bare expression such as `when: image.changed`. Raises as `render` does."""
+    """Return the value of a bare expression such as `when: image.changed`. Raises the same errors as `render`."""
     with _expression_errors(expression):
         return _compute_value(_compile_expression, expression, names)
 
@@ -215,7 +216,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _quote_text(text: str, line: int) -> str:
-    """Return a string as quoted in a message; of several lines, only the one with the error."""
+    """Quote a string for a message; of several lines, only the one with the error."""
     lines = text.split("\n")
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()
@@ -226,7 +227,7 @@ def _quote_text(text: str, line: int) -> str:
 def limit_memory() -> Iterator[None]:
     """Raise MemoryError within the block if the process grows by more than MAX_GROWTH_BYTES.
 
-    Without effect in a process with several threads, because the limit applies to all of them.
+    Has no effect in a process with several threads, because the limit would apply to all of them.
     """
     current_bytes = _address_space_bytes() if threading.active_count() == 1 else 0
     if not current_bytes:

@@ -1,6 +1,6 @@
 """The Jinja2 environment of playbooks: sandboxed and limited, with sparkwright's filters and tests.
 
-Templates may come from other people, and Jinja2's sandbox only protects attributes. Without limits, nested loops, `'a' * 10**10`
+Templates may come from other people, and Jinja2's sandbox protects only attributes. Without limits, nested loops, `'a' * 10**10`
 and a macro that calls itself twice would practically never end. expressions.py limits time and memory.
 """
 
@@ -47,7 +47,7 @@ _usage = threading.local()
 
 
 def to_bool(value: Any) -> bool:
-    """Return a value as a condition. As in YAML and Ansible, a string is true only if it is "1", "true", "yes" or "on"."""
+    """Return a condition's truth value. As in YAML and Ansible, a string is true only if it is "1", "true", "yes" or "on"."""
     return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
@@ -75,7 +75,7 @@ def create_environment() -> LimitedEnvironment:
 def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
     """Return the value of a template that is a single simple expression, computed from its syntax tree.
 
-    Nearly all expressions of a playbook are simple. This saves compiling them, which takes 2 ms each.
+    Nearly all expressions in playbooks are simple, and compiling one would take 2 ms.
 
     Raises:
         nodes.Impossible: the template is not a simple expression.
@@ -244,7 +244,7 @@ def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_text_method(method: Any, args: tuple[Any, ...]) -> None:
-    """Check a call of a string's method whose output can be much longer than its arguments."""
+    """Check a call to a string method whose output can be much longer than its arguments."""
     text, name = method.__self__, getattr(method, "__name__", "")
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         _check_sizes(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sparkwright.guard.judge import FLOOR_SHARE
 from sparkwright.units import format_gib
 
-#: reported growth, as a share of MemTotal: 2 GiB of 121.7, which one long prompt adds (vLLM on GB10, 2026)
-GROWTH_SHARE = 0.0165
+#: minimum growth that is reported, as a share of MemTotal: 2 GiB of 121.7, as one long prompt adds (vLLM on GB10, 2026)
+MIN_GROWTH_SHARE = 0.0165
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,13 @@ class MemoryLevel:
         return max(0, self.left_bytes - self.lowest_bytes)
 
     @property
-    def growth(self) -> str:
-        """The growth as a message; empty if it is negligible."""
-        if self.grown_bytes < GROWTH_SHARE * self.total_bytes or self.lowest_bytes is None or self.left_bytes is None:
+    def growth_message(self) -> str:
+        """A message about the growth; empty if it is negligible."""
+        if (
+            self.grown_bytes < MIN_GROWTH_SHARE * self.total_bytes
+            or self.lowest_bytes is None
+            or self.left_bytes is None
+        ):
             return ""
         return (
             f"{format_gib(self.grown_bytes)} GiB more are in use than when it was verified: {format_gib(self.left_bytes)} GiB "
@@ -43,4 +47,4 @@ class MemoryLevel:
     def is_near_exhaustion(self) -> bool:
         """True if the same growth again would exhaust the host's memory."""
         floor = FLOOR_SHARE * self.total_bytes
-        return bool(self.growth) and (self.lowest_bytes or 0) - self.grown_bytes < floor
+        return bool(self.growth_message) and (self.lowest_bytes or 0) - self.grown_bytes < floor

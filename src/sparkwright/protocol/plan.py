@@ -23,7 +23,7 @@ REQUIRED_FIELDS = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(suffix: str = "") -> str:
-    """Return an id for a run, sortable by time. suffix: last part, for a run without a folder; random if empty."""
+    """Return an id for a run; ids sort by time. suffix: last part, for a run without a folder; random if empty."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{suffix or os.urandom(4).hex()}"
 
 
@@ -54,7 +54,7 @@ class Task:
     no_log: bool = False
     #: True to always run in check mode, False to act even with --check, None to follow the run
     check_mode: bool | None = None
-    #: container whose record the task writes; if empty, the plan's server; may be an unresolved expression
+    #: container whose records the task writes; if empty, the plan's server; may be an unresolved expression
     server: str = ""
     tags: tuple[str, ...] = ()
     #: stage of the run to which the task belongs, one line on a terminal: prepare, stop, start, verify
@@ -63,7 +63,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Tasks that are handled together: `rescue` runs if one fails, `always` runs in any case."""
+    """Tasks that run as a unit: `rescue` runs if one of them fails, and `always` runs in any case."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class Plan:
     #: user@laptop, for the lock and the history
     who: str = ""
     force_handlers: bool = False
-    #: time to wait for a lock that another run holds
+    #: time to wait for a lock that another run holds, seconds
     wait_s: float = 0
     #: None if the host is not deployed as a member of a cluster
     cluster: Cluster | None = None
@@ -119,7 +119,7 @@ class Plan:
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, which shares mutable values with the plan."""
+        """Return plain JSON data, which shares mutable values with the plan."""
         data = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cluster"}
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
@@ -131,9 +131,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Return the plan of `to_json`. Raises ValueError if the data is not a plan of this SCHEMA."""
+        """Rebuild a plan from the output of `to_json`. Raises ValueError if the data is not a plan of this SCHEMA."""
         if data.get("schema") != SCHEMA:
-            raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
+            raise ValueError(f"it has schema {data.get('schema')}, but this runtime reads schema {SCHEMA}")
         steps = [_parse_step(step) for step in _require_list(data.get("steps"))]
         handlers = [_parse_task(task) for task in _require_list(data.get("handlers", []))]
         parts: dict[str, Any] = {"steps": steps, "handlers": handlers}

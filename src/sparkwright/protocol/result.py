@@ -11,7 +11,7 @@ from sparkwright.errors import Exit, Failed
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
-    """Return a field of a module's Args. doc: its description for the documentation, with the unit."""
+    """Return a field of a module's Args. doc: its description for the documentation, including the unit."""
     return field(default=default, default_factory=default_factory, metadata={"doc": doc})
 
 
@@ -38,9 +38,9 @@ class Result:
     diff: list[Change] = field(default_factory=list)
     #: values for later tasks, available through `register`; plain JSON
     data: dict[str, Any] = field(default_factory=dict)
-    #: how the user can solve a failure
+    #: how the user can resolve a failure
     fix: str = ""
-    #: exit code of a failure; None for 1. INCONCLUSIVE or CHANGES without a failure does not stop the run, but is its exit code
+    #: exit code of a failure; None for 1. Without a failure, INCONCLUSIVE or CHANGES lets the run continue and is its exit code
     exit: Exit | None = None
 
     @property
@@ -49,7 +49,7 @@ class Result:
         return "failed" if self.failed else "skipped" if self.skipped else "changed" if self.changed else "ok"
 
     def registered(self) -> dict[str, Any]:
-        """Return the values of the registered variable in later tasks."""
+        """Return the values that later tasks find in the registered variable."""
         flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
         failure = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
         return {**self.data, **flags, **failure, "diff": [dataclasses.asdict(change) for change in self.diff]}

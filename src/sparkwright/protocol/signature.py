@@ -1,4 +1,4 @@
-"""Signatures of modules as plain data, and the validation of arguments against them.
+"""Represent modules' signatures as plain data, and validate arguments against them.
 
 The laptop validates a playbook without importing the modules' code; the host builds their Args.
 """

@@ -1,1 +1,1 @@
-"""The host's side of a run: the tasks, the host's lock, the journal, and the events."""
+"""The host's side of a run: tasks, the host's lock, the journal, and events."""

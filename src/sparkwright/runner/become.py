@@ -34,9 +34,9 @@ from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
 PASSWORD_SECRET = "BECOME_PASSWORD"
-#: PAM waits for 2 s after a wrong password, a directory server longer
+#: PAM waits 2 s after a wrong password, and a directory server even longer
 SUDO_TIMEOUT_S = 60.0
-#: maximum size of the error output of sudo and its modules
+#: maximum size of the error output that is read from sudo and its modules
 MAX_OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG_PASSWORD_MESSAGES = (
@@ -49,7 +49,7 @@ _PASSWORD_REQUIRED_MESSAGES = ("a password is required", "interactive authentica
 
 #: first line that the root process writes
 READY_LINE = "sparkwright-root-ready"
-#: variables of the user's environment that the root process gets, for folders and the network
+#: variables of the user's environment that are passed to the root process, for folders and the network
 PASSED_VARIABLES = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -87,7 +87,7 @@ class Sudo:
         If sudo did not need the password, the program's standard input begins with the line that contains it.
 
         Raises:
-            Refused: sudo denied the start; the message contains sudo's.
+            Refused: sudo denied the start; the message quotes sudo's own.
         """
         if os.geteuid() == 0:
             return self._wait_until_ready(self._open([], argv), ready_line)

@@ -62,7 +62,7 @@ def serve() -> None:
 
 
 def _open_streams() -> tuple[IO[bytes], IO[str]]:
-    """Return the streams of requests and answers, with descriptors that child processes don't inherit."""
+    """Return the streams for requests and answers, whose descriptors child processes don't inherit."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -71,7 +71,7 @@ def _open_streams() -> tuple[IO[bytes], IO[str]]:
 
 
 def _sudo_caller() -> tuple[int, int] | None:
-    """Return the ids of the user who called sudo, or None if root logged in."""
+    """Return the user and group id of the user who called sudo, or None if root logged in."""
     try:
         return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
     except (KeyError, ValueError):

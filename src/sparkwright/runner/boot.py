@@ -1,8 +1,8 @@
 """The entry point of a shipped runtime, which puts its own folder on the path and answers one request.
 
-The request's modules are imported before it is read, while the laptop is still planning ("light" for `status`, "plan" for a plan,
-"engine" for one that uses Docker). The main thread imports them, because the runner forks, and a fork during an import in another
-thread would inherit the import locks forever.
+The modules for the request are imported before it is read, while the laptop is still planning ("light" for `status`, "plan" for a
+plan, "engine" for one that uses Docker). The main thread imports them, because the runner forks: a child forked while another
+thread imports would inherit import locks that are never released.
 
 `ready` is sent before the request is read. If the process exits without it, the laptop ships the runtime again. The laptop sends
 its request only after `ready`, so that a login shell that starts another program never receives it.

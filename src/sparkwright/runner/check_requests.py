@@ -1,4 +1,4 @@
-"""Run a module in check mode without a run, journal or lock, so that it works during a run and on a full disk."""
+"""Run a module in check mode without recording a run or taking a lock, so that it works during a run and on a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the host's health check, and runs it on demand without recording a run."""
+"""Build the host's health check, and run it on demand without recording a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkwright.secret import Secret
 
 #: id and module of the only task in the events of a check on demand
 TASK = "health"
-#: advice by the cure in a check's record
+#: advice for the user, by the cure in a check's record
 FIXES = {
     "restart": "Run `invoke restart`.",
     "power": "Cut its AC power for 60 s; nothing else helps.",
@@ -40,7 +40,7 @@ def build_check(context: Context, settings: Settings, **arguments: Any) -> Healt
     """Return the health check of this host.
 
     Args:
-        arguments: more arguments of `HealthCheck`.
+        arguments: additional arguments for `HealthCheck`.
     """
     if settings.host and context.state.server:  # notifications name the server if there are several
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")

@@ -1,4 +1,4 @@
-"""Running a play on this host: tasks in order, blocks with rescue and always, and handlers at the end."""
+"""Run a play on this host: tasks in order, blocks with rescue and always, and handlers at the end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PlayRun:
         self.has_created_replacement = False
         #: task name and message of the last failed task
         self.last_failure = ("", "")
-        #: failure because of a requested stop
+        #: failure due to a requested stop
         self.stop_result: Result | None = None
         #: first result that is not a failure but has an exit code other than 0
         self.unproved_result: Result | None = None
@@ -105,7 +105,7 @@ class PlayRun:
             replacement.discard_created(self.context)
 
     def _exit_code(self, failure: Result | None) -> Exit:
-        """Return the exit code of this run. It is "refused" only if nothing was changed."""
+        """Return the exit code of this run. It is "refused" only if nothing has been changed."""
         if failure is None:
             code = (self.unproved_result and self.unproved_result.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else code
@@ -156,7 +156,7 @@ class PlayRun:
         return failure
 
     def _notify_members(self, failure: Result | None) -> None:
-        """Report a failure to the other members once, at the latest before a rescue: their runs fail too."""
+        """Report a failure to the other members once, before a rescue if there is one, so that their runs fail too."""
         if failure is not None and failure is not self.reported_failure and self.cluster is not None:
             self.reported_failure = failure
             task_name, msg = ("", failure.msg) if failure is self.stop_result else self.last_failure
@@ -167,7 +167,7 @@ class PlayRun:
             if isinstance(step, Block):
                 self._skip_all(step.tasks)
             else:
-                self._finish_task(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
+                self._finish_task(step, Result(skipped=True, msg="the block's condition is false"), 0.0)
 
     def _report_unstarted(self, task: Task, result: Result) -> Result | None:
         """Report the result of a step that could not start, as a task that starts and ends immediately."""
@@ -218,7 +218,7 @@ class PlayRun:
                 self._apply_conditions(task, result)
                 is_done = self._are_true(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
-                is_done = not result.failed  # after a failed attempt the conditions may use names that were never set
+                is_done = not result.failed  # a failed attempt may not have set the names that the conditions use
                 if is_done and not self._known_after(error):
                     result.failed, result.msg = True, str(error)  # its changes and data are kept
                 elif is_done:
@@ -268,7 +268,7 @@ class PlayRun:
         return check_result(module_class().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
-        """Return the context for a task, which has another state folder if the task is about another server of this host."""
+        """Return the context for a task, with another state folder if the task is about another server on this host."""
         if not task.server:
             return self.context
         names = self._resolve_names(expressions.names_in_value(task.server))

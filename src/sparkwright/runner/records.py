@@ -1,4 +1,4 @@
-"""Requests for the host's records and its lock, and the last step of `host.clean`."""
+"""Answer requests for the host's records and its lock, and perform the last step of `host.clean`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.trust import names, private
 
-#: time limit for the process of the previous step to exit after its recap
+#: time within which the process of the previous step must exit after its recap
 PROCESS_EXIT_TIMEOUT_S = 5.0
 
 

@@ -19,9 +19,10 @@ from sparkwright.visible import one_line
 
 #: maximum size of a request, far above the size of a plan that lists all files of a large model
 MAX_LINE_BYTES = 64 * 2**20
-#: time limits for an answer that a host reads from its files, and for one that takes its Docker Engine, its server or much disk
-#: access; long enough for a host under load
-QUICK_TIMEOUT_S, LONG_TIMEOUT_S = 120.0, 600.0
+#: time limit for an answer that a host reads from its files; long enough for a host under load
+QUICK_TIMEOUT_S = 120.0
+#: time limit for an answer that needs the host's Docker Engine, its server or much disk access
+LONG_TIMEOUT_S = 600.0
 #: time limit for a measurement on a server that is in use
 MEASUREMENT_TIMEOUT_S = 1800.0
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,8 +65,7 @@ class RequestKind:
     #: shapes of the request's fields, by name
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: time limit for the complete answer; None if unlimited. A silent host is detected earlier, because a runner writes every two
-    #: seconds. The limit is for a host that never stops writing: without it, the command and its output for the other hosts would
-    #: have to wait
+    #: seconds. The limit is for a host that never stops writing, which would hold up the command and its output for other hosts
     limit_s: float | None = None
     #: whether the answer ends with a recap, without which the outcome is unknown
     recap: bool = False

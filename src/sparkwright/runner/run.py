@@ -1,4 +1,4 @@
-"""Running a plan with a journal of its events, and the requests that start, follow, stop and list runs."""
+"""Run a plan with a journal of its events, and answer the requests that start, follow, stop and list runs."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def execute_plan(
     except BaseException as error:
         traceback.print_exc()
         details = f"{type(error).__name__}: {error} (see {run_journal.folder}/runner.log)"
-        sentence = bounds.describe_os_error(error) or f"internal error in the runner: {details}"
-        recap = build_recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
+        message = bounds.describe_os_error(error) or f"internal error in the runner: {details}"
+        recap = build_recap(plan.host, SparkwrightError(message), time.monotonic() - started_s)
     run_journal.write(recap)
 
 
@@ -112,7 +112,7 @@ def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], No
 
 
 def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """Return the recap, as inconclusive if a measuring run failed while another run held the host's lock."""
+    """Return the recap, marked as inconclusive if a measuring run failed while another run held the host's lock."""
     if not plan.measures or recap["exit"] != Exit.FAILED:
         return recap
     owner, is_alive = lock.inspect(state)
@@ -218,7 +218,7 @@ def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
 
 
 def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Make the current run, or the requested one, stop at the next safe point."""
+    """Make the current run or the requested one stop at the next safe point."""
     folder = _find_run(state, request["run"]) if request["run"] else _find_run_in_progress(state)
     if journal.is_running(folder):
         private.touch(folder / "stop")
@@ -230,7 +230,7 @@ def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
 def _find_run_in_progress(state: StateFolder) -> Path:
     """Return the run to stop if the request has no id: the one that holds the lock, or the only one in progress.
 
-    Without a run in progress it is the newest one, to report that it has ended. Raises Refused if several are in progress.
+    Without a run in progress, return the newest one, to report that it has ended. Raises Refused if several are in progress.
     """
     owner, is_alive = lock.inspect(state)
     running = journal.list_running(state)
@@ -255,7 +255,7 @@ def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> 
 
 
 def _find_run(state: StateFolder, run_id: str) -> Path:
-    """Return the folder of a run. If the id is empty, it is the newest run in progress, or else the newest one."""
+    """Return the folder of a run; if the id is empty, that of the newest run in progress, or else of the newest run."""
     for folder in sorted(state.runs(), key=journal.is_running, reverse=True):
         if run_id in ("", folder.name):
             return folder

@@ -1,4 +1,4 @@
-"""The program that the host's scheduler runs without a laptop: a check of each server, or the service that wakes servers.
+"""The program that the host's scheduler runs, without a laptop: a check of each server, or the service that wakes servers.
 
     python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime; the tag file names its Python)
     python -I .../sparkwright/runner/scheduled_checks.py [wake]          (an installed sparkwright)

@@ -38,15 +38,19 @@ CHECK_FIELDS: Mapping[str, Callable[[Record], Any]] = {
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield one `status` event.
+    """Yield one `status` event with these fields.
 
-    record: the last check, see health/record.py. live: the last check is not valid, and `record` is a snapshot with the
-    state `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is not
-    valid, with its state. late: the scheduled check is overdue. busy: the run that holds the host's lock. interrupted:
-    the last run if it was interrupted, and the fix. gateway: see host/gateway/haproxy_sockets.py, if requested; empty if
-    there is none. traffic: requests and generated tokens from the server's counters, and the GPU's temperature, if
-    requested. load_s: seconds of the stages of the server's start, measured when it was verified. memory_available_bytes
-    and memory_total_bytes: of the host, now.
+    record: the last check (see health/record.py) or, if `live`, a snapshot with the state `up`, `starting`, `in progress`,
+        `down`, `crash-looping` or `unknown`
+    live: True if the last check is not valid
+    outdated: why the last check is not valid, with its state
+    late: True if the scheduled check is overdue
+    busy: the run that holds the host's lock
+    interrupted: the last run if it was interrupted, with the command that resolves it
+    gateway: if requested, see host/gateway/haproxy_sockets.py; empty if there is none
+    traffic: if requested, requests and generated tokens from the server's counters, and the GPU's temperature
+    load_s: seconds that each stage of the server's start took, measured when it was verified
+    memory_available_bytes, memory_total_bytes: the host's memory now
     """
     now_s, verified_state = time.time(), verified_states.load_last(state)
     active_run, interrupted = _describe_runs(machine, state)
@@ -125,7 +129,7 @@ def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:
 
 
 def _select_stage_durations(verified_state: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
-    """Return the seconds of each stage of the start; empty if the container was replaced or started again since."""
+    """Return the seconds of each stage of the start; empty if the container has been replaced or started again since."""
     if not snapshot.is_verified_since_start(current.container, verified_state):
         return {}
     stages = (verified_state.get("measured") or {}).get("load_s")

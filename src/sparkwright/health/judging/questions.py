@@ -300,11 +300,11 @@ def _check_gateway(observed: Observation, limits: Limits) -> Answer:
 def _check_growth(observed: Observation, limits: Limits) -> Answer:
     """Evaluate the growth of memory use. A server that grew once may grow again with the next longer prompt."""
     level = observed.memory_level
-    if not level.growth or observed.busy:
+    if not level.growth_message or observed.busy:
         return None
     if not level.is_near_exhaustion:
-        return "ok", level.growth
-    message = f"{level.growth}: the same growth again would take the host down"
+        return "ok", level.growth_message
+    message = f"{level.growth_message}: the same growth again would take the host down"
     return "bad", message, "degraded", "person"
 
 

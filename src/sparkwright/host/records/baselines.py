@@ -1,4 +1,4 @@
-"""Stored measurements of a host: throughput baselines, reference texts, and results of the lab.
+"""Stored measurements of a host: throughput baselines, reference texts, and the lab's results.
 
 Baselines and reference texts are stored under a hash of the key that makes them comparable (`build_key`).
 """
@@ -25,10 +25,10 @@ from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
 REFERENCES_FOLDER = "references"
-#: results of the lab, ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment
+#: the lab's results, ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment
 CELLS_FOLDER = "bench"
 MAX_SERIES = 20
-#: key field with the members of a cluster; throughput depends on them, reference texts do not
+#: field of a key that contains the members of a cluster; throughput depends on them, reference texts do not
 MEMBERS = "members"
 
 
@@ -127,7 +127,7 @@ def _canonicalize(value: Any) -> Any:
     return sorted(group_options(value)) if isinstance(value, list | tuple) else value
 
 
-# -- results of the lab: one file per cell (a configuration of an experiment), so that an experiment can be resumed ----
+# -- the lab's results: one file per cell (a configuration of an experiment), so that an experiment can be resumed -----
 
 
 def read_cell(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, action: str, **fields: Any) -> None:
-    """Append one line. A write error, such as a full disk, produces only a note: the server must still be restored."""
+    """Append one line. A write error, such as a full disk, only produces a note, because the server must still be restored."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": requester(context), "what": action, **fields}
     row |= {"cluster": rank} if (rank := _cluster_rank(context)) else {}
     try:

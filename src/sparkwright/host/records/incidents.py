@@ -32,11 +32,11 @@ FOLDER = "incidents"
 MAX_INCIDENTS = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
-#: files whose strings are masked one by one, since they are JSON
+#: files in which strings are masked one by one, since they are JSON
 _JSON_FILES = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
-def save(context: Context, name: str, why: str) -> Path:
+def save(context: Context, name: str, reason: str) -> Path:
     """Save the diagnostics of container `name` and return their folder. Keeps the newest MAX_INCIDENTS.
 
     If the content of a file is unavailable, the file contains the reason. A write error ends the collection, with a note.
@@ -44,7 +44,7 @@ def save(context: Context, name: str, why: str) -> Path:
     folder = context.state.folder(FOLDER, context.run_id)
     run_secrets = (secret.reveal() for secret in context.secrets.values())
     redactor = Redactor([*run_secrets, *server_keys.list_keys(context.state)])
-    for file_name, read_content in _iter_contents(context, name, why):
+    for file_name, read_content in _iter_contents(context, name, reason):
         try:
             text = read_content() if file_name in _JSON_FILES else secret_patterns.mask_text(read_content())
         except Exception as error:  # the engine may be the cause
@@ -88,10 +88,10 @@ def iter_files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
         yield path.name, escape_json(text) if path.suffix in (".json", ".jsonl") else text
 
 
-def _iter_contents(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the name of each file and the function that returns its content, the most important first."""
-    record = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.mask_text(why)}
-    run = context.state.path / "runs" / context.run_id
+def _iter_contents(context: Context, name: str, reason: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the name of each file and a function that returns its content, the most important files first."""
+    record = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.mask_text(reason)}
+    run_folder = context.state.path / "runs" / context.run_id
     machine = context.machine
     yield "about.json", lambda: json.dumps(record, indent=1) + "\n"
     yield "container.log", lambda: "\n".join(log_reader.read_last_lines(context.docker(), name, LOG_LINES)) + "\n"
@@ -102,8 +102,8 @@ def _iter_contents(context: Context, name: str, why: str) -> Iterator[tuple[str,
     yield "dmesg.txt", lambda: _read_dmesg(context)
     yield "docker-ps.txt", lambda: _format_containers(context)
     yield "nvidia-smi.txt", lambda: machine.run(nvidia_smi.TABLE_COMMAND, timeout_s=10).out
-    yield "plan.json", lambda: _mask_lines((run / "plan.json").read_text())
-    yield "events.jsonl", lambda: _mask_lines((run / "events.jsonl").read_text())
+    yield "plan.json", lambda: _mask_lines((run_folder / "plan.json").read_text())
+    yield "events.jsonl", lambda: _mask_lines((run_folder / "events.jsonl").read_text())
 
 
 def _format_samples(context: Context) -> str:
@@ -115,16 +115,16 @@ def _format_samples(context: Context) -> str:
 
 
 def _read_dmesg(context: Context) -> str:
-    """Return the last lines of the kernel log. That needs root if kernel.dmesg_restrict is set, as on DGX OS."""
+    """Return the last lines of the kernel log. Reading it needs root if kernel.dmesg_restrict is set, as on DGX OS."""
     for argv in (
         ["dmesg", "--ctime"],
         ["sudo", "-n", "dmesg", "--ctime"],
         ["journalctl", "-k", "-n", str(DMESG_LINES)],
     ):
-        answer = context.machine.run(argv, timeout_s=10)
-        if answer.ok and answer.out.strip():
-            return "\n".join(answer.out.splitlines()[-DMESG_LINES:]) + "\n"
-    return "not available:  the kernel log is readable by root only (`sudo dmesg`)\n"
+        completed = context.machine.run(argv, timeout_s=10)
+        if completed.ok and completed.out.strip():
+            return "\n".join(completed.out.splitlines()[-DMESG_LINES:]) + "\n"
+    return "not available:  only root can read the kernel log (`sudo dmesg`)\n"
 
 
 def _mask_lines(text: str) -> str:
@@ -140,11 +140,11 @@ def _mask_line(line: str) -> str:
 
 
 def _format_containers(context: Context) -> str:
-    listed = context.docker().api.containers(all=True)
-    return "".join(f"{item['Names'][0].lstrip('/')}  {item['State']}  {item['Image']}\n" for item in listed)
+    rows = context.docker().api.containers(all=True)
+    return "".join(f"{row['Names'][0].lstrip('/')}  {row['State']}  {row['Image']}\n" for row in rows)
 
 
 def redact_inspect(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return Docker's inspect data of a container, with all values masked that are named or formatted like a secret."""
+    """Return a container's inspect data with all values masked that are named or formatted like a secret."""
     masked: dict[str, Any] = secret_patterns.mask_value(inspected)
     return masked

@@ -1,4 +1,4 @@
-"""sparkwright's own folders on a host: listing, measuring and removing them.
+"""List, measure and remove sparkwright's own folders on a host.
 
 ~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/
 ~/.local/state/sparkwright     runs/  incidents/  server_keys/  recipe_files/  verified.json  lock ...
@@ -20,7 +20,7 @@ from sparkwright.trust import private
 from sparkwright.trust.model_files import RECIPE_FILES_FOLDER
 
 SHARE_FOLDER = ".local/share/sparkwright"
-#: text in a comment of the scripts that sparkwright writes; others are never removed
+#: text in a comment of each script that sparkwright writes; scripts without it are never removed
 OWN_FILE_MARK = "Written by sparkwright"
 #: maximum number of files to count in a folder, because a container may have created any number
 MAX_ENTRIES = 500_000
@@ -107,9 +107,10 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
 
 
 def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
-    """Remove the share folder and the state folder, except the files in `keep`, and then the parents that are empty.
+    """Remove the share folder and the state folder, except the files in `keep`, and then their empty parents.
 
-    Each folder is renamed first: a process that starts meanwhile creates a new one instead of reading a partly removed one.
+    Each folder is renamed first, so that a process that starts during the removal creates a new one instead of reading a partly
+    removed one.
     """
     for folder in share_and_state(home):
         if not folder.exists():
@@ -126,7 +127,7 @@ def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
 
 
 def remove_empty_folders(folder: Path, home: Path) -> None:
-    """Remove a folder below the home if it is empty or missing, then its parents while they are empty."""
+    """Remove a folder below the home if it is empty or missing, then its parents as long as they are empty."""
     while folder != home and folder.is_relative_to(home):
         try:
             folder.rmdir()

@@ -1,10 +1,10 @@
-"""Restart plans: `playbooks/restart.yml`, compiled on the laptop, so that this host can restart its server without a laptop.
+"""Restart plans: `playbooks/restart.yml`, compiled on the laptop, so that this host can restart its server without it.
 
 restart_plans/HASH.json     {"runtime": hash of the host's code that the plan was compiled for, "plan": a Plan without secrets,
                              "wake": if the server is on demand and requests wake it: settings, and the Plan of a switch to it}
 
-HASH is the verified state's `state_hash`, so that after a rollback that state's plan is used. The plan's `grant_restart` task
-contains the container and model of the state.
+HASH is the verified state's `state_hash`, so that a rollback brings that state's plan back into use. The plan's `grant_restart`
+task contains the container and model of the state.
 """
 
 from __future__ import annotations

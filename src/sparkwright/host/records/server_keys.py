@@ -1,4 +1,4 @@
-"""API keys of the servers, in files that their containers mount. `host.containers.server_key` decides which are needed.
+"""The servers' API keys, in files that their containers mount. `host.containers.server_key` decides which are needed.
 
 ~/.local/state/sparkwright/server_keys/    0700
     salt                                   random, for the fingerprints; created once, never leaves the host
@@ -34,7 +34,7 @@ HEAL_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 def has_keys(state: StateFolder) -> bool:
-    """Return True if a key was ever stored on this host."""
+    """Return True if a key has ever been stored on this host."""
     return (state.path / FOLDER).is_dir()
 
 
@@ -62,7 +62,7 @@ def read_key(path: Path) -> str:
 
 
 def fingerprint(state: StateFolder, key: str) -> str:
-    """Return a salted hash that identifies a key on this host; empty if there is no salt, because no key was stored yet."""
+    """Return a salted hash that identifies a key on this host; empty without a salt, i.e. before a key has been stored."""
     try:
         salt = (state.path / FOLDER / SALT).read_bytes()
     except FileNotFoundError:
@@ -76,8 +76,7 @@ def save_key(
     """Write a key to its file and return the path.
 
     Args:
-        world_readable: make the file readable for every user in the container; the folder's mode excludes other users of the
-            host.
+        world_readable: let every user in the container read the file; the folder's mode excludes the host's other users.
     """
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

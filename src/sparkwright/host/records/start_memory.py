@@ -76,7 +76,7 @@ class StartMemory:
 
 
 def read_starts(state: StateFolder) -> list[StartMemory]:
-    """Return all records, newest first; empty if another version of the format wrote the file."""
+    """Return all records, newest first; empty if the file has another version of the format."""
     record = state.read(FILE) or {}
     return parse_starts(record.get("starts")) if record.get("version") == VERSION else []
 

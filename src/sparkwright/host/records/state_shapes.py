@@ -111,7 +111,7 @@ _WAKE = Partial(
     ("on_request", "sleep_after_s", "stay_awake_s", "gateways", "plan"),
     strict=True,
 )
-#: a health check's record of the place of this rank in its group
+#: a health check's record of this rank's place in its group
 _JOINED = Partial(
     {"start": text, "rank": integer, "world": integer, "transport": text},
     ("start", "rank", "world", "transport"),
@@ -198,7 +198,7 @@ _SETTINGS = Partial(
     }
 )
 
-#: shapes by file name; if there are many files of a kind, by their folder, or by the part of their names before the first hyphen
+#: shapes by file name or, if there are many files of a kind, by their folder or the part of their names before the first hyphen
 SHAPES: dict[str, Partial] = {
     "verified": VERIFIED_STATE,
     "verified_before": Partial({"states": [{}]}),

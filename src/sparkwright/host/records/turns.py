@@ -1,6 +1,6 @@
 """Servers that take turns on a host (turns.json), and the service that wakes them on request (wake.json, wake.lock).
 
-Servers are named by their containers.
+Servers are identified by their containers' names.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def other_awake_server(state: StateFolder) -> str:
 
 
 def refuse_asleep(state: StateFolder) -> None:
-    """Raise Failed if it is another server's turn: the two would not fit into memory together."""
+    """Raise Failed if it is another server's turn, because the two would not fit in memory together."""
     if current := other_awake_server(state):
         raise Failed(f"{state.server} is asleep: it is the turn of {current}.", fix="`invoke switch` wakes it.")
 
 
 def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
-    """Record which servers take turns, and that it is now the turn of server `name`."""
+    """Record which servers take turns, and that it is now server `name`'s turn."""
     state.write(RECORD_NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
 
 
 def remove_server(state: StateFolder, server: str) -> None:
-    """Record that a server no longer takes turns. If fewer than two others do, or it was its turn, remove the record."""
+    """Record that a server no longer takes turns. Removes the record if fewer than two others do, or if it was its turn."""
     remaining = [name for name in list_servers(state) if name != server]
     if len(remaining) == len(list_servers(state)):
         return
@@ -63,7 +63,7 @@ def remove_server(state: StateFolder, server: str) -> None:
 
 # wake.json contains the state of the service that wakes servers on request. The service locks wake.lock while it runs.
 #
-# Each machine has one of each. Only the service writes them; status and doctor read them.
+# Each host has one of each. Only the service writes them; status and doctor read them.
 
 
 @dataclass(slots=True)
@@ -97,13 +97,13 @@ class WakeRecord:
 
     @classmethod
     def load(cls, state: StateFolder) -> WakeRecord:
-        """Read the record; with defaults if there is none."""
+        """Read the record; return the defaults if there is none."""
         data: dict[str, Any] = state.read(WAKE_RECORD) or {}
         failures = {name: SwitchFailure(**failure) for name, failure in (data.get("failures") or {}).items()}
         return build_dataclass(cls, data, failures=failures)
 
     def save(self, state: StateFolder) -> None:
-        """Write the record if it changed."""
+        """Write the record if it has changed."""
         data = dataclasses.asdict(self)
         if data != dataclasses.asdict(WakeRecord.load(state)):
             state.write(WAKE_RECORD, data)

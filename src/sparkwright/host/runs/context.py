@@ -28,7 +28,7 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class SocketDenied(Failed):
-    """This user has no access to the Docker socket."""
+    """This user has no permission on the Docker socket."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class DockerEngine:
     """The connection to this host's Docker Engine, opened on first use."""
 
     machine: Machine
-    #: limit for one response
+    #: time limit for one response
     timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
@@ -50,7 +50,7 @@ class DockerEngine:
         return self._client
 
     def _find_api_version(self, url: str) -> str:
-        """Return the newest API version that the engine supports; empty if the SDK must find it, or report the error.
+        """Return the newest API version that the engine supports; empty if the SDK must find it or report the error.
 
         The SDK's version "auto" would request /version, which runs containerd and runc and takes 23 ms.
         """
@@ -125,8 +125,8 @@ class RunContext:
     def check_failures(self) -> None:
         """Raise Failed if another member of the cluster has failed, or if the guard killed the server. Called in long waits."""
         self.guards.check()
-        if self.cluster is not None and (why := self.cluster.remote_failure()):
-            raise Failed(f"{why.rstrip('.')}.")
+        if self.cluster is not None and (reason := self.cluster.remote_failure()):
+            raise Failed(f"{reason.rstrip('.')}.")
 
     def note(self, text: str, *, detail: bool = False) -> None:
         """Emit a note, which is printed on a separate line while the task runs.

@@ -68,8 +68,8 @@ class Journal:
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
-    #: the last line was truncated by a write error
-    _is_torn: bool = False
+    #: a write error has truncated the last line
+    _is_truncated: bool = False
     _unchanged: bool = False
     _writing: LockType = field(default_factory=allocate_lock, repr=False)
 
@@ -113,15 +113,15 @@ class Journal:
 
     def _write(self, event: Event) -> None:
         line = encode(event, self.redactor)
-        if self._is_torn:  # end the line that a full disk truncated
+        if self._is_truncated:  # end the line that a full disk truncated
             line = b"\n" + line
         rest, error = self._append(line)
         if error:
             (self.folder / "ballast").unlink(missing_ok=True)
             rest, error = self._append(rest)
-        self._is_torn = bool(error) and (self._is_torn or rest != line)
+        self._is_truncated = bool(error) and (self._is_truncated or rest != line)
         if error:
-            print(f"event not recorded: {error}", flush=True)  # the run continues nevertheless
+            print(f"event not recorded: {error}", flush=True)  # the run continues
         elif event["event"] in DURABLE_EVENTS:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -155,9 +155,9 @@ class Journal:
 
 
 def follow(folder: Path, bell_fd: int | None = None) -> Iterator[Event]:
-    """Yield all events of a run up to its recap, and `alive` every ALIVE_INTERVAL_S without an event.
+    """Yield all events of a run up to its recap, and `alive` after every ALIVE_INTERVAL_S without an event.
 
-    If the runner exited without a recap, yield a recap with that error.
+    If the runner exited without a recap, yield a recap that reports this error.
 
     Args:
         bell_fd: read end of the journal's pipe; if None, the file is polled every POLL_S.
@@ -204,7 +204,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def is_read_only(plan: Mapping[str, Any]) -> bool:
-    """Return True if a run of this plan changes nothing, because of check mode or because it does not take the host's lock."""
+    """Return True if a run of this plan changes nothing, either in check mode or because it does not take the host's lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 
@@ -266,10 +266,10 @@ def interruption_notice(state: StateFolder) -> str:
 
 
 def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "") -> str:
-    """Describe an interrupted run for the run that follows it.
+    """Describe an interrupted run for the run after it.
 
     Args:
-        server: the server of the following run, if the host has several.
+        server: server of the run after it, if the host has several.
     """
     description = f"an earlier run was interrupted: {owner}"
     task = read_last_task(state, owner.run)

@@ -1,8 +1,8 @@
-"""The host's locks: for one writer at a time, and for one measurement at a time.
+"""The host's two locks: one for a single writer at a time, the other for a single measurement at a time.
 
 The file `lock` is locked by the writer's process and contains a line about its owner: what (the playbook or action), who
-(user@laptop), run, pid, since. The owner removes this line at its end. If the line exists while the file is not locked, the run
-was interrupted, for example by a kill or a reboot, which `acquire` reports to the next owner.
+(user@laptop), run, pid, since. The owner removes this line when it ends. If the line exists while the file is not locked, the run
+was interrupted, for example by a kill or a reboot; `acquire` reports this to the next owner.
 
 The file `measuring` is locked during a measurement, because two at a time on one host would distort each other. It contains the
 run's id and the measurement's name.
@@ -29,7 +29,7 @@ from sparkwright.trust.shapes import MAX_TIME_S, Partial, integer, number_betwee
 from sparkwright.visible import one_line
 
 POLL_S = 0.2
-#: minimum wait for the lock, because a process that only inspects it holds it for a moment
+#: minimum wait for the lock, because a process that only inspects it holds it for a moment; and the poll interval during it
 MIN_LOCK_WAIT_S, MIN_LOCK_WAIT_POLL_S = 0.25, 0.02
 NOTE_INTERVAL_S = 60.0
 MEASUREMENT_FILE = "measuring"
@@ -79,7 +79,7 @@ def acquire(
     """Hold the lock for the block. Yields the previous owner if its run was interrupted, otherwise None.
 
     Args:
-        wait_s: how long to wait until the other owner releases the lock.
+        wait_s: how long to wait for another owner to release the lock.
         note: called with a message about the other owner during the wait.
 
     Raises:
@@ -125,7 +125,7 @@ def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Call
 
 
 def clear_owner(state: StateFolder) -> bool:
-    """Remove the line of an interrupted run. Returns False if the lock is held."""
+    """Remove the line that an interrupted run left. Returns False if the lock is held."""
     with _open_file(state) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,7 +195,7 @@ def acquire_measurement(
     wait_s: float = MEASUREMENT_WAIT_S,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
-    """Hold the measurement lock for the block, unless this run holds it already.
+    """Hold the measurement lock for the block, unless this run already holds it.
 
     Args:
         run: the run's id.
@@ -216,7 +216,7 @@ def acquire_measurement(
 
 
 def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
-    """Take the lock. Returns False if this run holds it already."""
+    """Take the lock. Returns False if this run already holds it."""
     deadline_s, has_reported = time.monotonic() + wait_s, False
     while True:
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def unusable_reason(folder: str) -> str:
-    """Return why this runtime can't be used here; empty if it can. Compares file sizes only, since it runs at every start."""
+    """Return why this runtime can't be used here; empty if it can. Compares only file sizes, since it runs at every start."""
     runtime_tag = _read_text(f"{folder}/tag").strip()
     host_tag = f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
     if runtime_tag != host_tag:
@@ -34,7 +34,7 @@ def unusable_reason(folder: str) -> str:
 
 
 def hold_usable(folder: str) -> str:
-    """Lock a runtime as `hold` does. Returns why the runtime can't be used; empty if it can."""
+    """Lock a runtime as `hold` does. Returns why the runtime can't be used, or an empty string if it can."""
     return unusable_reason(folder) if hold(folder) else "it was removed in the meantime"
 
 
