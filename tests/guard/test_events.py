@@ -26,8 +26,8 @@ def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
     (action,) = service_guard.list_actions(state)
     assert action.name == "qwen35"
-    assert action.sentence.endswith("to save the host: 1.0 GiB available, falling 3.0 GiB/s")
-    assert service_guard.stop_reason(state, ID, 0) == action.sentence
+    assert action.message.endswith("to save the host: 1.0 GiB available, falling 3.0 GiB/s")
+    assert service_guard.stop_reason(state, ID, 0) == action.message
     assert service_guard.stop_reason(state, ID, action.time_s + 1) == ""
     assert service_guard.stop_reason(state, "cd" * 32, 0) == ""
 

@@ -123,8 +123,8 @@ def test_growing_container_is_killed_and_not_restarted_by_its_policy(
     assert growing.wait(timeout=120)["StatusCode"] == 137
     action = wait_for_action(context)
     assert (action.name, action.container_id) == (growing.name, growing.id)
-    assert "to save the host" in action.sentence
-    assert service_guard.stop_reason(context.state, growing.id, 0) == action.sentence
+    assert "to save the host" in action.message
+    assert service_guard.stop_reason(context.state, growing.id, 0) == action.message
     wait_until(marker.exists, "the health check")
     steady.reload()
     growing.reload()

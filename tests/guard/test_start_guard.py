@@ -63,7 +63,7 @@ def close_stdin(context: RecordingContext) -> subprocess.Popen[bytes]:
 
 def read_header(context: RecordingContext) -> dict[str, str]:
     assert context.guards.current is not None
-    return memory_samples.read(str(context.guards.current.ring))[0]
+    return memory_samples.read(str(context.guards.current.ring_path))[0]
 
 
 @pytest.mark.docker
@@ -156,7 +156,7 @@ def test_busy_run_does_not_delay_the_samples(context: RecordingContext) -> None:
     guard = context.guards.current
     assert guard is not None
     context.guards.end()
-    _, samples = memory_samples.read(str(guard.ring))
+    _, samples = memory_samples.read(str(guard.ring_path))
     assert len(samples) >= 5 * (samples[-1][0] - samples[0][0])
 
 
