@@ -72,10 +72,10 @@ def list_instances(context: Context) -> list[OllamaInstance]:
 
 def _service_instances(machine: Machine) -> list[OllamaInstance]:
     try:
-        answer = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
+        completed = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
     except SparkwrightError:
         return []
-    fields = dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer.ok else {}
+    fields = dict(line.partition("=")[::2] for line in completed.out.splitlines()) if completed.ok else {}
     if fields.get("ActiveState") not in ("active", "activating", "reloading"):
         return []
     variables = (word.strip('"') for word in fields.get("Environment", "").split())
@@ -200,19 +200,21 @@ class Ollama:
         headers = {"Content-Type": "application/json"}
         try:
             url = self.url.rstrip("/") + path
-            answer = http.request("POST" if data else "GET", url, body=data, headers=headers, timeout_s=self.timeout_s)
-            if answer.status == 404:
+            response = http.request(
+                "POST" if data else "GET", url, body=data, headers=headers, timeout_s=self.timeout_s
+            )
+            if response.status == 404:
                 return {}
-            if answer.status != 200:
-                raise OllamaBusy(f"HTTP {answer.status}")
-            answer_data = answer.json() if answer.body else {}
+            if response.status != 200:
+                raise OllamaBusy(f"HTTP {response.status}")
+            response_data = response.json() if response.body else {}
         except TimedOut:
             raise OllamaBusy("timed out") from None
         except InvalidAnswer as error:
             raise OllamaBusy(f"it {error}") from None
         except TransportError as error:
             raise OllamaAbsent(f"it {error}") from None
-        return answer_data if isinstance(answer_data, dict) else {}
+        return response_data if isinstance(response_data, dict) else {}
 
 
 def _is_model(row: Any) -> bool:
@@ -283,7 +285,7 @@ def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
 
 
 def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
-    """Ask Ollama to unload these models, except those for which it was asked less than UNLOAD_RETRY_INTERVAL_S ago.
+    """Ask Ollama to unload these models, except those it was asked to unload less than UNLOAD_RETRY_INTERVAL_S ago.
 
     Args:
         requested_at_s: time of the last request for each model; updated in place.

@@ -122,10 +122,10 @@ def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Fail
 def ping(url: str, headers: Mapping[str, str]) -> bool:
     """Return True if the response has status 204, which a peer sends for HERE_PATH and DONE_PATH."""
     try:
-        answer = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
+        response = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
     except TransportError:
         return False
-    return answer.status == 204
+    return response.status == 204
 
 
 def start_server(machine: Machine, module: str, noun: str, request: Mapping[str, Any], token: Secret) -> int:
@@ -146,13 +146,13 @@ def start_server(machine: Machine, module: str, noun: str, request: Mapping[str,
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
     process.stdin.close()
-    answer = process.stdout.readline() if wait_for_readable([process.stdout], START_TIMEOUT_S) else b""
+    first_line = process.stdout.readline() if wait_for_readable([process.stdout], START_TIMEOUT_S) else b""
     process.stdout.close()
-    if not answer.strip().isdigit():
+    if not first_line.strip().isdigit():
         process.kill()
         process.wait()
         raise Failed(f"cannot serve {noun}: the process exited immediately or did not start.")
-    return int(answer)
+    return int(first_line)
 
 
 def list_addresses() -> list[str]:

@@ -222,13 +222,13 @@ class Become:
         settings = {"check": context.check, "facts": context.facts, "task": context.task}
         _send(process, {"module": module, "args": values, **settings})
         while line := process.stdout.readline():
-            answer = json.loads(line)
-            if "event" in answer:
-                self.emit(answer)
+            message = json.loads(line)
+            if "event" in message:
+                self.emit(message)
                 continue
-            answer["diff"] = [Change(**change) for change in answer["diff"]]
-            answer["exit"] = Exit(answer["exit"]) if answer["exit"] is not None else None
-            return Result(**answer)
+            message["diff"] = [Change(**change) for change in message["diff"]]
+            message["exit"] = Exit(message["exit"]) if message["exit"] is not None else None
+            return Result(**message)
         raise Failed("the root process exited without a response.")
 
     def _launch(self) -> RootProcess:

@@ -57,9 +57,9 @@ def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
     state.refuse_newer()
     private.restrict(machine.home / ".local/share/sparkwright")  # the runtime of this process
     module, _, name = requests.REQUEST_KINDS[request["verb"]].function.rpartition(".")
-    answer: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
-    answer = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
-    return answer(request, machine, state.for_server(request["server"]))
+    handler: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
+    handler = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
+    return handler(request, machine, state.for_server(request["server"]))
 
 
 def _write_events(events: Iterable[Event], request: dict[str, Any]) -> None:

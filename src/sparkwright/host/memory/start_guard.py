@@ -158,12 +158,12 @@ class Guards:
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
             return
-        answer = self.current.read_line(START_TIMEOUT_S)
-        if not answer.startswith("ready"):
-            self.note(f"the memory is not guarded: {answer.removeprefix('failed ') or 'the guard did not start'}")
+        first_line = self.current.read_line(START_TIMEOUT_S)
+        if not first_line.startswith("ready"):
+            self.note(f"the memory is not guarded: {first_line.removeprefix('failed ') or 'the guard did not start'}")
             self.end()
-        elif answer != "ready yes":
-            self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
+        elif first_line != "ready yes":
+            self.note(f"the guard is not locked in memory: {first_line.removeprefix('ready ')}")
 
     def set_process(self, container: Mapping[str, Any]) -> None:
         """Send the guard the pid of the container's main process, from its inspect data; 0 if it has exited."""

@@ -182,14 +182,14 @@ def _download_sequential(
         headers = {**location.headers, **({"Range": f"bytes={offset}-"} if offset else {})}
         with hub.open_stream(
             "GET", location.url, headers, retries=settings.retries, silence_s=settings.silence_s
-        ) as answer:
-            if answer.status >= 400:
+        ) as response:
+            if response.status >= 400:
                 out.truncate(0)  # for 416, range not satisfiable
-                raise hub.HubDown(f"the transfer was refused: {answer.status}.")
-            if offset and not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+                raise hub.HubDown(f"the transfer was refused: {response.status}.")
+            if offset and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 out.seek(0)
                 out.truncate()
-            _write_pieces(answer, out, file)
+            _write_pieces(response, out, file)
 
 
 def _open_appending(path: Path) -> BinaryIO:
@@ -313,9 +313,9 @@ def _refresh_url(source: Source) -> str:
     return f"{source.url}/api/models/{source.id}/xet-read-token/{source.commit}"
 
 
-def _parse_access(answer: bytes, source: Source) -> StoreAccess:
+def _parse_access(response: bytes, source: Source) -> StoreAccess:
     try:
-        data = bounds.parse_bounded_json(answer)
+        data = bounds.parse_bounded_json(response)
         url, token, expires_s = (data[key] for key in ("casUrl", "accessToken", "exp"))
     except (ValueError, TypeError, KeyError):
         url = token = expires_s = None

@@ -218,10 +218,10 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _check_file_headers(answer: http.Stream, file: Mapping[str, Any]) -> None:
+def _check_file_headers(response: http.Stream, file: Mapping[str, Any]) -> None:
     """Raise Failed if the size differs from that in the lock, or the ETag is malformed; both headers are optional."""
-    headers = answer.headers
-    size = headers.get("X-Linked-Size") or (None if _is_redirect(answer) else headers.get("Content-Length"))
+    headers = response.headers
+    size = headers.get("X-Linked-Size") or (None if _is_redirect(response) else headers.get("Content-Length"))
     etag = headers.get("X-Linked-ETag") or headers.get("ETag")
     if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
         message = f"the hub's ETag for {file['path']} is invalid: '{one_line(etag, max_chars=80)}'."
@@ -231,11 +231,11 @@ def _check_file_headers(answer: http.Stream, file: Mapping[str, Any]) -> None:
         raise Failed(f"{file['path']} has {sizes}.", fix=UPDATE_LOCK_FIX)
 
 
-def raise_for_status(answer: http.Stream, source: Source, url: str) -> None:
+def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
     """Raise the error for a response with an error status. The codes in X-Error-Code are those that the hub documents."""
-    if answer.status < 400:
+    if response.status < 400:
         return
-    code, id_, hub_url = answer.headers.get("X-Error-Code", ""), source.id, source.url
+    code, id_, hub_url = response.headers.get("X-Error-Code", ""), source.id, source.url
     if code == "GatedRepo":
         fix = f"Accept its license at {hub_url}/{id_}, then set a token (hosts/groups.yml, `secrets`)."
         raise Failed(f"{id_} is gated.", fix=fix)
@@ -245,11 +245,11 @@ def raise_for_status(answer: http.Stream, source: Source, url: str) -> None:
         path = one_line(urlsplit(url).path.rpartition("/resolve/")[2], max_chars=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
-    if code == "RepoNotFound" or answer.status == 401:
+    if code == "RepoNotFound" or response.status == 401:
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {hub_url} has no model {id_}.", fix=fix)
-    message = one_line(answer.headers.get("X-Error-Message", ""), max_chars=300)
-    raise HubDown(f"the hub {hub_url} returned {answer.status} {message}".rstrip() + ".")
+    message = one_line(response.headers.get("X-Error-Message", ""), max_chars=300)
+    raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".")
 
 
 @contextmanager

@@ -177,9 +177,9 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
         contextlib.suppress(Failed, TransportError),
-        hub.open_stream("GET", source.file_url(path), headers, silence_s=MAX_SILENCE_S) as answer,
+        hub.open_stream("GET", source.file_url(path), headers, silence_s=MAX_SILENCE_S) as response,
     ):
-        pieces = iter(answer if answer.status < 300 else ())
+        pieces = iter(response if response.status < 300 else ())
         while window.is_open() and (data := next(pieces, b"")):
             received_bytes += len(data)
     return received_bytes
