@@ -1,1 +1,1 @@
-"""The laptop's side of the commands: plan, pin, ask hosts, roll out, and report the outcome."""
+"""The laptop's side of the commands: plan, pin, query hosts, roll out, and report the outcome."""

@@ -1,4 +1,4 @@
-"""The `recipe.list` and `recommend` commands: recipes with published figures, their sources, and the user's own measurements."""
+"""The `recipe.list` and `recommend` commands: recipes with published figures and their sources, and the user's own measurements."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from sparkwright.visible import format_count, one_line
 GPU = "NVIDIA GB10"
 #: kinds of evidence, best first; simulated figures rank low because they do not describe real hardware
 EVIDENCE_ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
-#: verdicts about memory in JSON, and as text
+#: `fits` in JSON, by verdict
 FITS_JSON: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
+#: text after a recipe's name in the ranking, by verdict
 FIT_SUFFIXES: Mapping[Verdict, str] = {
     "fits": "",
     "unknown": " (unknown whether it fits)",
@@ -61,7 +62,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class CatalogueRow:
-    """A recipe with its catalogue entry and the proofs from hosts."""
+    """A recipe with its catalogue entry and its proofs from hosts."""
 
     recipe: Recipe
     entry: CatalogueEntry
@@ -83,7 +84,7 @@ class CatalogueRow:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """The best evidence in EVIDENCE_ORDER, as (kind, tokens per second, sentence)."""
+        """The best evidence in EVIDENCE_ORDER, as (kind, tokens per second, description)."""
         if best := self._newest_measured(simulated=False):
             conditions = f"measured on {best.host}, {best.verified_at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
@@ -108,7 +109,7 @@ class CatalogueRow:
 
     @property
     def age_remark(self) -> str:
-        """A remark on an old recipe, as returned by `recipe_rules.describe_age`."""
+        """A remark about the age of an old recipe, as returned by `recipe_rules.describe_age`."""
         return recipe_rules.describe_age(self.recipe.file.date, today())
 
     def list_proof_hosts(self, *, simulated: bool = False) -> list[str]:
@@ -117,7 +118,7 @@ class CatalogueRow:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON, for `--json`."""
-        kind, rate, sentence = self.evidence
+        kind, rate, description = self.evidence
         memory = self.recipe.memory(self.locked)
         return {
             "recipe": self.recipe.name,
@@ -131,7 +132,7 @@ class CatalogueRow:
             "hosts": self.host_count,
             "evidence": kind,
             "tok_per_s": round(rate, 1) or None,
-            "source": sentence,
+            "source": description,
             "date": self.recipe.file.date or None,
             "old": recipe_rules.age_months(self.recipe.file.date, today()) is not None,
             "proved_on": self.list_proof_hosts(),
@@ -140,12 +141,12 @@ class CatalogueRow:
 
 
 def list_recipes(
-    answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
+    histories: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
 ) -> tuple[list[CatalogueRow], list[int]]:
-    """Return the project's recipes, and an exit code for each unreadable recipe, whose error is printed.
+    """Return the project's recipes, and an exit code for each unreadable one. Prints the errors.
 
     Args:
-        answers: history of each queried host, by title.
+        histories: history of each queried host, by title.
         hosts: the same hosts, by title.
     """
     project = Project.here()
@@ -156,7 +157,7 @@ def list_recipes(
     rows = []
     for candidate in recipes:
         proofs = []
-        for title, events in answers.items():
+        for title, events in histories.items():
             arguments = _arguments_fingerprint(project, hosts[title], candidate)
             proofs += [_find_proof(candidate, hosts[title], arguments, event) for event in events]
         entry = catalogue.find_entry(candidate.name, candidate.file.model.id)
@@ -169,18 +170,18 @@ def print_list(pattern: str, *, as_json: bool) -> list[int]:
     """Print the catalogue.
 
     Args:
-        pattern: hosts whose measurements are included; "" to query no host.
+        pattern: hosts whose measurements are included; "" to query none.
 
     Returns:
-        The exit codes of hosts that do not answer and of recipes that can't be read.
+        The exit codes of hosts that did not answer and of recipes that could not be read.
     """
-    answers, hosts, host_codes = _query_hosts(pattern, "history", as_json=as_json)
-    rows, recipe_codes = list_recipes(answers, hosts, as_json=as_json)
+    histories, hosts, host_codes = _query_hosts(pattern, "history", as_json=as_json)
+    rows, recipe_codes = list_recipes(histories, hosts, as_json=as_json)
     if as_json:
         print_json_line({"recipes": [row.to_json() for row in rows]})
     else:
         for row in rows:
-            print_prose("\n".join(_format_entry(row, hosts_answered=bool(answers))))
+            print_prose("\n".join(_format_entry(row, hosts_answered=bool(histories))))
         print_text(f"{format_count(len(rows), 'recipe')}.")
     return [*host_codes, *recipe_codes]
 
@@ -200,11 +201,11 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     ((host, events),) = states.items()
     if not events:
         raise Failed("the host did not report its memory.", where=host)
-    answers, hosts, history_codes = _query_hosts(pattern, "history", as_json=as_json)
+    histories, hosts, history_codes = _query_hosts(pattern, "history", as_json=as_json)
     total_bytes = int(events[0].get("memory_total_bytes") or 0)
-    rows, recipe_codes = list_recipes(answers, hosts, as_json=as_json)
+    rows, recipe_codes = list_recipes(histories, hosts, as_json=as_json)
     suitable = [row for row in rows if use in row.entry.uses]
-    ranked = _rank(suitable, inventory_hosts[host], total_bytes, answers.get(host, ()))
+    ranked = _rank(suitable, inventory_hosts[host], total_bytes, histories.get(host, ()))
     if as_json:
         print_json_line({"host": host, "for": use, "recipes": [_ranked_json(row, fit) for row, fit in ranked]})
     else:
@@ -250,14 +251,14 @@ def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> No
 
 
 def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the host's own memory use: the minimum before the verified starts, or the usual figure if there were none.
+    """Return the host's own memory use: the lowest before any verified start, or the usual figure if there was none.
 
-    The minimum, because other servers may have been running before some of the starts.
+    The lowest, because other servers may have been running before some of the starts.
     """
     if not starts:
         return SYSTEM_ROW
     start = max(starts, key=lambda start: start.before_bytes)
-    source = f"held before a verified start, {format_time(start.at, MINUTE_FORMAT)}"
+    source = f"in use before a verified start, {format_time(start.at, MINUTE_FORMAT)}"
     return memory_budget.Row("the host itself", max(0, total_bytes - start.before_bytes), source, "host")
 
 
@@ -311,7 +312,10 @@ def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:
 
 
 def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> str:
-    """Return the fingerprint of the arguments with which a host would start a recipe; empty if it lacks the required cluster."""
+    """Return the fingerprint of the arguments with which a host would start a recipe.
+
+    It is empty for a cluster's recipe on a host outside clusters.
+    """
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -320,7 +324,7 @@ def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> s
 
 
 def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> Proof | None:
-    """Return the proof if an event of a host's history is the verification of a server with the recipe's tag and model.
+    """Return the proof if an event in a host's history verifies a server with the recipe's tag and model, else None.
 
     Args:
         arguments: fingerprint of the recipe's arguments; the throughput of a server with other arguments is left out.
@@ -347,7 +351,7 @@ def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> 
 def _query_hosts(
     pattern: str, verb: str, *, as_json: bool, once_per_machine: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
-    """Send a request and return the answering hosts' events, all hosts, and the other hosts' exit codes. Prints errors.
+    """Query hosts. Return the events of those that answered, all hosts, and the exit codes of the others. Prints errors.
 
     Args:
         verb: verb of the request, and kind of the events.

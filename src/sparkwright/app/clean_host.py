@@ -40,7 +40,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class PrunableItems:
-    """A kind of item on hosts whose unused items can be removed."""
+    """A kind of item on hosts, such as images or caches, whose unused ones can be removed."""
 
     #: key of the items in the module's answer and in --json
     items_key: str
@@ -66,8 +66,8 @@ class PrunableItems:
                 else f"{host}: nothing to free."
             )
         if removable and not check and confirm(f"Remove these from {host}?", yes=yes):
-            only = {**args, "only": removable}
-            freed = run_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
+            removal_args = {**args, "only": removable}
+            freed = run_module(fleet, member, self.module, removal_args, exclusive=True)["freed_bytes"]
         if json:
             print_json_line({"host": host, self.items_key: rows, "freed_bytes": freed})
         elif freed is not None:
@@ -76,7 +76,7 @@ class PrunableItems:
 
 
 def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
-    """Clean the hosts of a pattern one by one, and return their exit codes.
+    """Clean the hosts that match a pattern, one by one, and return their exit codes.
 
     Raises Refused if servers would be removed from some members of a cluster but not from all.
     """
@@ -113,7 +113,7 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
 
 
 def _recipe_repositories(selection: Selection, member: Member) -> dict[str, Any]:
-    """Return the image repositories in the host's recipes, as an argument of `clean_host`."""
+    """Return the image repositories that the host's recipes use, as an argument of `clean_host`."""
     hosts = [host for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     host_recipes = [recipes.load_host_recipe(selection.project, host) for host in hosts]
     repositories = dict.fromkeys(ImageReference.parse(recipe.image).repository for recipe in host_recipes)
@@ -124,10 +124,10 @@ def _remove_items(selection: Selection, member: Member, args: dict[str, Any], *,
     """Remove the timer first, so that no check starts, and sparkwright's folders last, because the other steps need them."""
     fleet = selection.fleet
     if has_timer:
-        absent: dict[str, Any] = {"state": "absent"}
-        other_timers = run_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]
+        absent_args: dict[str, Any] = {"state": "absent"}
+        other_timers = run_module(fleet, member, "health_timer", absent_args, exclusive=True)["elsewhere"]
         if "system" in other_timers:
-            run_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
+            run_module(fleet, member, "health_timer", {**absent_args, "system": True}, exclusive=True, become=True)
     run_module(fleet, member, "clean_host", args, exclusive=True)
     response = fleet.request(member, {"verb": "clean", "name": member.host.name}, include_recap=False)
     recap = events.find_recap(response)
@@ -151,13 +151,13 @@ def _total_bytes(items: list[dict[str, Any]]) -> int:
 
 
 def format_total(items: list[dict[str, Any]]) -> str:
-    """Return the total size as text. It is a minimum if the size of an item is unknown."""
+    """Return the total size as text, with "at least" if the size of an item is unknown."""
     is_minimum = any(row["size_bytes"] is None for row in items)
     return f"{'at least ' if is_minimum else ''}{units.format_size(_total_bytes(items))}"
 
 
 def list_caches(selection: Selection, *, json: bool) -> list[Exit]:
-    """Show the caches of each host, and the reason why each is kept."""
+    """Show the caches of each host, and why each is kept."""
     return act_on_each(selection, lambda member: _list_host_caches(selection, member, json=json), json=json)
 
 

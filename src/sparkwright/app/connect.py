@@ -39,13 +39,13 @@ class Selection(SelectedHosts):
 
 
 class PendingConnections:
-    """Connections to the hosts of a pattern, started before the inventory was validated.
+    """Connections to the hosts that match a pattern, started before the inventory is validated.
 
     The hosts come from a quick read of the host files (`read_ssh_hosts`).
 
     Args:
-        pattern: pattern for hosts, in the form of --host.
-        request_kind: kind of requests that will follow; the runner on the host imports the modules for it.
+        pattern: host pattern, as for --host.
+        request_kind: kind of requests that will follow; the runner on the host imports the modules that they need.
     """
 
     def __init__(self, pattern: str, request_kind: RequestKind) -> None:
@@ -79,8 +79,8 @@ class PendingConnections:
             link.close()
 
 
-def guess_need(playbook: str) -> RequestKind:
-    """Guess the kind of requests of a playbook from the keys in its text, because connecting begins before it is parsed.
+def guess_request_kind(playbook: str) -> RequestKind:
+    """Guess which kind of requests a playbook needs from the keys in its text, because connecting starts before it is parsed.
 
     Raises Refused if there is no such playbook.
     """
@@ -106,7 +106,7 @@ def remaining_hosts(playbook: str, pattern: str) -> str:
 
 
 def connect_hosts(pattern: str, request_kind: RequestKind = "engine") -> Selection:
-    """Select the hosts of a pattern and start connecting to them. Raises Refused as `select_hosts` does.
+    """Select the hosts that match a pattern and start connecting to them. Raises Refused as `select_hosts` does.
 
     Args:
         request_kind: kind of requests that will follow.
@@ -126,7 +126,7 @@ def complete_selection(pending: PendingConnections) -> Selection:
 
 
 def select_hosts(pattern: str) -> Selection:
-    """Select the hosts of a pattern without connecting. Raises Refused if the pattern matches none."""
+    """Select the hosts that match a pattern without connecting. Raises Refused if there are none."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member
     from sparkwright.project.inventory.inventory import Inventory
@@ -134,7 +134,7 @@ def select_hosts(pattern: str) -> Selection:
     project = Project.here()
     inventory = Inventory.load(project.root)
     if not pattern:
-        raise Refused("no host was named: pass --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
+        raise Refused("no host was named: pass --host NAME.", fix=f"Hosts: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
     return Selection(project, hosts, Fleet([Member(host) for host in hosts]), inventory)
 
@@ -164,7 +164,7 @@ def assign_become_password(selection: Selection, member: Member) -> None:
 
 
 def restrict_to_recipe(pattern: str, recipe: str) -> str:
-    """Return a pattern for the hosts of a pattern that serve a recipe. Raises Refused for an invalid name.
+    """Narrow a host pattern to the hosts that serve a recipe, and return it. Raises Refused for an invalid name.
 
     Args:
         recipe: name of the recipe; empty for all hosts.
@@ -177,7 +177,7 @@ def restrict_to_recipe(pattern: str, recipe: str) -> str:
 
 
 def default_pattern() -> str:
-    """Return a pattern for all hosts except sandboxes, which a request would start; for the sandboxes if there are no others."""
+    """Return a pattern for all hosts but sandboxes, which a request would start, or for the sandboxes if there are no others."""
     from sparkwright.project.inventory.inventory import Inventory
 
     hosts = Inventory.load(Project.here().root).hosts.values()

@@ -1,4 +1,4 @@
-"""An experiment's folder on the laptop, results/NAME/, which is updated after every cell."""
+"""An experiment's folder on the laptop, results/NAME/, which is updated after every cell (one load on one arm)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERDICT_NOTES = {
     "same": "the flag does nothing: the engine logs the same settings for both arms. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, but does not contain every flag that differs",
 }
-#: maximum length of a setting's two values together, in characters; of a setting with longer values only the name is shown
+#: maximum length of a setting's two values together, in characters; for longer values only the setting's name is shown
 MAX_SHOWN_CHARS = 60
 
 
@@ -66,7 +66,7 @@ class ExperimentFolder:
 
 
 def _load_state(path: Path) -> tuple[str, bool]:
-    """Return the series in an experiment's file, empty if it can't be read, and whether the experiment is finished."""
+    """Return an experiment's series (empty if its file can't be read), and whether the experiment is finished."""
     try:
         document = parse_json(read_bytes(path, MAX_STATE_BYTES))
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ class ResultsCollector:
         self.write()
 
     def add_cell(self, cell: dict[str, Any]) -> None:
-        """Add a cell and write the results. An invalid cell is left out and mentioned in the notes."""
+        """Add a cell and write the results. An invalid cell is left out, with a note."""
         cell = sanitize(cell)  # its texts may come from a server
         try:
             key = Cell.model_validate(cell).key

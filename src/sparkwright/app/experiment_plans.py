@@ -1,4 +1,4 @@
-"""Plans of an experiment, for a host or for each member of a cluster."""
+"""Plan an experiment for a host, or for each member of a cluster, and run it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
 from sparkwright.protocol.plan import Plan, new_run_id, user_at_host
 
-#: the results (None if nothing was started), the exit code and the folder
+#: results (None if nothing was started), exit code and folder
 Outcome = tuple[Results | None, int, Path]
 
 
@@ -59,8 +59,8 @@ class BenchRun:
         self.title = self.cluster.name if self.cluster else self.host.name
         self.root = selection.project.root
         self.wait = wait
-        #: recipe that the host serves, and recipe that the arms modify
         self.served_recipe = recipes.load_host_recipe(selection.project, self.host)
+        #: recipe that the arms modify
         self.base_recipe = recipe.load(self.root, options.recipe) if options.recipe else self.served_recipe
         name = options.name or f"{options.command}-{self.title.replace('/', '-')}"
         self.folder = ExperimentFolder.open(self.root, name, start_over=options.again)
@@ -220,7 +220,7 @@ class BenchRun:
     def _build_tasks(
         self, member: Member, experiment: Experiment, pins_by_arm: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the tasks of the cells that the host has not finished yet, and the known settings of arms, by name."""
+        """Return the tasks for the cells that the host has not finished yet, and the known settings by arm name."""
         assert self.collector is not None
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         query = {"series": self.folder.series, "keys": [*experiment.keys, *configs.values()]}
@@ -278,8 +278,8 @@ def run_on_cluster(
 ) -> Outcome:
     """Run an experiment whose arms span all members of a cluster.
 
-    A failed arm ends the run, because all members then restore their previous server. A sweep is continued with the remaining
-    arms in another run, after `reconnect`.
+    A failed arm ends the run, because every member then restores its previous server. A sweep then continues with the
+    remaining arms in another run, after `reconnect`.
     """
     failed: dict[str, str] = {}
     while True:

@@ -29,7 +29,7 @@ from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line, parse_list
 
-#: name of the only arm of an experiment if it measures a running server
+#: name of the only arm in an experiment that measures a running server
 SERVER_ARM = "server"
 #: environment variable with the API key of the server at --url; the same for all engines
 KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
@@ -199,7 +199,7 @@ def list_experiments(*, json: bool) -> None:
 
 
 def _write_results(folder: Path, results: Results) -> str:
-    """Write the files and the page of results. Return the name of the page."""
+    """Write the result files and the page. Return the name of the page."""
     results_file.write_results(folder, results)
     return experiment_page.write_page(folder, results)
 
@@ -309,7 +309,7 @@ def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int 
 
 
 def _load_finished_cells(folder: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:
-    """Return the measured cells of an experiment that is continued, by key."""
+    """Return the measured cells of an experiment that is being continued, by key."""
     try:
         previous = results_file.read_results(folder.path)
     except Refused:

@@ -1,4 +1,4 @@
-"""Findings about a recipe, as text on the screen and as errors that refuse a deploy before it begins."""
+"""Check recipes: print the findings, explain the rules, and refuse a deploy whose recipe has errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CheckedRecipe:
 
     @property
     def engine(self) -> str:
-        """The engine with its version, or why the version is unknown."""
+        """The engine with its version, or the reason why the version is unknown."""
         title = self.recipe.engine.title
         if self.settings.version:
             return f"{title} {self.settings.version}"
@@ -162,7 +162,7 @@ def _print_recipe(checked_recipe: CheckedRecipe) -> None:
 
 
 def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
-    """Print one JSON object: the recipes with their findings, and the project's playbooks based on older shipped ones."""
+    """Print one JSON object: the recipes with their findings, and the project's playbooks whose originals have changed."""
     rows = [
         {
             "recipe": checked_recipe.recipe.name,
@@ -196,7 +196,7 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 
 def find_rules(name: str) -> list[RuleExplanation]:
-    """Return the rules of this name, those for all engines first; engines may use the same name."""
+    """Return the rules with this name, those for all engines first; several engines may use one name."""
     return [rule for rules in _all_rules() if (rule := rules.explain_rule(name)) is not None]
 
 
@@ -243,7 +243,7 @@ def finding_location(recipe: Recipe, finding: Finding) -> str:
 
 
 def format_advice(finding: Finding) -> str:
-    """Return the ways to resolve a finding in one sentence, and where the reason is explained."""
+    """Return the ways to resolve a finding, and where the reason is explained."""
     ways = "; or ".join(way.text for way in finding.ways_out)
     reason = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
     return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {reason}."
@@ -263,7 +263,7 @@ def refuse_errors(recipe: Recipe, settings: ServerSettings) -> None:
 def plan_warnings(recipe: Recipe, settings: ServerSettings) -> list[str]:
     """Return the warnings about a recipe that a plan prints.
 
-    These are unsafe container options, and flag values that the engine may reject: the values that its release allows may
+    They concern unsafe container options, and flag values that the engine may reject: which values its release allows may
     be unknown until the image has been pulled.
     """
     return [
@@ -274,7 +274,7 @@ def plan_warnings(recipe: Recipe, settings: ServerSettings) -> list[str]:
 
 
 def plan_notices(settings: ServerSettings) -> list[str]:
-    """Return the notices that a plan prints once for all hosts of a recipe: the engine is newer than the flag tables."""
+    """Return the notices that a plan prints once for all hosts with a recipe: that the engine is newer than the flag tables."""
     return [finding.sentence for finding in settings.findings if finding.rule == "newer-release"]
 
 
@@ -328,8 +328,8 @@ def _check_client(client: str, client_format: Format, checked_recipe: CheckedRec
         return
     recipe_engine = checked_recipe.recipe.engine
     if client_format.path not in api_paths.list_paths(recipe_engine.http.paths):
-        sentence = f"{client} calls {client_format.path}, which {recipe_engine.title} is not known to serve."
-        yield Finding("error", sentence, (Way("use an engine that serves this path"),), CLIENT_DOCS)
+        message = f"{client} calls {client_format.path}, which {recipe_engine.title} is not known to serve."
+        yield Finding("error", message, (Way("use an engine that serves this path"),), CLIENT_DOCS)
     if client_format.is_agent:
         yield from _check_agent(client, client_format, checked_recipe)
 
@@ -342,25 +342,25 @@ def _check_agent(client: str, client_format: Format, checked_recipe: CheckedReci
     )
     context = recipe_engine.flags.context(flags) or effective_settings.max_model_len
     if context is not None and context < MIN_AGENT_CONTEXT:
-        sentence = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
-        yield Finding("error", sentence, (Way("raise the context length"),), CLIENT_DOCS)
+        message = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
+        yield Finding("error", message, (Way("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
     missing = [
         flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
     ]
     if missing:
         flags_text = " and ".join(f"`{flag}`" for flag in missing)
-        sentence = f"{client} calls tools, but this server is started without {flags_text}."
-        yield Finding("error", sentence, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
+        message = f"{client} calls tools, but this server is started without {flags_text}."
+        yield Finding("error", message, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
     if effective_settings.prefix_caching is False:
-        sentence = f"{client} sends its long instructions with each request, but prefix caching is off."
-        yield Finding("warning", sentence, (Way("turn on prefix caching"),), CLIENT_DOCS)
+        message = f"{client} sends its long instructions with each request, but prefix caching is off."
+        yield Finding("warning", message, (Way("turn on prefix caching"),), CLIENT_DOCS)
     if 0 < effective_settings.max_num_seqs < MIN_AGENT_REQUESTS:
         limit = effective_settings.max_num_seqs
-        sentence = f"{client} sends several requests at once, but this server handles {limit} at a time."
-        yield Finding("warning", sentence, (Way("allow more concurrent requests"),), CLIENT_DOCS)
+        message = f"{client} sends several requests at once, but this server handles {limit} at a time."
+        yield Finding("warning", message, (Way("allow more concurrent requests"),), CLIENT_DOCS)
     dialect = dialects.BY_PATH[client_format.path]
     probe = dialect.name if dialect.name in dialects.OTHER_DIALECTS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
-        sentence = f"no probe checks that this server answers as {client} expects."
-        yield Finding("info", sentence, (Way(f"add `{probe}` to `expect.probes`"),), CLIENT_DOCS, "probes")
+        message = f"no probe checks that this server answers as {client} expects."
+        yield Finding("info", message, (Way(f"add `{probe}` to `expect.probes`"),), CLIENT_DOCS, "probes")

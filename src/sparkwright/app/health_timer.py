@@ -1,4 +1,4 @@
-"""The `health.install`, `health.uninstall` and `monitoring.install` commands: health timers on hosts, and monitoring files."""
+"""The `health.install`, `health.uninstall` and `monitoring.install` commands: set up health timers and monitoring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.protocol.plan import Task
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
-#: services whose webhook URL is itself the secret
+#: hosts of services whose webhook URL is itself a secret
 SECRET_URL_HOSTS = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 #: for example 02:00-05:00
 _QUIET_HOURS = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
@@ -37,7 +37,7 @@ RULES_FILE, DASHBOARD_FILE, SCRAPE_FILE = (
     "sparkwright.dashboard.json",
     "sparkwright.scrape.yml",
 )
-#: the use of each monitoring file
+#: where each monitoring file is used
 USAGE_HINTS = {
     RULES_FILE: "rule_files of prometheus.yml",
     SCRAPE_FILE: "scrape_config_files of prometheus.yml (2.43 and newer; else paste it)",
@@ -48,7 +48,10 @@ RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
 def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
-    """Install the timer on each host of a pattern, with the options of `health.install`. Raises Refused for an invalid value."""
+    """Install the timer on the hosts that match a pattern, with the options of `health.install`.
+
+    Raises Refused for an invalid value.
+    """
     for name, choices in (("heal", defaults.HEAL_MODES), ("webhook_format", defaults.WEBHOOK_FORMATS)):
         if options[name] not in choices:
             flag = f"--{name.replace('_', '-')}"
@@ -58,7 +61,7 @@ def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
         "heal_every_s": units.parse_duration(options["heal_every"], "--heal-every", min_s=600),
         "smoke_every_s": units.parse_duration(options["smoke_every"], "--smoke-every"),
         "command": _split_command(options["command"]),
-        "webhook": _check_public_url(options["webhook"]),
+        "webhook": _require_public_url(options["webhook"]),
         **_hashing_arguments(options["verify_models"], options["quiet_hours"]),
         **{name: options[name] for name in ("heal", "webhook_file", "webhook_format", "textfile", "system")},
     }
@@ -71,10 +74,10 @@ def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
-    """Remove the user's and root's timers from each host of a pattern."""
-    absent: dict[str, Any] = {"state": "absent"}
-    remove_user_timer = _timer_task(absent, register="users")
-    remove_root_timer = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
+    """Remove the user's and root's timers from the hosts that match a pattern."""
+    absent_args: dict[str, Any] = {"state": "absent"}
+    remove_user_timer = _timer_task(absent_args, register="users")
+    remove_root_timer = _timer_task({**absent_args, "system": True}, become=True, when=("'system' in users.elsewhere",))
     return _run_on_hosts(pattern, json, lambda host, can_wake: (remove_user_timer, remove_root_timer), is_removal=True)
 
 
@@ -85,8 +88,8 @@ def _hashing_arguments(interval: str, quiet_hours: str) -> dict[str, Any]:
     begin, _, end = quiet_hours.partition("-")
     if quiet_hours and not (_QUIET_HOURS.fullmatch(quiet_hours) and begin != end):
         raise Refused(f"--quiet-hours {one_line(quiet_hours)!r} is not a time span.", fix="Write it as 02:00-05:00.")
-    every_s = units.parse_duration(interval, "--verify-models", min_s=86400) if interval else 0.0
-    return {"verify_every_s": every_s, "quiet_hours": quiet_hours}
+    interval_s = units.parse_duration(interval, "--verify-models", min_s=86400) if interval else 0.0
+    return {"verify_every_s": interval_s, "quiet_hours": quiet_hours}
 
 
 def _split_command(command: str) -> list[str]:
@@ -96,7 +99,7 @@ def _split_command(command: str) -> list[str]:
         raise Refused(f"--command: {str(error).lower()} in {command!r}.", fix="Quote it as for a shell.") from None
 
 
-def _check_public_url(url: str) -> str:
+def _require_public_url(url: str) -> str:
     """Return the webhook's URL. Raises Refused if it is invalid or contains a secret, because files and plans contain it."""
     if not url:
         return ""
@@ -116,7 +119,7 @@ def _check_public_url(url: str) -> str:
     is_known_secret = any(f".{parts.hostname}".endswith(f".{host}") for host in SECRET_URL_HOSTS)
     if parts.username or parts.password or parts.query or is_known_secret:
         fix = "Write it to a file on the host, mode 0600, and pass `--webhook-file PATH`."
-        raise Refused("the URL of --webhook contains a secret, which would be written to a file.", fix=fix)
+        raise Refused("the --webhook URL contains a secret, which would be written to a file.", fix=fix)
     return url
 
 
@@ -134,7 +137,7 @@ def _run_on_hosts(
     is_healing: bool = False,
     is_removal: bool = False,
 ) -> list[int]:
-    """Run tasks on the hosts of a pattern, and return the exit codes.
+    """Run tasks on the hosts that match a pattern, and return the exit codes.
 
     Args:
         tasks_for: returns the tasks for a host; the second argument is True if requests may wake servers on its machine.
@@ -197,22 +200,24 @@ def _write_files(pattern: str, folder: Path, runbooks: str, *, check: bool, json
         DASHBOARD_FILE: dashboard.render_dashboard(),
         SCRAPE_FILE: scrape.render_config(SCRAPE_FILE, hosts, _gateway_endpoints(selection.inventory, host_names)),
     }
-    changed = [name for name, text in texts.items() if _read_text(folder / name) != text]
+    changed_names = [name for name, text in texts.items() if _read_text(folder / name) != text]
     if not check:
         try:
-            for name in changed:
+            for name in changed_names:
                 write_atomically(folder / name, texts[name].encode(), mode=FILE_MODE)
         except OSError as error:
             raise Refused(
                 f"{error.filename}: {error.strerror}.", fix="Name a folder that you may write to: --to DIR."
             ) from None
     if json:
-        print_json_line({"folder": str(folder), "files": {name: name in changed for name in texts}, "check": check})
-        return Exit.CHANGES if check and changed else Exit.OK
+        print_json_line(
+            {"folder": str(folder), "files": {name: name in changed_names for name in texts}, "check": check}
+        )
+        return Exit.CHANGES if check and changed_names else Exit.OK
     for name in texts:
-        outcome = ("would be written" if check else "written") if name in changed else "unchanged"
+        outcome = ("would be written" if check else "written") if name in changed_names else "unchanged"
         print_prose(f"{folder / name}: {outcome}. For {USAGE_HINTS[name]}.")
-    return Exit.CHANGES if check and changed else Exit.OK
+    return Exit.CHANGES if check and changed_names else Exit.OK
 
 
 def _read_text(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The data that each command prints with --json, and the JSON Schemas for it and for each kind of file."""
+"""The format of each command's --json output, and the JSON Schemas for it and for each kind of file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ RUN_COMMANDS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: commands that print events; with --url no host runs the experiment, and they print results (bench/results_file.py)
+#: commands that print events; with --url no host is involved, and they print results instead (bench/results_file.py)
 BENCH_COMMANDS = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK_SHAPE = {**host_requests.LINK, "rate_gbps": number}
 CACHE_SHAPE = {**host_requests.CACHE, "name": line}
@@ -218,7 +218,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "recipe.search": OutputFormat(
         "document",
-        "recipes of registries",
+        "recipes in registries",
         {"recipes": [dict.fromkeys(("name", "model", "path", "commit", "url"), line)]},
     ),
     "recipe.list": OutputFormat("document", "every recipe", {"recipes": [CATALOGUE_SHAPE]}),
@@ -319,7 +319,7 @@ ERROR_SHAPE: dict[str, Any] = {"error": line, "exit": exit_code, "host": Optiona
 ERROR_SCHEMA = {**shape_schema(ERROR_SHAPE), "additionalProperties": True}
 
 
-#: form and type of the output that a type defines instead of a shape, by command
+#: form and type of each output that is defined by a type instead of a shape, by command
 TYPED_OUTPUTS: dict[str, tuple[str, Any]] = {
     "status": ("lines", HostStatus),
     "diagnose": ("lines", Diagnosis),

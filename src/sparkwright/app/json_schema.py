@@ -1,4 +1,4 @@
-"""The JSON Schema of a shape (trust/shapes.py)."""
+"""Convert a shape (trust/shapes.py) to a JSON Schema."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ JSON_TYPES: Mapping[Any, str] = {
     int: "integer",
     float: "number",
 }
-#: check functions of integers, and the names of functions that build checks of numbers; all others check strings
+#: functions that check integers; any function in neither of these tuples checks a string
 INTEGER_CHECKS: tuple[Callable[..., Any], ...] = (event_shapes.exit_code, shapes.integer)
+#: names of functions that build checks of numbers
 NUMBER_CHECKS = (shapes.number_between.__name__,)
 
 
 def shape_schema(shape: Shape) -> Schema:
-    """Return the JSON Schema of data after its defaults were filled in: an OptionalField with a default is required."""
+    """Return the JSON Schema of data whose defaults have been filled in: an OptionalField with a default is required."""
     if isinstance(shape, dict):
         return _object_schema(shape)
     if isinstance(shape, list):

@@ -1,4 +1,4 @@
-"""The documentation for programs: pages of docs/, modules and rules by name, and full-text search."""
+"""Serve the documentation to programs: pages of docs/, modules and rules by name, and full-text search."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, ArgumentType
 
-#: limits: characters of an answer, sections in a search result, characters of each section
-MAX_PAGE_CHARS, MAX_RESULTS, EXCERPT_CHARS = 60_000, 20, 300
+MAX_PAGE_CHARS = 60_000
+#: maximum number of sections in a search result
+MAX_RESULTS = 20
+#: length of a section's excerpt in a search result, in characters
+EXCERPT_CHARS = 300
 _HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 
@@ -28,8 +31,11 @@ _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 @functools.cache
 def pages() -> Mapping[str, str]:
     """Return the pages of docs/ by file name."""
-    top = shipped_files.shipped_folder() / "docs"
-    paths = sorted([*top.glob("*.md"), *(top / "files").glob("*.md")], key=lambda path: (path.parent.name, path.stem))
+    docs_folder = shipped_files.shipped_folder() / "docs"
+    paths = sorted(
+        [*docs_folder.glob("*.md"), *(docs_folder / "files").glob("*.md")],
+        key=lambda path: (path.parent.name, path.stem),
+    )
     return {path.stem: rewrite_commands(path.read_text(encoding="utf-8")) for path in paths if path.stem != "README"}
 
 
@@ -60,7 +66,7 @@ def topic(name: str) -> str:
     return (
         text
         if len(text) <= MAX_PAGE_CHARS
-        else f"{text[:MAX_PAGE_CHARS]}… ({len(text) - MAX_PAGE_CHARS} characters more; request one section)"
+        else f"{text[:MAX_PAGE_CHARS]}… ({len(text) - MAX_PAGE_CHARS} more characters; request one section)"
     )
 
 
@@ -86,7 +92,7 @@ def search(query: str) -> list[dict[str, str]]:
 
 
 def _find_texts(name: str) -> Iterator[str]:
-    """Yield the texts of the page, module and rules with this name; there may be several (`doctor`)."""
+    """Yield the texts of the page, module and rules with this name; several may share it, for example `doctor`."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
@@ -124,12 +130,12 @@ def _extract_section(text: str, page: str, slug: str) -> str:
 
 
 def _slug(heading: str) -> str:
-    """Return the anchor that GitHub makes of a heading."""
+    """Return the anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _excerpt(text: str, terms: list[str]) -> str:
-    """Return the part of a text that begins with the line of the first matching word."""
+    """Return an excerpt of a text that begins at the line with the first matching word."""
     positions = [position for word in terms if (position := text.lower().find(word)) >= 0]
     start = text.rfind("\n", 0, max(1, min(positions, default=0))) + 1
     return " ".join(text[start : start + EXCERPT_CHARS].split())

@@ -1,4 +1,4 @@
-"""Errors of a command as a message on stderr, a recap for programs, and the documented exit code."""
+"""Report a command's errors: a message on stderr, a JSON recap for scripts, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkwright.program import rewrite_commands
 from sparkwright.protocol import events
 from sparkwright.trust import bounds
 
-#: exit codes of several hosts, worst first; for states of one host see health/record.py
+#: exit codes for several hosts, worst first; for the states of one host see health/record.py
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
@@ -90,30 +90,30 @@ class PipeSafeOutput:
 
 
 def is_reader_gone() -> bool:
-    """Return True if the reader of standard output closed the pipe; an endless command ends then."""
+    """Return True if the reader of standard output closed the pipe; a command that runs until interrupted should then stop."""
     return isinstance(sys.stdout, PipeSafeOutput) and sys.stdout.reader_gone
 
 
 @contextlib.contextmanager
 def _tolerate_closed_pipe() -> Iterator[None]:
-    """Replace standard output by a `PipeSafeOutput` unless it is a terminal."""
-    before = sys.stdout
-    if before is None or isinstance(before, PipeSafeOutput) or before.isatty():
+    """Replace standard output with a `PipeSafeOutput` unless it is a terminal."""
+    original_stdout = sys.stdout
+    if original_stdout is None or isinstance(original_stdout, PipeSafeOutput) or original_stdout.isatty():
         yield
         return
-    sys.stdout = PipeSafeOutput(before)
+    sys.stdout = PipeSafeOutput(original_stdout)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        sys.stdout = before
+        sys.stdout = original_stdout
 
 
 def _convert_error(error: Exception) -> SparkwrightError:
-    """Return an unexpected exception as an error with a message for the user."""
-    if sentence := bounds.describe_os_error(error):
-        return SparkwrightError(sentence)
+    """Convert an unexpected exception to an error with a message for the user."""
+    if description := bounds.describe_os_error(error):
+        return SparkwrightError(description)
     message = f"internal error: {type(error).__name__}: {error}."
     return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")
 
@@ -122,6 +122,6 @@ def _print_error(error: SparkwrightError, options: dict[str, Any]) -> Exit:
     message = rewrite_commands(str(error))
     print_prose(message, file=sys.stderr)
     if options.get("json"):
-        row = {**events.build_error_recap(options.get("host", ""), error, msg=message), "error": message}
-        print(json.dumps(row, ensure_ascii=False))
+        recap = {**events.build_error_recap(options.get("host", ""), error, msg=message), "error": message}
+        print(json.dumps(recap, ensure_ascii=False))
     return error.exit

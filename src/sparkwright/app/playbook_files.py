@@ -160,7 +160,7 @@ def _differences(comparison: Comparison | None) -> dict[str, Any]:
 
 
 def lint(root: Path) -> None:
-    """Print the ejected files whose originals have changed in sparkwright, and how many unchanged copies hide shipped files."""
+    """Print the ejected files whose originals have changed in sparkwright, and how many unchanged copies hide shipped ones."""
     if root.resolve() == shipped_files.shipped_folder().resolve():
         return
     rows = ejection.list_states(root)

@@ -10,7 +10,7 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 
-#: number of invalid answers after which a question without a default is refused
+#: number of invalid answers after which a question without a default is given up
 MAX_TRIES = 5
 INPUT_ENDED = "the input ended; nothing was written."
 
@@ -68,7 +68,7 @@ def ask_until_valid(question: str, choices: Sequence[str]) -> str:
 
 
 def _read_answer(question: str = "") -> str:
-    """Read an answer in lower case; empty at the end of the input or after Ctrl-C."""
+    """Return the answer in lowercase; empty at the end of the input or after Ctrl-C."""
     try:
         return input(question).strip().lower()
     except (EOFError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Import of other tools' recipes, with open questions and a report, and export in other tools' formats."""
+"""Import other tools' recipes, with open questions and a report, and export recipes in other tools' formats."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _convert_with_answers(
     while True:
         try:
             imported = convert(ImportReport(known_answers))
-        except Refused as error:  # the message quotes the input, which may hold a key
+        except Refused as error:  # the message quotes the input, which may contain a key
             raise Refused(
                 secret_patterns.mask_text(error.message), where=error.where, fix=secret_patterns.mask_text(error.fix)
             ) from None
@@ -157,9 +157,7 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
     _print_report(imported.report)
     print_text(imported.text if check else f"{document.format_path(path)} written.")
     if not check:
-        findings.print_findings_text(
-            findings.check_recipes(imported.name, "", "")[0]
-        )  # errors do not remove the recipe
+        findings.print_findings_text(findings.check_recipes(imported.name, "", "")[0])  # a recipe with errors is kept
         _print_next_steps(imported, host)
     return Exit.OK
 
@@ -199,7 +197,7 @@ def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
             print_text(f"  {'':<{KIND_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
     questions = format_count(len(imported.report.questions), "question")
     raise Refused(
-        f"{questions} to answer, and stdin is not a terminal.",
+        f"{questions} to answer, but stdin is not a terminal.",
         fix="Nothing was written; pass --answer KEY=VALUE for each.",
     )
 

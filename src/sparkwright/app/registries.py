@@ -1,4 +1,4 @@
-"""Recipes from registries: fetch at a pinned commit, search by word, and show before importing."""
+"""Fetch recipes from registries at a pinned commit, search them by word, and show one before importing it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECIPE_SUFFIXES = (".yaml", ".yml")
 MAX_SCRIPTS, MAX_TOTAL_SCRIPT_BYTES = 400, 4 * MIB
 #: limit on the folder depth of a written file
 MAX_PATH_PARTS = 32
-#: size limits for recipes that a search parses for their models: of one, and of all together; the largest known is 20 kB
+#: size limits for recipes that a search parses for their model: of one, and of all together; the largest known is 20 kB
 MAX_PARSED_BYTES, MAX_TOTAL_PARSED_BYTES = 64 * 1024, 4 * MIB
 SHORT_COMMIT_CHARS = 12
 
@@ -88,7 +88,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
         )
     elif len(failures) < len(configured):
         names = ", ".join(registry.name for registry in configured)
-        print_prose(f"No recipe of {names} contains '{one_line(word, max_chars=80)}'.")
+        print_prose(f"No recipe in {names} contains '{one_line(word, max_chars=80)}'.")
     return code
 
 
@@ -141,8 +141,10 @@ def _open_repository(project: Path, registry: Registry, *, update: bool) -> tupl
         return repository, registry.commit
     commit = repository.fetch(registry.ref)
     if commit != registry.commit:
-        before = f"{registry.commit[:SHORT_COMMIT_CHARS]} -> " if registry.commit else ""
-        print_text(f"{registries.LOCK_FILE}: {registry.name} {before}{commit[:SHORT_COMMIT_CHARS]}.", file=sys.stderr)
+        old_commit = f"{registry.commit[:SHORT_COMMIT_CHARS]} -> " if registry.commit else ""
+        print_text(
+            f"{registries.LOCK_FILE}: {registry.name} {old_commit}{commit[:SHORT_COMMIT_CHARS]}.", file=sys.stderr
+        )
         registries.pin(project, registry, commit)
     return repository, commit
 

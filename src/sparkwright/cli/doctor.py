@@ -24,7 +24,7 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import diagnosis
 
-    return diagnosis.run(restrict_to_recipe(host, recipe), token_s=token_s, json=json)
+    return diagnosis.run(restrict_to_recipe(host, recipe), token_timeout_s=token_s, json=json)
 
 
 @command(

@@ -18,7 +18,7 @@ TEMPLATE_FOLDER = Path(__file__).parent
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
-#: kind of value, by option or by command and option; other options have free text
+#: kind of value, by option or by command and option; other options take free text
 OPTION_KINDS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
@@ -113,7 +113,7 @@ def _command_row(command: Command) -> str:
     value_kinds = [
         f"{flag}:{option.value_kind}" for option in command.options if option.value_kind for flag in option.flags
     ]
-    return f"flags='{' '.join(flags)}' takes=' {' '.join(value_kinds)} ' word='{command.argument_kind}'"
+    return f"flags='{' '.join(flags)}' value_kinds=' {' '.join(value_kinds)} ' argument_kind='{command.argument_kind}'"
 
 
 def _render_fish(commands: Sequence[Command]) -> str:
@@ -143,7 +143,7 @@ def _format_fish_values(kind: str) -> str:
 
 
 def _quote_for_fish(text: str) -> str:
-    """Quote text for fish, which has two escapes inside single quotes."""
+    """Quote text for fish, which escapes only backslashes and quotes inside single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

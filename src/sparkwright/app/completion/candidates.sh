@@ -1,6 +1,6 @@
 # Completion of sparkwright. Names of hosts, recipes and playbooks are read from the project's files when Tab is pressed.
 
-# The project's folder: the current one or one above it.
+# Prints the project's folder: the current one or one above it.
 _sparkwright_project() {
   local folder=$PWD
   while [ -n "$folder" ]; do
@@ -12,7 +12,7 @@ _sparkwright_project() {
   done
 }
 
-# Names of the .yml files in a folder of the project, without those that are invalid as names of hosts, recipes or playbooks.
+# Prints the names of the .yml files in a folder of the project, except those that are invalid as names of hosts, recipes or playbooks.
 _sparkwright_names() {
   local project file
   project=$(_sparkwright_project)
@@ -33,7 +33,7 @@ _sparkwright_groups() {
   [ -f "$groups" ] && sed -n 's/^\([A-Za-z0-9_][A-Za-z0-9_.-]*\):.*/\1/p' "$groups"
 }
 
-# $1: the kind of value. $2: the typed text, which for hosts may be a list.
+# $1: the kind of value. $2: the typed text, which for hosts may be a comma-separated list.
 _sparkwright_values() {
   local list name
   case $1 in
@@ -52,10 +52,10 @@ _sparkwright_values() {
   esac
 }
 
-# Candidates at the cursor, one per line; none where a file or free text is expected.
+# Prints the candidates at the cursor, one per line; none where a file or free text is expected.
 # $1: the command, or empty. $2: the word before the cursor. $3: the typed text. $4: the number of words after the command.
 _sparkwright_candidates() {
-  local flags takes word kind
+  local flags value_kinds argument_kind kind
   case $1 in
   '')
     printf '%s\n' @NAMES@ --help --list --version
@@ -64,9 +64,9 @@ _sparkwright_candidates() {
 @COMMANDS@
   *) return ;;
   esac
-  case $takes in
+  case $value_kinds in
   *" $2:"*)
-    kind=${takes#*" $2:"}
+    kind=${value_kinds#*" $2:"}
     _sparkwright_values "${kind%% *}" "$3"
     return
     ;;
@@ -74,8 +74,8 @@ _sparkwright_candidates() {
   case $3 in
   -*) ;;
   *)
-    if [ -n "$word" ] && [ "$4" -eq 0 ]; then
-      _sparkwright_values "$word" "$3"
+    if [ -n "$argument_kind" ] && [ "$4" -eq 0 ]; then
+      _sparkwright_values "$argument_kind" "$3"
       return
     fi
     ;;

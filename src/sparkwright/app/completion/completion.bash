@@ -1,10 +1,10 @@
 
 _sparkwright() {
-  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= count=0 index candidate
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= count=0 index candidate
   if [[ $current == = ]]; then # bash splits --host=spark1 into three words
     current=
-  elif [[ $before == = ]]; then
-    before=${COMP_WORDS[COMP_CWORD-2]}
+  elif [[ $previous == = ]]; then
+    previous=${COMP_WORDS[COMP_CWORD-2]}
   fi
   for ((index = 1; index < COMP_CWORD; index++)); do
     if [[ ${COMP_WORDS[index]} != -* ]]; then
@@ -14,7 +14,7 @@ _sparkwright() {
   COMPREPLY=()
   while IFS= read -r candidate; do
     [[ $candidate == "$current"* ]] && COMPREPLY+=("$candidate")
-  done < <(_sparkwright_candidates "$command" "$before" "$current" "$count")
+  done < <(_sparkwright_candidates "$command" "$previous" "$current" "$count")
 }
 
 complete -o default -F _sparkwright sparkwright

@@ -1,6 +1,6 @@
 # Completion of sparkwright. Names of hosts, recipes and playbooks are read from the project's files when Tab is pressed.
 
-# The project's folder: the current one or one above it.
+# Prints the project's folder: the current one or one above it.
 function __sparkwright_project
     set -l folder $PWD
     while test -n "$folder"
@@ -12,7 +12,7 @@ function __sparkwright_project
     end
 end
 
-# Names of the .yml files in a folder of the project, without those that are invalid as names of hosts, recipes or playbooks.
+# Prints the names of the .yml files in a folder of the project, except those that are invalid as names of hosts, recipes or playbooks.
 function __sparkwright_names -a folder
     set -l project (__sparkwright_project)
     test -n "$project"; or return

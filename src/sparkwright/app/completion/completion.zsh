@@ -1,10 +1,10 @@
 
 _sparkwright() {
-  local current=$words[CURRENT] before=$words[CURRENT-1] command= word
+  local current=$words[CURRENT] previous=$words[CURRENT-1] command= word
   local -i count=0
   local -a candidates
   if [[ $current == --*=* ]]; then
-    before=${current%%=*} current=${current#*=}
+    previous=${current%%=*} current=${current#*=}
     compset -P '*='
   fi
   for word in ${words[2,CURRENT-1]}; do
@@ -12,7 +12,7 @@ _sparkwright() {
       if [[ -n $command ]]; then count+=1; else command=$word; fi
     fi
   done
-  candidates=(${(f)"$(emulate -L sh; _sparkwright_candidates "$command" "$before" "$current" "$count")"})
+  candidates=(${(f)"$(emulate -L sh; _sparkwright_candidates "$command" "$previous" "$current" "$count")"})
   if (( $#candidates )); then compadd -- $candidates; else _files; fi
 }
 

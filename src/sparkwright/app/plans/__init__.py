@@ -1,1 +1,1 @@
-"""Planning of a host's run from the user's files: rendering, the lock's pins, and the peer that hands out a model."""
+"""Plan a host's run from the user's files: render templates, add pins from the lock, and find the peer that shares a model."""

@@ -1,4 +1,4 @@
-"""Runs on a cluster: always on all members, with the cluster's version of the playbook, synchronized by a barrier."""
+"""Run playbooks on a cluster: always on all members, with the cluster version of the playbook, synchronized by a barrier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_single_target(selection: Selection) -> bool:
 
 
 def playbook_path(selection: Selection, playbook_name: str) -> Path:
-    """Return the path of the playbook for the selected hosts, which is the cluster's version for a cluster.
+    """Return the path of the playbook for the selected hosts; for a cluster, that of its cluster version.
 
     Raises:
         Refused: the selection is part of a cluster or includes other hosts, the recipe does not match the cluster, or the
@@ -84,7 +84,7 @@ def exclude_workers(selection: Selection, command: str) -> Selection:
 
 
 def add_barrier(plan: Plan, host: Host) -> Plan:
-    """Return the plan of a cluster's member with the cluster and the address of its barrier. Other plans are unchanged."""
+    """Return a cluster member's plan with the cluster and its barrier's address added. Other plans are unchanged."""
     cluster = host.cluster
     if cluster is None:
         return plan

@@ -25,7 +25,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust.image_name import with_digest
 from sparkwright.units import MIB
 
-#: working directory of the container, with its files
+#: working directory of the container, where its files are
 CONTAINER_FOLDER = "/etc/gateway/files"
 
 

@@ -1,4 +1,4 @@
-"""Planning: compile a play for a host from its recipe and the pins in the lock, without contacting any host."""
+"""Compile a play for a host from its recipe and the pins in the lock, without contacting any host."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Planner:
         )
 
     def _build_restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plan by which the host can restart its server without a laptop; empty, with a note, if it can't be built."""
+        """Return the plan with which the host can restart its server without a laptop; empty, with a note, if it is refused."""
         try:
             return server_context.build_restart_plan(self._selection, draft.host, variables)
         except Refused as error:
@@ -106,7 +106,7 @@ class Planner:
             return {}
 
     def _build_variables(self, draft: _Draft) -> Mapping[str, Any]:
-        """Return the variables of a host's plan, with those of the recipe and the lock only if the play uses them."""
+        """Return the variables of a host's plan. Those of the recipe and the lock are included only if the play uses them."""
         host = draft.host
         if self._is_gateway:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._build_gateway_variables(draft)}

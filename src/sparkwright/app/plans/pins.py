@@ -1,4 +1,4 @@
-"""The entries of spark.lock for a plan. A host looks up missing ones in the registry or on the hub; the laptop writes them."""
+"""The entries of spark.lock for a plan. A host looks up missing ones in the registry or on the hub; the laptop saves them."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _engine_argument(recipe: Recipe) -> dict[str, str]:
 
 
 def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
-    """Run tasks that look up entries on a host, and return the entries by task id. Raises Refused with the host's message."""
+    """Run lookup tasks on a host, and return the entries by task id. Raises Refused with the host's message."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, include_recap=False)
     recap = find_recap(events)

@@ -1,8 +1,8 @@
 """A cache of plans, keyed by their inputs, so that a host or cluster is planned again only if the inputs change.
 
-Planning takes two thirds of the laptop's time in a deploy without changes: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0019). Plans are stored as data in the user's cache folder and are readable by the user only. A file that is
-damaged, of another version, or owned by another user is ignored. Secrets are not stored, only their sources, which are read
+Planning (Pydantic, Jinja2, the engines' rules, the compiler) takes two thirds of the laptop's time in a deploy without changes
+(docs/decisions/0019). Plans are stored as data in the user's cache folder and are readable only by the user. A file that is
+damaged, from another version, or owned by another user is ignored. Secrets are not stored, only their sources, which are read
 again for each run.
 """
 
@@ -42,9 +42,9 @@ CACHE_SCHEMA = 4
 INPUT_FOLDERS, LOCK_FILE = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: inputs of a plan among the shipped files
 SHIPPED_INPUT_FOLDERS = ("playbooks", "templates")
-#: limits for the inputs; plans of a larger project are not cached (the largest known lock has 1 MB)
+#: limits for the inputs; plans of a larger project are not cached (the largest known lock is 1 MB)
 MAX_INPUT_FILES, MAX_INPUT_BYTES = 1000, 32 * MIB
-#: limits for the number and size of cache files, one per host or cluster, playbook and set of options; a plan has about 60 KB
+#: limits for the number and size of cache files, one per host or cluster, playbook and set of options; a plan is about 60 KB
 MAX_CACHED_PLANS, MAX_PLAN_BYTES = 64, 8 * MIB
 HOST_FIELDS = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
 
@@ -70,7 +70,7 @@ def _source_json(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class PlannedHost:
-    """A host's plan, with everything that a run of it needs."""
+    """A host's plan, with everything else that is needed to run it."""
 
     host: Host
     #: login name on the host
@@ -84,7 +84,7 @@ class PlannedHost:
     notices: tuple[str, ...] = ()
     #: the server for the panel; None if the play starts none
     server: ServerSummary | None = None
-    #: source of the server's key and its "file:line", by name of the secret
+    #: source of the server's key and its "file:line", by secret name
     key_sources: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class PlannedHost:
 
 
 class PlanCacheEntry:
-    """The cache entry for the plans of a command with its options."""
+    """The cache entry for the plans of a command with given options."""
 
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
         name = json.dumps([str(project.resolve()), playbook, options.cache_key()], sort_keys=True)
@@ -172,7 +172,7 @@ class PlanCacheEntry:
         return []
 
     def save(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
-        """Save the members' plans, unless a plan is not cacheable or contains a secret, or the inputs have changed meanwhile."""
+        """Save the members' plans, unless a plan is not cacheable or contains a secret, or the inputs have since changed."""
         planned_hosts = [plans[member.host.name] for member in members if member.host.name in plans]
         if len(planned_hosts) < len(members):
             return
@@ -192,7 +192,7 @@ class PlanCacheEntry:
 
 
 def _read_own_file(path: Path) -> bytes:
-    """Read a file of this user that others can't access. Raises OSError or ValueError."""
+    """Read a file that this user owns and others can't access. Raises OSError or ValueError."""
     status = path.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & private.OTHERS_MASK or not stat.S_ISREG(status.st_mode):
         raise ValueError("not a private file of this user")
@@ -243,7 +243,7 @@ def _list_input_files(project: Path) -> Iterator[str]:
 
 
 def _program_identity() -> Iterator[Any]:
-    """Yield values that change with the program: Python, the installed packages, and size and time of shipped files."""
+    """Yield values that change with the program: Python, the installed packages, and the size and time of shipped files."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116

@@ -1,4 +1,4 @@
-"""Requests to hosts before planning: missing entries of spark.lock, a gateway's image and keys, and models on peers."""
+"""Query hosts before planning, for missing entries of spark.lock, a gateway's image and keys, and models on peers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sparkwright.project.recipe.engine_settings import ServerSettings
 
 MODEL_MODULE = "hf_model"
-#: secret with the token for downloads of a model, as the hosts name it
+#: name, as on the hosts, of the secret with the token for downloading a model
 PEER_TOKEN = "NEIGHBOUR_TOKEN"
 MAX_URLS = 64
 MODEL_FIELDS = ("id", "commit", "files", "dir")
 
 
 class Preparation:
-    """The recipes, locks and secrets of a play's hosts, and the answers of hosts that planning depends on.
+    """The recipes, locks and secrets of a play's hosts, and the answers of hosts on which planning depends.
 
     Each recipe is loaded once, and linted once for the same lock entries.
     """
@@ -46,9 +46,9 @@ class Preparation:
         #: linted recipes, with the lock entries and the settings
         self._linted: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
-        #: errors that prevent the plans of hosts, by host name
+        #: errors that prevent planning, by host name
         self.errors: dict[str, Exception] = {}
-        #: lock entry of a gateway's image and hashes of the keys of the hosts behind it, by name of the gateway's host
+        #: for each gateway, by its host's name: the lock entry of its image, and the key hashes of the hosts behind it
         self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
         #: notes by host name
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
@@ -89,7 +89,7 @@ class Preparation:
         return settings
 
     def read_secrets(self, host: Host) -> dict[str, Secret]:
-        """Return the secrets of a host's file. Secrets that `query_members` has read are returned once, and then read again."""
+        """Return the secrets in a host's file. Those that `query_members` has read are returned once, then read again."""
         return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
 
     def save_engines(self) -> None:
@@ -148,7 +148,7 @@ class Peers:
         self._members: dict[str, Member] = {}
 
     def add_peer_urls(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
-        """Return the plan with the model's URLs in every `hf_model` task with `from: HOST`.
+        """Return the plan with the model's URLs added to every `hf_model` task with `from: HOST`.
 
         The peer is not contacted in check mode, if it is the host itself, or if the host already has the complete model.
         """
@@ -181,7 +181,7 @@ class Peers:
         return parse_peer_urls(answer, source)
 
     def close(self) -> None:
-        """Disconnect from the hosts, which share a model until all readers are done or none has been active for a while."""
+        """Disconnect from the hosts. They share a model until all readers are done or none has been active for a while."""
         close_links(self._members.values())
 
     def _add_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:

@@ -65,7 +65,7 @@ def login_user(host: Host) -> str:
 
 
 def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
-    """Return the URL of a host's server for the laptop, and the ssh tunnel that the URL requires; empty if none.
+    """Return the URL at which the laptop reaches a host's server, and the ssh tunnel that it requires; empty if none.
 
     Args:
         loopback: the server is published on the host's loopback address only.
@@ -107,7 +107,7 @@ def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
 
 
 def render_template(project: Path, name: str, variables: Mapping[str, Any]) -> str:
-    """Render the template NAME of the project, or else the shipped one. Raises Refused, with its line, for a mistake in it."""
+    """Render the project's template of this name, or else the shipped one. Raises Refused, with the line, for a mistake."""
     path = shipped_files.resolve_path(project, f"templates/{name}")
     try:
         return str(expressions.render(document.read_text(path), variables))

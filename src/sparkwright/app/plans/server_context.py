@@ -1,7 +1,7 @@
 """Everything that a server's plan depends on besides its recipe, and its restart plan.
 
-A plan depends on the gateways in front of the server, the machine's other servers, those that take turns in the same memory,
-and the interim server.
+A plan depends on the gateways in front of the server, the machine's other servers, those that take turns with it in
+the same memory, and the interim server.
 """
 
 from __future__ import annotations
@@ -166,10 +166,10 @@ def _published_ports(host: Host, host_recipe: recipe.Recipe) -> set[int]:
     return {recipe.serve_port(host, host_recipe), *(int(port) for port in mappings if port.isdigit())}
 
 
-# A restart plan, by which a host restarts its server without a laptop, is compiled from playbooks/restart.yml or, for a member of
-# a cluster, from playbooks/cluster/restart.yml. If requests may wake the machine's servers, it includes the plan of a switch to
-# the server, from playbooks/switch.yml. Compiling takes longer than the rest of a deploy without changes, so the laptop caches
-# each host's last restart plan with its inputs.
+# With a restart plan, a host restarts its server without a laptop. It is compiled from playbooks/restart.yml or, for a member of a
+# cluster, from playbooks/cluster/restart.yml. If requests may wake the machine's servers, it includes the plan of a switch to the
+# server, from playbooks/switch.yml. Compiling it takes longer than the rest of a deploy without changes, so the laptop caches each
+# host's last restart plan with its inputs.
 
 
 def attach_restart_plans(selection: Selection) -> None:

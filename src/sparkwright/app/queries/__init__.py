@@ -1,1 +1,1 @@
-"""Short requests to hosts outside a run, and the output of their answers."""
+"""Send hosts short requests outside a run, and print their answers."""

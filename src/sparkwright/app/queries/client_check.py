@@ -22,12 +22,12 @@ from sparkwright.visible import format_count, one_line
 #: time limit for the complete answer, in seconds
 TIMEOUT_S = 180.0
 MAX_SHOWN_CHARS = 300
-#: request for clients that are not agents; the limit leaves room for reasoning
+#: request for clients that are not agents; the token limit leaves room for reasoning
 CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
 def check(client_format: Format, endpoint: Endpoint) -> str:
-    """Send a streaming request to the API that a client uses, and describe the answer. The request of an agent includes a tool.
+    """Send a streaming request to the API that a client uses, and describe the answer. An agent's request includes a tool.
 
     Raises:
         Refused: the key's environment variable is not set.
@@ -93,7 +93,7 @@ def _describe_answer(client_format: Format, reply: Reply, endpoint: Endpoint) ->
         return observation.evidence
     if not reply.content:
         error_class = Inconclusive if reply.is_truncated else Failed
-        raise error_class("the answer has no text.", where=f"{endpoint.url}{client_format.path}")
+        raise error_class("the answer contains no text.", where=f"{endpoint.url}{client_format.path}")
     return quote_text(reply.content)
 
 

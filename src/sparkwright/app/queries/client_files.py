@@ -30,7 +30,7 @@ NEW_FILE_MODE = 0o600
 #: returns a file's text with the settings for an endpoint merged into it, or raises Unmergeable
 Merger = Callable[[str, Endpoint], str]
 _TABLE_HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
-#: top-level settings of Codex that are written here
+#: top-level settings of Codex that this module writes
 _CODEX_SETTING = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
 
 
@@ -51,9 +51,9 @@ class ClientFile:
     key_variable: str = ""
 
 
-def _merge_mappings(before: Mapping[str, Any], new_settings: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_mappings(old_settings: Mapping[str, Any], new_settings: Mapping[str, Any]) -> dict[str, Any]:
     """Merge nested mappings. If both have a key, the new value is used."""
-    merged = dict(before)
+    merged = dict(old_settings)
     for name, value in new_settings.items():
         previous = merged.get(name)
         is_nested = isinstance(previous, dict) and isinstance(value, dict)
@@ -82,14 +82,16 @@ def _parse_yaml(text: str) -> dict[str, Any]:
 
 
 def _merge_json(text: str, new_settings: Mapping[str, Any]) -> str:
-    before = _parse_json(text)
-    after = _merge_mappings(before, new_settings)
-    return text if after == before else json.dumps(after, indent=2, ensure_ascii=False) + "\n"
+    old_settings = _parse_json(text)
+    merged = _merge_mappings(old_settings, new_settings)
+    return text if merged == old_settings else json.dumps(merged, indent=2, ensure_ascii=False) + "\n"
 
 
-def _format_yaml(text: str, after: Mapping[str, Any]) -> str:
-    """Return a YAML file with the given settings, or its text if they are the same, to keep its comments."""
-    return text if after == _parse_yaml(text) else yaml.safe_dump(dict(after), sort_keys=False, allow_unicode=True)
+def _format_yaml(text: str, settings: Mapping[str, Any]) -> str:
+    """Return a YAML file with the given settings, or its old text if they are the same, to keep its comments."""
+    return (
+        text if settings == _parse_yaml(text) else yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    )
 
 
 def _json_merger(client: str) -> Merger:
@@ -111,13 +113,15 @@ def _merge_yaml_list(text: str, new_settings: Mapping[str, Any], key: str, is_sa
         key: the list's name.
         is_same: returns True for the file's element that the new one replaces.
     """
-    before, (new_element,) = _parse_yaml(text), new_settings[key]
-    elements = before.get(key) or []
+    old_settings, (new_element,) = _parse_yaml(text), new_settings[key]
+    elements = old_settings.get(key) or []
     if not isinstance(elements, list):
         raise Unmergeable(f"has a `{key}` that is not a list")
     others = [element for element in elements if not (isinstance(element, dict) and is_same(element))]
     position = next((n for n, element in enumerate(elements) if element not in others), len(others))
-    return _format_yaml(text, {**new_settings, **before, key: [*others[:position], new_element, *others[position:]]})
+    return _format_yaml(
+        text, {**new_settings, **old_settings, key: [*others[:position], new_element, *others[position:]]}
+    )
 
 
 def _merge_continue(text: str, endpoint: Endpoint) -> str:
@@ -153,13 +157,13 @@ def _merge_codex(text: str, endpoint: Endpoint) -> str:
     """Merge TOML as text, which preserves comments, and check the result by parsing it."""
     new_text = client_formats.FORMATS["codex"].render(endpoint)
     try:
-        before, new_settings = tomllib.loads(text), tomllib.loads(new_text)
+        old_settings, new_settings = tomllib.loads(text), tomllib.loads(new_text)
     except tomllib.TOMLDecodeError:
         raise Unmergeable("is not TOML") from None
-    providers = {**(before.get("model_providers") or {}), **new_settings["model_providers"]}
-    other_settings = {name: value for name, value in before.items() if name != "model_context_window"}
-    after = {**other_settings, **new_settings, "model_providers": providers}
-    if after == before:
+    providers = {**(old_settings.get("model_providers") or {}), **new_settings["model_providers"]}
+    other_settings = {name: value for name, value in old_settings.items() if name != "model_context_window"}
+    expected = {**other_settings, **new_settings, "model_providers": providers}
+    if expected == old_settings:
         return text
     settings, _, provider_table = new_text.partition("\n\n")
     merged = "\n".join([settings, *_other_lines(text), "", provider_table]) + "\n"
@@ -167,13 +171,13 @@ def _merge_codex(text: str, endpoint: Endpoint) -> str:
         parsed = tomllib.loads(merged)
     except tomllib.TOMLDecodeError:
         parsed = {}
-    if parsed != after:
+    if parsed != expected:
         raise Unmergeable(f"has `model_providers.{PROVIDER}` in a form that cannot be replaced")
     return merged
 
 
 def _other_lines(text: str) -> list[str]:
-    """Return the lines of a Codex file without the settings that are written here."""
+    """Return the lines of a Codex file without the settings that this module writes."""
     table, lines = "", []
     for line in text.splitlines():
         if header := _TABLE_HEADER.match(line):
@@ -238,9 +242,9 @@ def _merge_file(path: Path, merge: Merger, endpoint: Endpoint) -> tuple[str, str
     try:
         before = _read_file(path)
         return before, merge(before, endpoint)
-    except Unmergeable as why:
+    except Unmergeable as reason:
         raise Refused(
-            f"{path} {why}.", where="--write", fix="Leave out --write, and add the printed settings manually."
+            f"{path} {reason}.", where="--write", fix="Leave out --write, and add the printed settings manually."
         ) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
@@ -249,7 +253,7 @@ def _merge_file(path: Path, merge: Merger, endpoint: Endpoint) -> tuple[str, str
 def _write_file(path: Path, before: str, after: str) -> list[str]:
     """Write a file after backing up the previous one, and return lines that describe the changes. Raises Refused."""
     if before == after:
-        return [f"{path} has these settings already"] if before else []
+        return [f"{path} already has these settings"] if before else []
     try:
         backup = _back_up(path)
         path.parent.mkdir(parents=True, exist_ok=True)

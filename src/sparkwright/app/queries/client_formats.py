@@ -83,7 +83,7 @@ def claude_variables(endpoint: Endpoint) -> dict[str, str]:
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
     if endpoint.context:
-        # without it Claude Code assumes 200,000 tokens and compacts too late; models named `claude-...` need the second one
+        # without it Claude Code assumes 200,000 tokens and compacts too late; models named `claude-...` need the second variable
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
         variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
     return variables
@@ -186,7 +186,7 @@ def _format_litellm(endpoint: Endpoint) -> str:
         "litellm_params": {**params, "api_key": _format_key(endpoint, "os.environ/{}")},
     }
     # LiteLLM 1.108 does not start without a master key
-    return f"{_format_yaml({'model_list': [entry]})}\n# export LITELLM_MASTER_KEY, the key for its clients, before the start"
+    return f"{_format_yaml({'model_list': [entry]})}\n# export LITELLM_MASTER_KEY, the key for its clients, before starting it"
 
 
 def _format_cline(endpoint: Endpoint) -> str:

@@ -55,7 +55,7 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
 
 
 def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
-    """Compare the hosts' links and test the paths between them. The exit code is 1 for a problem that stops a cluster.
+    """Compare the hosts' links and test the paths between them. The exit code is 1 for a problem that breaks a cluster.
 
     Args:
         bandwidth: also measure the bandwidth. The exit code is 4 if that was not possible.
@@ -82,7 +82,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
 
 
 def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list[HostLinks], list[Exit]]:
-    """Return the hosts' links, and the exit codes of hosts that could not be queried, whose errors are printed.
+    """Return the hosts' links, and the exit codes of hosts that could not be queried. Prints the errors.
 
     Args:
         peers: also test the path from each host to each of the others.
@@ -149,8 +149,8 @@ def _write_fabric_entries(
 
 def _append_to_host_file(selection: Selection, host: Host, text: str) -> None:
     path = selection.project.root / "hosts" / f"{host.name}.yml"
-    before = path.read_bytes()
-    write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())
+    content = path.read_bytes()
+    write_atomically(path, content + (b"" if content.endswith(b"\n") or not content else b"\n") + text.encode())
 
 
 def _fabric_yaml(fabric: Fabric | None) -> str:

@@ -25,12 +25,12 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import build_recap_error
 from sparkwright.visible import one_line
 
-#: fields that a host reports as they are; the laptop adds the others
+#: fields that are copied from a host's answer; the laptop adds the others
 ANSWER_FIELDS = tuple(
     field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes")
 )
 CAUSE_FIELDS = tuple(field.name for field in fields(Cause))
-#: columns and lines that are assumed without a terminal
+#: columns and lines that are assumed if there is no terminal
 DEFAULT_TERMINAL_SIZE = (120, 24)
 MIN_COLUMNS = 40
 #: verdicts whose causes are listed with evidence and fix
@@ -41,19 +41,19 @@ STYLES = {"found": "failed", "possible": "changed"}
 TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
 
 
-def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
+def run(pattern: str, *, token_timeout_s: float, json: bool) -> list[int]:
     """Diagnose the hosts that match a pattern, print the diagnoses, and return the exit codes.
 
     Args:
-        token_s: how long a token may take, in seconds; 0 for the limit of the health checks.
+        token_timeout_s: how long a token may take, in seconds; 0 for the limit of the health checks.
     """
-    if token_s < 0:
-        raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
+    if token_timeout_s < 0:
+        raise Refused(f"--token-s must be at least 0, got {token_timeout_s:g}.")
     selection = select_hosts(pattern)
     if sys.stderr.isatty() and not json:
         print("Inspecting the hosts and measuring idle servers; this takes up to a minute.", file=sys.stderr)
     try:
-        diagnoses = query_diagnoses(selection, token_s)
+        diagnoses = query_diagnoses(selection, token_timeout_s)
     finally:
         close_links(selection.fleet.members)
     if json:
@@ -64,16 +64,16 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     return [diagnosis.exit for diagnosis in diagnoses]
 
 
-def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
-    """Return every host's diagnosis, in inventory order. For a host that can't be queried it contains the error."""
+def query_diagnoses(selection: Selection, token_timeout_s: float) -> list[Diagnosis]:
+    """Return every host's diagnosis, in inventory order. That of a host that can't be queried contains the error."""
     members = selection.fleet.members
     descriptions = {member.host.name: describe_server(selection, member.host) for member in members}
 
-    def header(member: Member) -> dict[str, Any]:
+    def build_header(member: Member) -> dict[str, Any]:
         recipe_facts = {name: value for name, value in descriptions[member.host.name].items() if name != "error"}
-        return build_module_request("diagnose", {"token_s": token_s, **recipe_facts})
+        return build_module_request("diagnose", {"token_s": token_timeout_s, **recipe_facts})
 
-    answers = host_requests.query_members(members, header, "task_finished")
+    answers = host_requests.query_members(members, build_header, "task_finished")
     return [
         _build_diagnosis(member.host, _parse_answer(answer, member.host), descriptions[member.host.name])
         for member, answer in zip(members, answers, strict=True)
@@ -164,7 +164,7 @@ def format_lines(diagnosis: Diagnosis, width: int, *, with_host: bool) -> Iterat
                 yield from _format_cause(cause, width)
     for verdict, title in SUMMARIZED_VERDICTS.items():
         summarized = "; ".join(
-            # evidence that ruled a cause out is shown by `--json` only
+            # only `--json` shows the evidence that ruled a cause out
             f"{cause.cause}: {cause.evidence}" if verdict == "unknown" else cause.cause
             for cause in causes
             if cause.verdict == verdict

@@ -30,8 +30,8 @@ STATE_EXIT_CODES: dict[str, Exit] = {str(state): code for state, code in EXIT_CO
 }
 
 SERVING_STATES = ("ok", "up")
-#: states of a member in which its whole cluster stops serving
-LOST_STATES = ("unreachable", "down", "crash-looping")
+#: states of a cluster's member in which the whole cluster stops serving
+OUTAGE_STATES = ("unreachable", "down", "crash-looping")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def show_once(selection: Selection, *, json: bool) -> list[int]:
 
 
 def show_repeatedly(selection: Selection, *, every_s: float, json: bool) -> int:
-    """Query the hosts repeatedly and print every round, until Ctrl-C. watch.py does this on a terminal."""
+    """Query the hosts repeatedly and print each round's rows, until Ctrl-C. watch.py does this on a terminal."""
     intended = intended_servers(selection)
     try:
         while True:
@@ -81,28 +81,28 @@ def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> 
     members, gateways = selection.fleet.members, gateways_by_row(selection)
     answers = host_requests.query_members(members, lambda member: status_request(member, intended, gateways), "status")
     rows = [build_row(member, answer, intended, gateways) for member, answer in zip(members, answers, strict=True)]
-    return mark_lost_members(rows, {member.host.name: member.host.cluster for member in members})
+    return mark_cluster_outages(rows, {member.host.name: member.host.cluster for member in members})
 
 
-def mark_lost_members(rows: Sequence[HostStatus], clusters: Mapping[str, Cluster | None]) -> list[HostStatus]:
-    """Return the rows, with the state `unknown` for serving members of a cluster that lost another member.
+def mark_cluster_outages(rows: Sequence[HostStatus], clusters: Mapping[str, Cluster | None]) -> list[HostStatus]:
+    """Return the rows, with the state `unknown` for members that seem to serve although another member of their cluster is down.
 
-    An engine detects a lost rank only after a while. Until then, the head's /health and last check do not show it.
+    An engine detects the outage of a rank only after a while. Until then, the head's /health and last check do not show it.
 
     Args:
         clusters: each host's cluster, by host name; None for a host outside clusters.
     """
-    lost_states = {row.host: row.state for row in rows if row.state in LOST_STATES}
+    outage_states = {row.host: row.state for row in rows if row.state in OUTAGE_STATES}
 
     def mark(row: HostStatus) -> HostStatus:
         cluster = clusters[row.host]
         if cluster is None or row.state not in SERVING_STATES:
             return row
-        lost_member = next((name for name in cluster.members if name in lost_states), None)
-        if lost_member is None:
+        failed_member = next((name for name in cluster.members if name in outage_states), None)
+        if failed_member is None:
             return row
-        loss = f"{lost_member} ({cluster.place(lost_member)}) is {lost_states[lost_member]}"
-        why = f"{loss}: it is not known whether the cluster serves"
+        outage = f"{failed_member} ({cluster.place(failed_member)}) is {outage_states[failed_member]}"
+        why = f"{outage}: it is not known whether the cluster is serving"
         return replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
 
     return list(map(mark, rows))
@@ -189,7 +189,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
 
 
 def intended_servers(selection: Selection) -> dict[str, IntendedServer]:
-    """Return the server that each host should run, by host name; only its recipe's name if a file is invalid."""
+    """Return the server that each host should run, by host name; only the recipe's name if a file is invalid."""
     locks: dict[Path, lockfile.Lock] = {}
     servers = {}
     for host in selection.hosts:

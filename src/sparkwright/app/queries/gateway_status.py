@@ -1,4 +1,4 @@
-"""The `gateway.status` command: requests, queue and errors of each model behind a gateway."""
+"""The `gateway.status` command: show the requests, queue and errors of each model behind a gateway."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
         why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host could not be queried"
         return GatewayRow(name, port, "unknown", why, exit=int(Exit.INCONCLUSIVE))
     if not answer["gateway"]:
-        return GatewayRow(name, port, "down", "no gateway was deployed", exit=int(Exit.FAILED))
+        return GatewayRow(name, port, "down", "no gateway has been deployed", exit=int(Exit.FAILED))
     try:
         state = validate(answer["gateway"], GATEWAY, "gateway")
     except ValueError as error:
@@ -107,7 +107,7 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
         )
     if state["changed"] or not state["verified"]:
         changed = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
-        why = changed or "its configuration was not verified"
+        why = changed or "its configuration has not been verified"
         return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
     return GatewayRow(name, port, "up", _describe_restart(state), models)
 

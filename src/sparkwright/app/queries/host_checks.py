@@ -128,7 +128,7 @@ def query_machine(selection: Selection, member: Member) -> dict[str, Any]:
 
 
 def _apply_fixes(pattern: str, reports: Sequence[HostReport]) -> list[HostReport]:
-    """Apply the repairs and check again over new connections, because a new group of the user applies to new logins only."""
+    """Apply the repairs and check again over new connections, because a user's new group takes effect only at the next login."""
     selection = select_machines(select_hosts(pattern))
     repairs_made, repair_errors = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     reports_by_host = {report.host: report for report in reports if report.repairs}

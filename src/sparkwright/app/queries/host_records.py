@@ -145,7 +145,7 @@ def query_events(selection: Selection, header: dict[str, Any]) -> dict[str, list
 
 
 def _format_change(change: Mapping[str, Any]) -> str:
-    """Format a changed field with both values. A gateway's files have none: only the fact that they changed is stored."""
+    """Format a changed field with both values. For a gateway's files, only the fact that they changed is stored."""
     before, after = change["before"], change["after"]
     values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
     return f"{change['field']}: {values}"
@@ -163,8 +163,8 @@ def _format_entry(title: str, entry: Event) -> list[str]:
     lines += [f"    {entry['model']} @ {entry['commit']}"] if entry.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
-    load_ladder = workload.format_last_step(measured.get("load"))
-    lines += [f"    {load_ladder}"] if load_ladder else []
+    load_test = workload.format_last_step(measured.get("load"))
+    lines += [f"    {load_test}"] if load_test else []
     memory = _describe_memory(entry.get("memory") or {})
     lines += [f"    memory: {memory}"] if memory else []
     return lines + ([f"    why: {entry['why']}"] if entry.get("why") else [])

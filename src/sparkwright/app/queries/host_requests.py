@@ -1,4 +1,4 @@
-"""Short requests to hosts outside a playbook run, and the shapes by which their answers are validated."""
+"""Send hosts short requests outside a playbook run, and validate their answers against shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 def query_members(
     members: Sequence[Member], build_header: Callable[[Member], dict[str, Any]], event_kind: str
 ) -> list[Answer]:
-    """Query the members in parallel and return each member's first event of a kind, or its error, in order.
+    """Query the members in parallel and return each member's first event of a kind, or its error, in the members' order.
 
     Connections stay open. The caller handles Ctrl-C: the requests leave nothing running on the hosts.
     """
@@ -157,14 +157,14 @@ RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
 MODEL_URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
-def check_ipv4(value: Any) -> str:
+def parse_ipv4(value: Any) -> str:
     """Return an IPv4 address in dotted notation. Raises ValueError if it is not one."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return str(IPv4Address(value))
 
 
-def check_cidr(value: Any) -> str:
+def parse_cidr(value: Any) -> str:
     """Return an IPv4 address with its prefix length. Raises ValueError if it is not one."""
     if not isinstance(value, str) or not value.isascii():
         raise ValueError("is not text")
@@ -211,8 +211,8 @@ LINK: dict[str, Shape] = {
     "rate_gbps": number_between(0, 10_000),
     "mtu": COUNT,
     "carrier": (None, bool),
-    "addresses": [check_cidr],
-    "gids": [check_ipv4],
+    "addresses": [parse_cidr],
+    "gids": [parse_ipv4],
 }
 #: a compile cache; used_s is in seconds since the epoch, 0 for never
 CACHE: dict[str, Shape] = {
@@ -224,13 +224,14 @@ CACHE: dict[str, Shape] = {
 }
 LINK_RATE: dict[str, Shape] = {"adapter": fabric.NAME, "gbps": (None, number_between(0, 10**5)), "error": line}
 LINK_PATH: dict[str, Shape] = {
-    "peer": check_ipv4,
+    "peer": parse_ipv4,
     "interface": LINK["interface"],
     "mtu": COUNT,
     "reached": (None, bool),
 }
-#: a platform's manifest of an image, and a file of a model, as in spark.lock
+#: an image's manifest for a platform, as in spark.lock
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
+#: a model's file, as in spark.lock
 FILE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
 
 #: an upstream server, from gateway/statistics.py
@@ -260,7 +261,7 @@ GATEWAY: dict[str, Shape] = {
     "clients": OptionalField([CLIENT], []),
 }
 
-#: a container that serves models, and a model on disk, in the answer of `survey`
+#: a container that serves models, in the answer of `survey`
 SERVER: dict[str, Shape] = {
     **dict.fromkeys(("name", "image", "model_dir"), line),
     "engine": frozenset(TITLES),
@@ -268,6 +269,7 @@ SERVER: dict[str, Shape] = {
     "models": [line],
     "verified": bool,
 }
+#: a model's files on a host, in the answer of `survey`
 SURVEYED_MODEL: dict[str, Shape] = {
     **dict.fromkeys(("id", "dir"), line),
     "place": frozenset(("own", "folder", "hub cache")),
@@ -344,7 +346,7 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         "size_bytes": COUNT,
         "free_bytes": (None, COUNT),
         "tools": [line],
-        "addresses": [check_ipv4],
+        "addresses": [parse_ipv4],
         "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": EPOCH_SECONDS},
         "intake": line,
     },

@@ -1,4 +1,4 @@
-"""Checks of the fast links between hosts: what a cluster requires, and whether host files describe the links correctly."""
+"""Check the fast links between hosts: whether they suit a cluster, and whether host files describe them correctly."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparkwright.project.inventory.groups import Fabric
 from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.visible import format_count
 
-#: perftest's default port; additional halves use the following ports
+#: perftest's default port; the second half of a link (see `propose_fabric`) uses the next one
 FIRST_PERFTEST_PORT = 18515
 MEASUREMENT_DURATION_S = 4
 #: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
 #: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
 MIN_LINK_RATE_SHARE = 0.875
-#: below this rate the card is degraded: throttled by firmware or power supply, a card reached 13 of 200 Gb/s
+#: below this rate the card is degraded; one that its firmware or power supply throttled reached 13 of 200 Gb/s
 MAX_DEGRADED_GBPS = 25.0
 BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
@@ -76,7 +76,7 @@ def propose_fabric(links: Sequence[Link]) -> Fabric | None:
 
 
 def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
-    """Return the problems of and between the hosts, each with the host's name, which is empty for a problem between hosts."""
+    """Return the problems, each with the name of its host, which is empty for a problem between hosts."""
     problems = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     problems += [
         (member.host, finding) for member in members for finding in (*_check_fabric(member), *_check_paths(member))
@@ -286,5 +286,5 @@ def _merge_errors(sender: dict[str, Any], listener: dict[str, Any] | None) -> di
 
 
 def _nominal_gbps(member: HostLinks) -> float:
-    """Return the rate of the port in Gbit/s. Each half reports this rate, which they share."""
+    """Return the rate of the port in Gbit/s. Its halves share this rate, and each of them reports it in full."""
     return max((link.rate_gbps for link in member.links_in_use), default=0.0)

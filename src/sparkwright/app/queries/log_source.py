@@ -100,7 +100,7 @@ def _get_engine(name: str) -> Engine:
 
 
 def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
-    """Return the last `tail` lines of the logs of the containers that the hosts' recipes describe."""
+    """Return the engine's log on each host that matches a pattern, with its last `tail` lines."""
     selection = connect_hosts(pattern)
 
     def query_log(member: Member) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ def format_state(state: Mapping[str, Any], log_format: LogFormat, columns: int |
 
     Args:
         state: an `EngineState` as JSON.
-        columns: width of the terminal, to which evidence is cut, but not values; None without a terminal.
+        columns: width of the terminal, to which evidence, but not values, is cut; None without a terminal.
     """
     names = [name for name in (*FIELDS, *log_format.extra_readings) if name in state]
     rows = [

@@ -36,7 +36,7 @@ __all__ = ["is_supported", "watch"]
 #: arguments of the command that each key runs; the name of the selected host is added
 KEY_COMMANDS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 DEFAULT_PAGER = ("less", "-R")
-#: time in which the answers of a round are collected before a refresh, in seconds; later answers are shown as they arrive
+#: seconds for which a round's answers are collected before a refresh; later answers are shown as they arrive
 SETTLE_S = 0.4
 #: time after which the state of a host without an answer is unknown, in seconds; at least two refresh intervals
 SILENCE_LIMIT_S = 5.0
@@ -196,15 +196,15 @@ class TokenRates:
     def update(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
         """Return the traffic in a `status` event.
 
-        The rate is None for a host's first reading, and after the counter went backwards, because the server was replaced.
+        The rate is None for a host's first reading, and after the counter has gone backwards because the server was replaced.
         """
         counts = answer.get("traffic") or {}
-        total, before = counts.get("generated"), self._last.pop(host, None)
+        total, last_reading = counts.get("generated"), self._last.pop(host, None)
         if total is not None:
             self._last[host] = (now_s, total)
         rate = None
-        if total is not None and before is not None and total >= before[1] and now_s > before[0]:
-            rate = (total - before[1]) / (now_s - before[0])
+        if total is not None and last_reading is not None and total >= last_reading[1] and now_s > last_reading[0]:
+            rate = (total - last_reading[1]) / (now_s - last_reading[0])
         temperature_c = counts.get("temperature_c")
         if temperature_c is None:
             temperature_c = _last_checked_temperature(answer)
@@ -219,7 +219,7 @@ def _last_checked_temperature(answer: Mapping[str, Any]) -> float | None:
 
 
 def _query_history_entries(member: Member) -> tuple[HistoryEntry, ...] | None:
-    """Return a host's last history entries, newest first; None if the request fails; the host's row then shows the error."""
+    """Return a host's last history entries, newest first; None if the request fails, which the host's row then shows."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection failed, or was closed on exit

@@ -1,1 +1,1 @@
-"""Running playbooks: from a command's options to a fleet, its output, and its rollout record."""
+"""Run playbooks: turn a command's options into a fleet, its output, and its rollout record."""

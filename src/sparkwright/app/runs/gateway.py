@@ -1,4 +1,4 @@
-"""The `gateway.deploy` and `gateway.rollback` commands, and the deploy of gateways after one of their servers."""
+"""The `gateway.deploy` and `gateway.rollback` commands, and the deploy of gateways in front of changed servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run a playbook: with cached plans if there are any, and with the gateways that follow a deploy."""
+"""Run a playbook, with cached plans if there are any, and deploy the gateways in front of deployed servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.app.connect import (
     PendingConnections,
     SelectedHosts,
     complete_selection,
-    guess_need,
+    guess_request_kind,
     remaining_hosts,
     restrict_to_recipe,
 )
@@ -49,7 +49,9 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
 
         session.list_tasks(playbook, options)
         return []
-    pending = PendingConnections(remaining_hosts(playbook, host) if options.resume else host, guess_need(playbook))
+    pending = PendingConnections(
+        remaining_hosts(playbook, host) if options.resume else host, guess_request_kind(playbook)
+    )
     cache_entry = PlanCacheEntry(Project.here().root, playbook, options)
     if cached_plans := find_cached_plans(pending, cache_entry):
         return run_cached_plans(pending, cached_plans, options, on_event)

@@ -1,4 +1,4 @@
-"""Presentation of a command's events to a program, on a terminal or in a log."""
+"""Present a command's events to a program, on a terminal or in a log."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class RolloutRun:
         self.record: RolloutRecord | None = None
         #: True if the record was saved, so that the run can be resumed
         self._is_recorded = False
-        #: True for a cluster, whose members always run together, regardless of batches
-        self._together = clusters.find_cluster(selection) is not None
+        #: True for a cluster, whose members always run together instead of in batches
+        self._is_cluster = clusters.find_cluster(selection) is not None
         if not options.check and not all(play.file.read_only for play in playbook.plays):
             self._begin()
 
@@ -107,12 +107,12 @@ class RolloutRun:
         With --skip-unreachable, a rolling run starts without such hosts.
         """
         fleet = self._selection.fleet
-        if not self.record and not self._together:
+        if not self.record and not self._is_cluster:
             return True
         unreachable = [member.host.name for member in fleet.wait_for_connections()]
-        if not unreachable or (self._options.skip_unreachable and not self._together):
+        if not unreachable or (self._options.skip_unreachable and not self._is_cluster):
             return True
-        hint = "" if self._together else " (--skip-unreachable skips unreachable hosts)"
+        hint = "" if self._is_cluster else " (--skip-unreachable skips unreachable hosts)"
         verb = "is" if len(unreachable) == 1 else "are"
         fleet.stopped = f"{join_names(unreachable)} {verb} unreachable, so nothing was started{hint}"
         return False
@@ -120,8 +120,8 @@ class RolloutRun:
     def build_play_rollout(self, n: int) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
         play = self._playbook.plays[n]
-        if self._options.check or play.file.read_only or self._together:
-            return PlayRollout(RolloutPolicy(max_fail_percentage=100), all_or_none=self._together)
+        if self._options.check or play.file.read_only or self._is_cluster:
+            return PlayRollout(RolloutPolicy(max_fail_percentage=100), all_or_none=self._is_cluster)
         return PlayRollout(
             self._policies[n],
             host_count=len(self.record.hosts) if self.record else 0,
@@ -187,7 +187,7 @@ class RolloutRun:
         return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
     def _fingerprints(self, name: str) -> Fingerprints:
-        """Return the digests of a host's inputs by name: its values, playbook, recipe, templates, and pins."""
+        """Return the digests of a host's inputs (values, playbook, recipe, templates and pins), by name."""
         project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
@@ -210,7 +210,7 @@ class RolloutRun:
 
 
 class _ServingChecks:
-    """Checks of hosts for `min_serving`, which are not shown and not recorded in the hosts' journals."""
+    """Checks for `min_serving` whether hosts serve. They are neither shown nor recorded in the hosts' journals."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

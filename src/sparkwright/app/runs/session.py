@@ -1,4 +1,4 @@
-"""Running playbooks, tasks and requests on the selected hosts, and showing their events."""
+"""Run playbooks, tasks and requests on the selected hosts, and show their events."""
 
 from __future__ import annotations
 

@@ -435,19 +435,19 @@ def _max_reserve_gib(inventory: Inventory) -> float:
 def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
     """Write the host's file, and groups.yml for a new group. Both are reverted if the project can't be read afterwards."""
     host_file, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
-    before = groups.read_text() if groups.exists() else ""
-    known_groups = yaml.safe_load(before) or {}
-    after = proposal.add_groups(before, known_groups, host.groups)
-    changed = [groups] if after != before and any(group not in known_groups for group in host.groups) else []
+    old_text = groups.read_text() if groups.exists() else ""
+    known_groups = yaml.safe_load(old_text) or {}
+    new_text = proposal.add_groups(old_text, known_groups, host.groups)
+    changed = [groups] if new_text != old_text and any(group not in known_groups for group in host.groups) else []
     try:
         if changed:
-            write_atomically(groups, after.encode(), mode=0o644)
+            write_atomically(groups, new_text.encode(), mode=0o644)
         write_atomically(host_file, proposal.render_host_file(host, lines, "hosts.add").encode(), mode=0o644)
         Inventory.load(root)
     except BaseException as error:
         host_file.unlink(missing_ok=True)
-        if changed and before:
-            write_atomically(groups, before.encode(), mode=0o644)
+        if changed and old_text:
+            write_atomically(groups, old_text.encode(), mode=0o644)
         elif changed:
             groups.unlink(missing_ok=True)
         if isinstance(error, OSError):

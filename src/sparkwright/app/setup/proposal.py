@@ -1,4 +1,4 @@
-"""Proposals for a new host: recipes that fit, ranked, and the texts to add to the project. The functions have no side effects."""
+"""Propose recipes for a new host, best first, and build the texts to add to the project. Nothing here has side effects."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def evaluate_fit(
     engine_bytes = memory.engine_bytes(host.total_bytes)
     if uses_all_files and memory.weights_bytes > engine_bytes:
         engine_share = f"{units.format_gib(engine_bytes)} of {units.format_gib(host.total_bytes)} GiB"
-        return Fit("too large", f"{files}, the engine takes {engine_share}", computed)
+        return Fit("too large", f"{files}, but the engine takes {engine_share}", computed)
     if not computed.fits:
         return Fit("too large", f"it takes {needs}", computed, budget.format_largest_fit(memory, computed))
     if files_bytes is None:
@@ -212,11 +212,11 @@ def _shm_bytes(recipe: Recipe) -> int:
 #: a host's name, which is a file name without characters that patterns use
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 DEFAULT_GROUP = "lab"
-_DIR = re.compile(r"(?m)^  dir: .*$")
-_RECIPE = re.compile(r"(?m)^recipe: \S+")
-_PORT = re.compile(r"(?m)^serve_port: [0-9]+")
-#: the user or a host name, and an IPv6 address, in [USER@]ADDRESS[:PORT]
-_WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
+_DIR_LINE = re.compile(r"(?m)^  dir: .*$")
+_RECIPE_LINE = re.compile(r"(?m)^recipe: \S+")
+_PORT_LINE = re.compile(r"(?m)^serve_port: [0-9]+")
+#: user or host name in [USER@]ADDRESS[:PORT]
+_USER_OR_HOST_NAME = re.compile(r"[^@\s:-][^@\s:]{0,254}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 
 
@@ -237,9 +237,11 @@ class NewHost:
     def parse_address(cls, text: str, **other_fields: Any) -> NewHost:
         """Parse [USER@]ADDRESS[:PORT], with no port for an IPv6 address. Raises Refused for any other text."""
         user, _, rest = text.rpartition("@")
-        address, _, digits = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
-        port = int(digits) if re.fullmatch(r"[0-9]{1,5}", digits) else None
-        is_valid = (_WORD if rest.count(":") < 2 else _IPV6).fullmatch(address) and (not user or _WORD.fullmatch(user))
+        address, _, port_text = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
+        port = int(port_text) if re.fullmatch(r"[0-9]{1,5}", port_text) else None
+        is_valid = (_USER_OR_HOST_NAME if rest.count(":") < 2 else _IPV6).fullmatch(address) and (
+            not user or _USER_OR_HOST_NAME.fullmatch(user)
+        )
         if (
             not is_valid
             or ("@" in text and not user)
@@ -282,10 +284,10 @@ def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -
         if survey_lines
         else []
     )
-    optional = "# user: ops                    # default: from your ssh configuration"
+    user_comment = "# user: ops                    # default: from your ssh configuration"
     rows = [
         f"address: {_format_yaml(host.address)}",
-        f"user: {_format_yaml(host.user)}" if host.user else optional,
+        f"user: {_format_yaml(host.user)}" if host.user else user_comment,
         *([f"port: {host.port}"] if host.port else []),
         f"groups: [{', '.join(map(_format_yaml, host.groups))}]",
         *([f"recipe: {_format_yaml(host.recipe)}            # recipes/{host.recipe}.yml"] if host.recipe else []),
@@ -298,25 +300,25 @@ def add_groups(text: str, existing: Mapping[str, Any] | None, groups: Sequence[s
     """Return groups.yml with the missing groups added at its end.
 
     Args:
-        text: content of the current file; empty if it does not exist.
+        text: the current file; empty if it does not exist.
         existing: its parsed content.
     """
-    new = [group for group in groups if group not in (existing or {})]
+    missing = [group for group in groups if group not in (existing or {})]
     start = text or shipped_files.schema_line("groups")
-    if new and not start.endswith("\n"):
+    if missing and not start.endswith("\n"):
         start += "\n"
-    return start + "".join(f"\n{group}: {{}}\n" for group in new)
+    return start + "".join(f"\n{group}: {{}}\n" for group in missing)
 
 
 def set_model_dir(recipe: str, folder: str, host: str) -> str:
     """Return a recipe's text with `dir` set to the folder where a host already has the model."""
     line = f"  dir: {_format_yaml(folder)}      # where {host} has it; its hashes are verified before it is served"
-    return _DIR.sub(lambda _: line, recipe, count=1)
+    return _DIR_LINE.sub(lambda _: line, recipe, count=1)
 
 
 def set_recipe_and_port(host: str, recipe: str, port: int) -> str:
     """Return the text of a host's file with another recipe and port."""
-    return _PORT.sub(f"serve_port: {port}", _RECIPE.sub(f"recipe: {recipe}", host, count=1), count=1)
+    return _PORT_LINE.sub(f"serve_port: {port}", _RECIPE_LINE.sub(f"recipe: {recipe}", host, count=1), count=1)
 
 
 def _format_yaml(value: str) -> str:

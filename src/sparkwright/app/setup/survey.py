@@ -1,4 +1,4 @@
-"""Surveys of hosts, which may not be in a project yet, and the `hosts.check` command, which prints one row per host."""
+"""Survey hosts, including hosts that are not in a project yet, and print one row per host (`hosts.check`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sparkwright.remote.ssh import host_keys
 from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.visible import join_first
 
-#: limit on host keys to confirm in one login: the host's and those of its jump hosts
+#: maximum number of host keys to confirm in one login: the host's and those of its jump hosts
 MAX_HOST_KEYS = 8
 #: decides whether to accept an unknown host key
-Accept = Callable[[UnknownKey], bool]
+AcceptHostKey = Callable[[UnknownKey], bool]
 
 COLUMNS = grid.columns(
     *(
@@ -35,7 +35,7 @@ COLUMNS = grid.columns(
         ("DOCKER", 4),
         ("OLLAMA", 6),
         ("SERVES", 5),
-        ("MISSING", 0),
+        ("PROBLEMS", 0),
     )
 )
 
@@ -46,7 +46,7 @@ def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     return {"ids": [model for model, _ in pairs], "dirs": [folder for _, folder in pairs]}
 
 
-def query_host(host: Host, recipes: Sequence[Recipe], accept_key: Accept) -> dict[str, Any]:
+def query_host(host: Host, recipes: Sequence[Recipe], accept_key: AcceptHostKey) -> dict[str, Any]:
     """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept_key` returns False."""
     decided_keys: set[bytes] = set()
     while True:
@@ -69,58 +69,58 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept_key: Accept) -> dic
             fleet.close()
 
 
-def describe_hardware(answer: dict[str, Any]) -> str:
+def describe_hardware(survey: dict[str, Any]) -> str:
     """Return a clause about the GPU, the memory and the disk."""
-    gpu = answer["gpu"]["name"] if answer["gpu"] else "no GPU found"
+    gpu = survey["gpu"]["name"] if survey["gpu"] else "no GPU found"
     memory = (
-        f"{units.format_gib(answer['memory_bytes'])} GiB of memory, "
-        f"{units.format_gib(answer['memory_available_bytes'])} available"
+        f"{units.format_gib(survey['memory_bytes'])} GiB of memory, "
+        f"{units.format_gib(survey['memory_available_bytes'])} available"
     )
-    return f"{gpu}, {memory}, {units.format_size(answer['disk_free_bytes'])} of disk free, {answer['architecture']}"
+    return f"{gpu}, {memory}, {units.format_size(survey['disk_free_bytes'])} of disk free, {survey['architecture']}"
 
 
-def describe_ollama(answer: dict[str, Any]) -> str:
+def describe_ollama(survey: dict[str, Any]) -> str:
     """Return a sentence about Ollama and its loaded models, which a deploy would unload."""
-    state = answer["ollama"]
+    state = survey["ollama"]
     if not state["reachable"]:
         return "Ollama is not running"
     if state["models"] is None:
-        return "Ollama does not answer: it is either loading a model or hung"
+        return "Ollama does not survey: it is either loading a model or hung"
     return f"Ollama has loaded {join_first(state['models'], 3) or 'no model'}"
 
 
-def describe_servers(answer: dict[str, Any]) -> list[str]:
+def describe_servers(survey: dict[str, Any]) -> list[str]:
     """Return a sentence for each container that serves models."""
     return [
         f"container {server['name']} ({server['engine']}) serves "
         f"{join_first(server['models'], 3) or 'unknown models (it requires a key)'} on port {server['port']}"
         f"{', verified by sparkwright' if server['verified'] else ''}"
-        for server in answer["servers"]
+        for server in survey["servers"]
     ]
 
 
-def format_lines(answer: dict[str, Any]) -> list[str]:
+def format_lines(survey: dict[str, Any]) -> list[str]:
     """Return the results of a survey as sentences, including one for each folder that contains a model."""
-    docker = answer["docker"]
+    docker = survey["docker"]
     models = [
-        f"{model['id']}: {units.format_size(model['size_bytes'])} in {model['dir']}" for model in answer["models"]
+        f"{model['id']}: {units.format_size(model['size_bytes'])} in {model['dir']}" for model in survey["models"]
     ]
     return [
-        describe_hardware(answer),
+        describe_hardware(survey),
         f"Docker {docker['version'] or ''}".rstrip() if docker["reachable"] else f"Docker: {docker['error']}",
-        describe_ollama(answer),
-        *describe_servers(answer),
+        describe_ollama(survey),
+        *describe_servers(survey),
         *models,
     ]
 
 
-def is_ready(answer: dict[str, Any]) -> bool:
-    """Return True if the host has a GPU, and the login can use Docker."""
-    return bool(answer["gpu"] and answer["docker"]["reachable"])
+def is_ready(survey: dict[str, Any]) -> bool:
+    """Return True if the host has a GPU, and the login user can use Docker."""
+    return bool(survey["gpu"] and survey["docker"]["reachable"])
 
 
 def check_hosts(pattern: str, *, json: bool) -> list[int]:
-    """Survey the hosts of a pattern and print a row for each. Return the exit codes.
+    """Survey the hosts that match a pattern and print a row for each. Return the exit codes.
 
     The code is 1 for a host with problems, and 3 for an unreachable host.
     """
@@ -132,32 +132,32 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
     errors = selection.fleet.errors()
     for name, error in errors.items():
         print_error(error, json=json, host=name)
-    for name, report in surveys.items() if json else ():
-        print_json_line({"host": name, **report})
+    for name, survey in surveys.items() if json else ():
+        print_json_line({"host": name, **survey})
     if not json:
         grid.print_table(COLUMNS, [_host_row(host.name, surveys.get(host.name)) for host in selection.hosts])
-    return [*selection.fleet.exit_codes(), *(Exit.FAILED for report in surveys.values() if report["missing"])]
+    return [*selection.fleet.exit_codes(), *(Exit.FAILED for survey in surveys.values() if survey["missing"])]
 
 
 def _survey_member(selection: Selection, member: Member) -> dict[str, Any]:
     """Return a host's survey, with the bad `doctor` findings as `missing`."""
     names = [host.recipe for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     recipes = [recipe.load(selection.project.root, name) for name in names]
-    answer = query_module(selection.fleet, member, "survey", survey_arguments(recipes))
+    survey = query_module(selection.fleet, member, "survey", survey_arguments(recipes))
     checks = host_checks.query_machine(selection, member)
     problems = [
         {key: finding[key] for key in ("check", "evidence", "fix")}
         for finding in checks["findings"]
         if finding["verdict"] == "bad"
     ]
-    return {**answer, "missing": problems}
+    return {**survey, "missing": problems}
 
 
-def _host_row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
-    if report is None:
+def _host_row(host: str, survey: dict[str, Any] | None) -> tuple[str, ...]:
+    if survey is None:
         return (host, "-", "-", "-", "-", "-", "-", "unreachable, see above")
-    memory = f"{units.format_gib(report['memory_available_bytes'])} of {units.format_gib(report['memory_bytes'])} GiB"
-    docker, ollama = report["docker"], report["ollama"]
+    memory = f"{units.format_gib(survey['memory_available_bytes'])} of {units.format_gib(survey['memory_bytes'])} GiB"
+    docker, ollama = survey["docker"], survey["ollama"]
     ollama_models = (
         "-"
         if not ollama["reachable"]
@@ -165,15 +165,15 @@ def _host_row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
         if ollama["models"] is None
         else join_first(ollama["models"], 2) or "idle"
     )
-    servers = join_first([f"{row['name']}:{row['port']}" for row in report["servers"]], 2)
-    problems = [f"{row['check']}: {row['evidence']}" for row in report["missing"]]
+    servers = join_first([f"{row['name']}:{row['port']}" for row in survey["servers"]], 2)
+    problems = [f"{row['check']}: {row['evidence']}" for row in survey["missing"]]
     more_problems = f"; {len(problems) - 1} more: `sparkwright doctor --host {host}`" if problems[1:] else ""
-    problem_summary = f"{problems[0]}{more_problems}" if problems else "nothing"
+    problem_summary = f"{problems[0]}{more_problems}" if problems else "none"
     return (
         host,
-        report["gpu"]["name"] if report["gpu"] else "none",
+        survey["gpu"]["name"] if survey["gpu"] else "none",
         memory,
-        units.format_size(report["disk_free_bytes"]),
+        units.format_size(survey["disk_free_bytes"]),
         str(docker["version"] or "yes") if docker["reachable"] else "no",
         ollama_models,
         servers or "-",

@@ -1,1 +1,1 @@
-"""Models and images on hosts: listing, copying, verifying and pruning them."""
+"""List, copy, verify and prune models and images on hosts."""

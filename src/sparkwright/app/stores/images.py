@@ -76,7 +76,7 @@ class ImageTransfer:
     source_image: dict[str, Any]
     #: answer of `inspect_image` from the target
     target_image: dict[str, Any]
-    #: the image's tag on the target until it is compared
+    #: the image's tag on the target until it has been compared
     temporary_tag: str
     #: compression program that both hosts have
     packer: str
@@ -129,7 +129,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one host.")
     local_hosts = [host.name for host in selection.hosts if host.connection != "ssh"]
     if local_hosts:
-        raise Refused(f"{', '.join(local_hosts)}: images are only copied between hosts with ssh.")
+        raise Refused(f"{', '.join(local_hosts)}: images can only be copied between hosts that are reached over ssh.")
     source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
     targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
@@ -142,15 +142,15 @@ def _copy_to_targets(
     selection: Selection, source: Member, targets: list[Member], image: str, *, json: bool
 ) -> list[Exit]:
     RunOutput(selection, json=json, diff=False)
-    sentences, codes = list[str](), list[Exit]()
+    messages, codes = list[str](), list[Exit]()
 
     def copy_to(member: Member) -> None:
         try:
-            sentences.append(copy_between_members(selection, source, member, image))
+            messages.append(copy_between_members(selection, source, member, image))
         except SparkwrightError as error:
             name = member.host.name
             error.where = error.where or name
-            sentences.append(str(error) if error.where == name else f"{name}: {error}")
+            messages.append(str(error) if error.where == name else f"{name}: {error}")
             codes.append(error.exit)
 
     try:
@@ -158,13 +158,13 @@ def _copy_to_targets(
             selection.fleet.run_parallel([member], copy_to)
     finally:
         selection.fleet.close()
-    for sentence in sentences:
-        print_text(sentence, file=sys.stderr if json else sys.stdout)
+    for message in messages:
+        print_text(message, file=sys.stderr if json else sys.stdout)
     return codes
 
 
 def copy_between_members(selection: Selection, source: Member, target: Member, image: str) -> str:
-    """Copy an image between two members, and return a sentence about the outcome.
+    """Copy an image between two members, and return a message about the outcome.
 
     Args:
         image: the image; if empty, the one in the target's recipe.
@@ -191,11 +191,11 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: has {image_to_copy.ref} already."
-    # a temporary tag, because nothing may use the image before it is compared
+    # a temporary tag, because nothing may use the image until it has been compared
     incoming_tag = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
     packer = image_archive.select_packer(source_image["tools"], target_image["tools"])
     transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming_tag, packer)
-    _refuse_impossible(image_to_copy, transfer)
+    _refuse_impossible_transfer(image_to_copy, transfer)
     started_s = time.monotonic()
     try:
         route = _transfer(transfer)
@@ -239,7 +239,7 @@ def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToC
     return ImageToCopy(with_digest(name.by_tag, entry["digest"]), locked_ids(entry), size_by_platform)
 
 
-def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
+def _refuse_impossible_transfer(image: ImageToCopy, transfer: ImageTransfer) -> None:
     source_image, target_image = transfer.source_image, transfer.target_image
     source, target = transfer.source, transfer.target
     if source_image["platform"] != target_image["host_platform"]:
@@ -249,7 +249,9 @@ def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
     needed_bytes = int(source_image["size_bytes"] * FREE_SPACE_FACTOR)
     if target_image["free_bytes"] is not None and target_image["free_bytes"] < needed_bytes:
         free_text = units.format_size(target_image["free_bytes"])
-        message = f"{free_text} are free where Docker stores images, but {units.format_size(needed_bytes)} are needed."
+        message = (
+            f"only {free_text} is free where Docker stores images, but {units.format_size(needed_bytes)} is needed."
+        )
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, inspection in ((source, source_image), (target, target_image)):
         if "docker" not in inspection["tools"]:
@@ -306,12 +308,12 @@ def _generate_key_pair() -> tuple[Secret, str]:
 @contextmanager
 def _copy_key(member: Member, key: Secret) -> Iterator[None]:
     """Send the private key along with the member's requests in this context."""
-    before = dict(member.secrets)
-    member.secrets = {**before, COPY_KEY_SECRET: key}
+    original_secrets = dict(member.secrets)
+    member.secrets = {**original_secrets, COPY_KEY_SECRET: key}
     try:
         yield
     finally:
-        member.secrets = before
+        member.secrets = original_secrets
 
 
 def _transfer_through_laptop(transfer: ImageTransfer) -> str:

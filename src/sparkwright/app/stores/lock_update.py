@@ -51,7 +51,7 @@ class EntryDifference:
 
 @dataclass
 class LockEntry:
-    """An entry that the lock has or needs, with the answer of the registry or the hub."""
+    """An entry that the lock has or needs, with the answer from the registry or the hub."""
 
     #: `image` or `model`
     kind: str
@@ -222,7 +222,7 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
 
 
 def write_locks(new_entries: Sequence[LockEntry]) -> None:
-    """Add the new entries to their locks, which are read again in case another command wrote them. Raises Failed."""
+    """Add the new entries to their locks, which are read again in case another command has changed them. Raises Failed."""
     for folder in {entry.folder for entry in new_entries}:
         lock = lockfile.load(folder)
         for entry in (entry for entry in new_entries if entry.folder == folder):

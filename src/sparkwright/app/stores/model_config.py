@@ -1,4 +1,4 @@
-"""A model's config.json, read from a folder, a file or the hub without a client library, and the facts in it."""
+"""Read a model's config.json from a folder, a file or the hub (without a client library), and report the facts in it."""
 
 from __future__ import annotations
 

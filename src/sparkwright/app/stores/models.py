@@ -221,7 +221,7 @@ def _recipe_folders(selection: Selection, machine: Host) -> list[str]:
 
 
 def _is_recipe_folder(folder: str, recipe_folder: str) -> bool:
-    """Return True if the recipe names this folder. `~` matches any home folder, because the login's may be unknown here."""
+    """Return True if the recipe names this folder. `~` matches any home folder, because the login user's may be unknown here."""
     return folder.endswith(recipe_folder[1:]) if recipe_folder.startswith("~/") else folder == recipe_folder
 
 

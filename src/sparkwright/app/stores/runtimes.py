@@ -1,4 +1,4 @@
-"""The `runtime.install` and `runtime.fetch` commands: install root's copy on hosts, and download wheels in advance."""
+"""The `runtime.install` and `runtime.fetch` commands: install root's copy of the runtime, and download wheels in advance."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from sparkwright.visible import one_line, parse_list
 PASSWORD_SECRET = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN_MARKER = b"sparkwright-begin\n"
-#: time limits in seconds: for sending the runtime (11 MB) and installing it with sudo, and for finding the host's Python
-INSTALL_TIMEOUT_S, PYTHON_TIMEOUT_S = 600.0, 60.0
+#: time limit for sending the runtime (11 MB) and installing it with sudo, in seconds
+INSTALL_TIMEOUT_S = 600.0
+#: time limit for finding the host's Python, in seconds
+PYTHON_TIMEOUT_S = 60.0
 #: size limit of a program's output, which is normally two lines
 MAX_OUTPUT_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
 #: hash of a runtime that does not exist, so that the host reports its Python and processor (`runtime_missing`)
 _ABSENT = "0" * 20
-#: skips the line with the password, which sudo leaves on standard input if it needs none, then reads and runs the unpacker
+#: skips the line with the password, which sudo leaves on standard input if it needs no password, then runs the unpacker
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN_MARKER!r}:\n    line or sys.exit(1)\n"
@@ -96,7 +98,7 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         channel.close()
     if answer.get("event") != "shipped" or code:
         fix = f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
-        raise Failed(f"the runtime is not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
+        raise Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
     print_text(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
 
