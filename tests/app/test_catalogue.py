@@ -63,7 +63,7 @@ def test_evidence_is_measured_reported_a_ceiling_or_unknown() -> None:
     [
         ("qwen3-coder-next", 120, 4, "fits", ()),
         ("qwen3-coder-next", 64, 4, "too large", ("80 GB of weights alone, 4 GiB of 64.0 must stay free",)),
-        ("qwen3-coder-next", 84, 4, "too large", ("74.5 GiB of files, the engine takes 71.4 of 84.0 GiB",)),
+        ("qwen3-coder-next", 84, 4, "too large", ("74.5 GiB of files, but the engine takes 71.4 of 84.0 GiB",)),
         ("qwen3-coder-next", 120, 24, "too large", ("7.0 on the host's side", "24.0 reserve")),
         pytest.param("qwen3-coder-next", 0, 4, "unknown", (), id="unknown memory"),
         pytest.param("glm-4.7-flash", 120, 4, "unknown", (), id="unknown size of the weights"),
@@ -92,7 +92,7 @@ def test_system_memory_is_the_minimum_held_before_a_start() -> None:
         StartMemory(**fields, at=0.0, before_bytes=before * GIB, lowest_bytes=1, after_bytes=1) for before in (110, 60)
     ]
     row = shown._system_memory(starts, 120 * GIB)
-    assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("held before a verified start")
+    assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("in use before a verified start")
     assert shown._system_memory((), 120 * GIB) == SYSTEM_ROW
 
 
@@ -109,7 +109,7 @@ def test_server_verified_on_the_sandbox_is_listed_and_ranked_with_its_source(des
     assert re.search(r"1\. qwen3\.6-35b-nvfp4: .* reported by vllm-project/recipes #918", ranked.out), ranked.out
     assert re.search(r"2\. qwen3\.6-35b: .*\n  3\. gpt-oss-120b: .* reported by kubis.ai", ranked.out), ranked.out
     assert "llama-3.1-8b" not in ranked.out
-    assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "held before a verified start" in ranked.out
+    assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "in use before a verified start" in ranked.out
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
     budgets = {recipe["recipe"]: recipe["budget"] for recipe in json.loads(ranked.out)["recipes"]}
     rows = {row["name"]: row for row in budgets["qwen3.5-35b"]["rows"]}

@@ -103,6 +103,6 @@ def test_output_of_ip(tmp_path: Path) -> None:
     def read(text: str) -> None:
         host.read_output = lambda *argv: text  # type: ignore[method-assign]
         for addresses in fabric.addresses_by_interface(host).values():
-            assert all(host_requests.check_cidr(address) == address for address in addresses)
+            assert all(host_requests.parse_cidr(address) == address for address in addresses)
 
     feed_texts(read, [json.dumps(addresses).encode()])

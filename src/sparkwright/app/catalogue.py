@@ -1,4 +1,4 @@
-"""The `recipe.list` and `recommend` commands: recipes with published figures and their sources, and the user's own measurements."""
+"""The `recipe.list` and `recommend` commands: recipes with published figures, their sources, and the user's own measurements."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class CatalogueRow:
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest_measured(self, *, simulated: bool) -> Proof | None:
-        measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
-        return max(measured, key=lambda proof: proof.verified_at, default=None)
+        measured_proofs = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
+        return max(measured_proofs, key=lambda proof: proof.verified_at, default=None)
 
     @property
     def age_remark(self) -> str:
@@ -151,19 +151,19 @@ def list_recipes(
     """
     project = Project.here()
     lock = lockfile.load(project.root)
-    recipes, refused = recipe.load_valid(project.root)
-    for error in refused:
+    recipes, errors = recipe.load_valid(project.root)
+    for error in errors:
         print_error(error, json=as_json)
     rows = []
     for candidate in recipes:
         proofs = []
         for title, events in histories.items():
-            arguments = _arguments_fingerprint(project, hosts[title], candidate)
-            proofs += [_find_proof(candidate, hosts[title], arguments, event) for event in events]
+            arguments_fingerprint = _arguments_fingerprint(project, hosts[title], candidate)
+            proofs += [_find_proof(candidate, hosts[title], arguments_fingerprint, event) for event in events]
         entry = catalogue.find_entry(candidate.name, candidate.file.model.id)
         pinned_model = lock_entries(lock, candidate)["model"] or {}
         rows.append(CatalogueRow(candidate, entry, pinned_model, tuple(filter(None, proofs))))
-    return rows, [int(error.exit) for error in refused]
+    return rows, [int(error.exit) for error in errors]
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
@@ -204,12 +204,12 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     histories, hosts, history_codes = _query_hosts(pattern, "history", as_json=as_json)
     total_bytes = int(events[0].get("memory_total_bytes") or 0)
     rows, recipe_codes = list_recipes(histories, hosts, as_json=as_json)
-    suitable = [row for row in rows if use in row.entry.uses]
-    ranked = _rank(suitable, inventory_hosts[host], total_bytes, histories.get(host, ()))
+    suitable_rows = [row for row in rows if use in row.entry.uses]
+    ranked_rows = _rank(suitable_rows, inventory_hosts[host], total_bytes, histories.get(host, ()))
     if as_json:
-        print_json_line({"host": host, "for": use, "recipes": [_ranked_json(row, fit) for row, fit in ranked]})
+        print_json_line({"host": host, "for": use, "recipes": [_ranked_json(row, fit) for row, fit in ranked_rows]})
     else:
-        _print_ranking(f"{host}: {total_bytes / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
+        _print_ranking(f"{host}: {total_bytes / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked_rows)
     return [*codes, *history_codes, *recipe_codes]
 
 
@@ -323,11 +323,11 @@ def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> s
     )
 
 
-def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> Proof | None:
+def _find_proof(candidate: Recipe, host: Host, arguments_fingerprint: str, event: Event) -> Proof | None:
     """Return the proof if an event in a host's history verifies a server with the recipe's tag and model, else None.
 
     Args:
-        arguments: fingerprint of the recipe's arguments; the throughput of a server with other arguments is left out.
+        arguments_fingerprint: the throughput of a server whose arguments have another fingerprint is left out.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")
@@ -343,7 +343,7 @@ def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> 
     return Proof(
         host.title,
         format_time(event["at"]),
-        tok_per_s if event.get("arguments") == arguments else None,
+        tok_per_s if event.get("arguments") == arguments_fingerprint else None,
         simulated=host.connection == "sandbox",
     )
 

@@ -147,12 +147,13 @@ def select_machines(selection: Selection) -> Selection:
     if not any(host.on for host in selection.hosts):
         return selection
     hosts = selection.inventory.machines_of(selection.hosts)
-    connected: dict[str, Member] = {}
+    members_by_machine: dict[str, Member] = {}
     for member in selection.fleet.members:
-        connected.setdefault(member.host.machine, member)
-    close_links(member for member in selection.fleet.members if connected[member.host.machine] is not member)
+        members_by_machine.setdefault(member.host.machine, member)
+    close_links(member for member in selection.fleet.members if members_by_machine[member.host.machine] is not member)
     members = [
-        Member(host, link=connected[host.name].link, request_kind=connected[host.name].request_kind) for host in hosts
+        Member(host, link=members_by_machine[host.name].link, request_kind=members_by_machine[host.name].request_kind)
+        for host in hosts
     ]
     return replace(selection, hosts=hosts, fleet=Fleet(members))
 

@@ -170,22 +170,22 @@ class BenchRun:
         refusals = {
             arm.name: lab_arms.find_refusal(arm, pins_by_arm[arm.name]) for arm in arms if self.options.has_arms
         }
-        runnable = [arm for arm in arms if refusals.get(arm.name) is None]
-        if not runnable and (finding := next(filter(None, refusals.values()), None)):
+        runnable_arms = [arm for arm in arms if refusals.get(arm.name) is None]
+        if not runnable_arms and (finding := next(filter(None, refusals.values()), None)):
             raise Refused(f"the engine would refuse every arm: {finding.sentence}", fix="Pass other values.")
-        runnable = [arm for arm in runnable if arm.name not in self.failed]
+        runnable_arms = [arm for arm in runnable_arms if arm.name not in self.failed]
         loads = plan_loads(
             self.options,
-            LoadLimits.from_arms([arm.effective_settings(pins_by_arm[arm.name]) for arm in runnable]),
+            LoadLimits.from_arms([arm.effective_settings(pins_by_arm[arm.name]) for arm in runnable_arms]),
             Path.cwd(),
         )
         identities = {
             arm.name: self._arm_variables(arm, pins_by_arm[arm.name], self.host)["serve"]["baseline_key"]
-            for arm in runnable
+            for arm in runnable_arms
         }
         is_comparison = self.options.command != "sweep"
-        is_single_arm = is_comparison and self.options.has_arms and len(runnable) < 2
-        names = [] if is_single_arm else [arm.name for arm in runnable]
+        is_single_arm = is_comparison and self.options.has_arms and len(runnable_arms) < 2
+        names = [] if is_single_arm else [arm.name for arm in runnable_arms]
         notes = ("nothing was measured: only one arm can run, so there is nothing to compare",) if is_single_arm else ()
         sequence = order_arms(names, self.options.repeat, pair=is_comparison and len(names) == 2)
         planned_turns = build_turns(sequence, loads.loads, identities)
@@ -224,17 +224,17 @@ class BenchRun:
         assert self.collector is not None
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         query = {"series": self.folder.series, "keys": [*experiment.keys, *configs.values()]}
-        finished = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
-        for key in filter(finished.__contains__, experiment.keys):
-            self.collector.add_cell(finished[key])
-        remaining = experiment.remove_finished(finished)
-        finished_configs = {name: finished[key] for name, key in configs.items() if key in finished}
+        finished_cells = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
+        for key in filter(finished_cells.__contains__, experiment.keys):
+            self.collector.add_cell(finished_cells[key])
+        remaining_experiment = experiment.remove_finished(finished_cells)
+        finished_configs = {name: finished_cells[key] for name, key in configs.items() if key in finished_cells}
         known_settings = {name: value["settings"] for name, value in finished_configs.items()}
         for name, value in finished_configs.items():
             self.collector.store_arm_state(name, value)
         playbooks_folder = "../" * len(self.folder.path.relative_to(self.root).parts) + "playbooks"
         if not self.options.has_arms:
-            return play.server_tasks(remaining, self.folder.series, f"{playbooks_folder}/parts"), {}
+            return play.server_tasks(remaining_experiment, self.folder.series, f"{playbooks_folder}/parts"), {}
         changed_flags = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known_settings) == 2:
             first, second = experiment.arms[:2]
@@ -242,13 +242,13 @@ class BenchRun:
                 known_settings[first.name], known_settings[second.name], changed_flags, second.recipe.engine
             )
             self.collector.note_comparison({**verdict, "arm": second.name})
-            remaining = replace(remaining, turns=()) if verdict["same"] else remaining
+            remaining_experiment = replace(remaining_experiment, turns=()) if verdict["same"] else remaining_experiment
         play_module: ModuleType = cluster_play if self.cluster else play
         parts = f"{playbooks_folder}/{clusters.FOLDER}/parts" if self.cluster else f"{playbooks_folder}/parts"
-        if not remaining.turns:
+        if not remaining_experiment.turns:
             return play_module.finished_tasks(parts), {}
         return play_module.arm_tasks(
-            remaining, self.folder.series, parts, known_settings=known_settings, changed_flags=changed_flags
+            remaining_experiment, self.folder.series, parts, known_settings=known_settings, changed_flags=changed_flags
         ), known_settings
 
     def _arm_variables(self, arm: Arm, pins: Mapping[str, Any], host: Host) -> dict[str, Any]:
@@ -285,10 +285,10 @@ def run_on_cluster(
     while True:
         bench = BenchRun(selection, options, wait=wait, failed=failed)
         outcome = _run(bench, json=json)
-        newly_failed = bench.newly_failed_arms()
-        if not newly_failed or not bench.can_continue():
+        new_failures = bench.newly_failed_arms()
+        if not new_failures or not bench.can_continue():
             return outcome
-        failed |= newly_failed
+        failed |= new_failures
         options, selection = replace(options, again=False), reconnect()
 
 

@@ -98,8 +98,8 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     project = Project.here()
     lock, sandbox_lock = lockfile.load(project.root), load_sandbox_lock()
     config = model_config.load_config(model) if model else None
-    recipes, refused = ([recipe.load(project.root, name)], []) if name else recipe.load_valid(project.root)
-    checked = []
+    recipes, errors = ([recipe.load(project.root, name)], []) if name else recipe.load_valid(project.root)
+    checked_recipes = []
     for candidate in recipes:
         version = _parse_version(candidate.engine, engine_version)
         locked, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
@@ -107,8 +107,8 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
         settings = resolve_settings(candidate, pins, model=config, version=version)
         age_findings = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(candidate.file.date, today()))
         settings = replace(settings, findings=(*settings.findings, *age_findings))
-        checked.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked))
-    return checked, refused
+        checked_recipes.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked))
+    return checked_recipes, errors
 
 
 def _merge_pins(locked: Mapping[str, Any], sandbox_pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,22 +132,28 @@ def _parse_version(engine_type: engine.Engine, text: str) -> Version | None:
     return version
 
 
-def print_findings_text(checked: list[CheckedRecipe], unreadable: int = 0, *, include_plain: bool = True) -> None:
+def print_findings_text(
+    checked_recipes: list[CheckedRecipe], unreadable: int = 0, *, include_plain: bool = True
+) -> None:
     """Print a paragraph for each recipe, with file and line of each finding, errors first, and then the totals.
 
     Args:
         unreadable: number of recipes that could not be read.
         include_plain: list recipes that are as shipped and have no errors or warnings, instead of only counting them.
     """
-    as_shipped = [] if include_plain else [checked_recipe for checked_recipe in checked if checked_recipe.is_plain]
-    for checked_recipe in checked:
-        if checked_recipe not in as_shipped:
+    plain_recipes = (
+        [] if include_plain else [checked_recipe for checked_recipe in checked_recipes if checked_recipe.is_plain]
+    )
+    for checked_recipe in checked_recipes:
+        if checked_recipe not in plain_recipes:
             _print_recipe(checked_recipe)
-    severities = [finding.severity for checked_recipe in checked for finding in checked_recipe.settings.findings]
+    severities = [
+        finding.severity for checked_recipe in checked_recipes for finding in checked_recipe.settings.findings
+    ]
     counts = ", ".join(format_count(severities.count(kind), kind) for kind in ("error", "warning"))
     unreadable_note = f", {unreadable} not readable" if unreadable else ""
-    hidden_note = f"; {len(as_shipped)} as shipped and fine (`--verbose` lists them)" if as_shipped else ""
-    print_prose(f"{format_count(len(checked) + unreadable, 'recipe')}: {counts}{unreadable_note}{hidden_note}")
+    hidden_note = f"; {len(plain_recipes)} as shipped and fine (`--verbose` lists them)" if plain_recipes else ""
+    print_prose(f"{format_count(len(checked_recipes) + unreadable, 'recipe')}: {counts}{unreadable_note}{hidden_note}")
 
 
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:
@@ -161,7 +167,7 @@ def _print_recipe(checked_recipe: CheckedRecipe) -> None:
         print_prose(f"  {'note':<{SEVERITY_WIDTH}}chunked prefill: {settings.note}")
 
 
-def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
+def print_json(checked_recipes: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
     """Print one JSON object: the recipes with their findings, and the project's playbooks whose originals have changed."""
     rows = [
         {
@@ -175,7 +181,7 @@ def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) ->
                 for finding in checked_recipe.settings.findings
             ],
         }
-        for checked_recipe in checked
+        for checked_recipe in checked_recipes
     ]
     print_json_line({"recipes": rows, "playbooks": playbooks})
 
@@ -212,13 +218,13 @@ def _sort_by_relevance(matches: list[RuleExplanation]) -> list[RuleExplanation]:
     if len(matches) < 2:
         return matches
     try:
-        checked, _ = check_recipes("", "", "")
+        checked_recipes, _ = check_recipes("", "", "")
     except SparkwrightError:
         return matches
-    used_engines = {checked_recipe.recipe.engine.name for checked_recipe in checked}
+    used_engines = {checked_recipe.recipe.engine.name for checked_recipe in checked_recipes}
     engines_with_findings = {
         checked_recipe.recipe.engine.name
-        for checked_recipe in checked
+        for checked_recipe in checked_recipes
         for finding in checked_recipe.settings.findings
         if finding.rule == matches[0].name
     }
@@ -312,14 +318,14 @@ def _rule_json(rule: RuleExplanation) -> dict[str, Any]:
     }
 
 
-def add_client_findings(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
+def add_client_findings(checked_recipes: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
     """Return the recipes with findings about a client's requirements added. Raises Refused for an unknown client."""
     client_format = client_formats.get_format(client)
-    extended = []
-    for checked_recipe in checked:
+    extended_recipes = []
+    for checked_recipe in checked_recipes:
         findings = (*checked_recipe.settings.findings, *_check_client(client, client_format, checked_recipe))
-        extended.append(replace(checked_recipe, settings=replace(checked_recipe.settings, findings=findings)))
-    return extended
+        extended_recipes.append(replace(checked_recipe, settings=replace(checked_recipe.settings, findings=findings)))
+    return extended_recipes
 
 
 def _check_client(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
@@ -345,11 +351,11 @@ def _check_agent(client: str, client_format: Format, checked_recipe: CheckedReci
         message = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
         yield Finding("error", message, (Way("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
-    missing = [
+    missing_flags = [
         flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
     ]
-    if missing:
-        flags_text = " and ".join(f"`{flag}`" for flag in missing)
+    if missing_flags:
+        flags_text = " and ".join(f"`{flag}`" for flag in missing_flags)
         message = f"{client} calls tools, but this server is started without {flags_text}."
         yield Finding("error", message, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
     if effective_settings.prefix_caching is False:

@@ -64,8 +64,8 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
     project = Project.here().root
     matches: list[RegistryRecipe] = []
     failures: list[SparkwrightError] = []
-    configured = registries.load(project)
-    for registry in configured:
+    configured_registries = registries.load(project)
+    for registry in configured_registries:
         try:
             matches += _find_matches(project, registry, word.lower(), update=update)
         except SparkwrightError as error:
@@ -86,8 +86,8 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
         print_prose(
             f"{format_count(len(matches), 'recipe')}. Import one with `invoke recipe.import {matches[0].name}`."
         )
-    elif len(failures) < len(configured):
-        names = ", ".join(registry.name for registry in configured)
+    elif len(failures) < len(configured_registries):
+        names = ", ".join(registry.name for registry in configured_registries)
         print_prose(f"No recipe in {names} contains '{one_line(word, max_chars=80)}'.")
     return code
 

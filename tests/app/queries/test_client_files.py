@@ -58,7 +58,7 @@ def test_settings_are_merged_and_the_previous_file_is_backed_up(
     assert KEYED.model in text and "spark1:8080" in text and "sesame" not in path.read_text()
     assert PRESERVED[client] in text
     files = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert client_files.write_settings(client, KEYED, str(path))[0] == f"{path} has these settings already"
+    assert client_files.write_settings(client, KEYED, str(path))[0] == f"{path} already has these settings"
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sparkwright.app.queries.fleet_status import IntendedServer, mark_lost_members, parse_row
+from sparkwright.app.queries.fleet_status import IntendedServer, mark_cluster_outages, parse_row
 from sparkwright.console import status_table
 from sparkwright.console.rows import HostStatus
 from sparkwright.errors import Exit
@@ -142,7 +142,7 @@ def test_head_of_a_cluster_is_unknown_without_its_worker(state: str, head: str) 
         HostStatus("two", state, "no route to host", "r"),
         HostStatus("alone", "ok", "", "r"),
     ]
-    marked = mark_lost_members(rows, {"one": pair, "two": pair, "alone": None})
+    marked = mark_cluster_outages(rows, {"one": pair, "two": pair, "alone": None})
     assert [row.state for row in marked] == [head, state, "ok"]
     if head != "ok":
         assert marked[0].why.startswith(f"two (rank 1 of pair) is {state}: ")

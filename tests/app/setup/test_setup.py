@@ -47,7 +47,7 @@ def test_fit_is_unknown_without_the_size_of_the_model() -> None:
 def test_recipe_that_leaves_no_reserve_is_too_large_and_last() -> None:
     rows = proposal.propose_recipes(RECIPES, make_survey(24))
     large = find_choice("qwen3.5-35b", make_survey(24))
-    assert (rows[-1].verdict, large.why) == ("too large", "32.6 GiB of files, the engine takes 20.4 of 24.0 GiB")
+    assert (rows[-1].verdict, large.why) == ("too large", "32.6 GiB of files, but the engine takes 20.4 of 24.0 GiB")
     assert large.fit.largest == ""  # its weights alone are larger
     small = find_choice("llama-3.1-8b", make_survey(28)).fit
     assert (small.verdict, small.largest) == ("too large", "gpu-memory-utilization 0.58")

@@ -118,10 +118,10 @@ class Pins:
             if entry is None:
                 return
             options = member.engine_options or entry.get("options")
-            reported = {"engine_version": member.engine_version, "options": options}
-            if reported.items() <= entry.items():
+            reported_facts = {"engine_version": member.engine_version, "options": options}
+            if reported_facts.items() <= entry.items():
                 return
-            self.lock = self.lock.with_image(image, {**entry, **reported})
+            self.lock = self.lock.with_image(image, {**entry, **reported_facts})
             self._write()
             text = f"{_lock_name(member)}: {image} contains {recipe.engine.title} {member.engine_version}."
             fleet.add_note(member, text, detail=True)
@@ -139,9 +139,9 @@ class Pins:
         if "model" in answers:
             model = recipe.file.model
             self.lock = self.lock.with_model(model.id, model.revision, answers["model"], model.file_key)
-        for role, second in recipe.file.further_models.items():
+        for role, second_model in recipe.file.further_models.items():
             if role in answers:
-                id_, revision, suffix = model_key_parts(second, role)
+                id_, revision, suffix = model_key_parts(second_model, role)
                 self.lock = self.lock.with_model(id_, revision, answers[role], suffix)
         if self._save:
             self._write()
@@ -209,11 +209,11 @@ def model_task(recipe: Recipe, *, role: str | None = None, allow_local_copy: boo
         title, args = model.id, model.model_dump(include={"id", "revision", "allow", "ignore"})
         args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.file_key else {}
     else:
-        second = recipe.file.further_models[role]
-        title = f"{second.id} ({role})"
-        args = {**second.model_dump(include={"id", "revision"}), **second.patterns(role)}
-        args |= {"file": second.file} if second.file else {}
-        args |= {"adapter": True} if isinstance(second, Adapter) else {}
+        second_model = recipe.file.further_models[role]
+        title = f"{second_model.id} ({role})"
+        args = {**second_model.model_dump(include={"id", "revision"}), **second_model.patterns(role)}
+        args |= {"file": second_model.file} if second_model.file else {}
+        args |= {"adapter": True} if isinstance(second_model, Adapter) else {}
     args |= {"or_here": allow_local_copy, **_engine_argument(recipe)}
     name = f"Pin {title}: look up its commit and files on the hub"
     return Task(id=role or "model", name=name, module="lock_model", args=args, stage=PIN_STAGE)
@@ -232,15 +232,15 @@ def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str)
         raise Refused(recap["msg"] if recap else "the host gave no answer.", where=member.host.name)
     from sparkwright.app.queries import host_requests
 
-    finished = {
+    finished_events = {
         event["task"]: event
         for event in events
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed")
     }
     answers = {}
     for task in tasks:
-        if task.id not in finished:
+        if task.id not in finished_events:
             raise Refused(f"the host did not report a result for '{task.name}'.", where=member.host.name)
-        data = finished[task.id]["data"]
+        data = finished_events[task.id]["data"]
         answers[task.id] = host_requests.validate_answer(task.module, data, host=member.host.name)
     return answers

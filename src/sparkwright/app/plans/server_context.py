@@ -57,10 +57,10 @@ def interim_server(selection: Selection, host: Host) -> dict[str, Any]:
     """Return the settings of the interim server, which serves requests while the server itself is being replaced.
 
     Returns:
-        `port` (0 if an interim server is not possible) and `alone` (True if no other host behind the gateways serves the model).
+        `port` (0 if there can be no interim server) and `alone` (True if no other host behind the gateways serves the model).
 
     Raises:
-        Refused: the host's file requires an interim server, which is not possible.
+        Refused: the host's file requires an interim server, but there can be none.
     """
     root, inventory = selection.project.root, selection.inventory
     gateways = [gateway for gateway in inventory.gateways.values() if host.machine in gateway.members]
@@ -166,10 +166,10 @@ def _published_ports(host: Host, host_recipe: recipe.Recipe) -> set[int]:
     return {recipe.serve_port(host, host_recipe), *(int(port) for port in mappings if port.isdigit())}
 
 
-# With a restart plan, a host restarts its server without a laptop. It is compiled from playbooks/restart.yml or, for a member of a
-# cluster, from playbooks/cluster/restart.yml. If requests may wake the machine's servers, it includes the plan of a switch to the
-# server, from playbooks/switch.yml. Compiling it takes longer than the rest of a deploy without changes, so the laptop caches each
-# host's last restart plan with its inputs.
+# With a restart plan, a host restarts its server without a laptop. The plan is compiled from playbooks/restart.yml or, for a
+# member of a cluster, from playbooks/cluster/restart.yml. If requests may wake the machine's servers, it includes the plan of a
+# switch to the server, from playbooks/switch.yml. Compiling it takes longer than the rest of a deploy without changes, so the
+# laptop caches each host's last restart plan with its inputs.
 
 
 def attach_restart_plans(selection: Selection) -> None:

@@ -142,12 +142,14 @@ def _silent_address_warning(url: str) -> list[str]:
         key=lambda address: (":" not in address, address),
     )
     addresses = [(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, parts.port)) for address in resolved]
-    answering, silent = probe_addresses(addresses, CONNECT_TIMEOUT_S) if len(addresses) > 1 else ([], [])
-    if not (answering and silent):
+    answering_addresses, silent_addresses = (
+        probe_addresses(addresses, CONNECT_TIMEOUT_S) if len(addresses) > 1 else ([], [])
+    )
+    if not (answering_addresses and silent_addresses):
         return []
-    alternative = f"[{answering[0]}]" if ":" in answering[0] else answering[0]
+    alternative = f"[{answering_addresses[0]}]" if ":" in answering_addresses[0] else answering_addresses[0]
     return [
-        f"\n# {parts.hostname} also resolves to {', '.join(silent)}, which does not answer and may delay clients\n"
+        f"\n# {parts.hostname} also resolves to {', '.join(silent_addresses)}, which does not answer and may delay clients\n"
         f"use this   {parts.scheme}://{alternative}:{parts.port}/v1"
     ]
 
@@ -160,8 +162,8 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
     Args:
         addresses: pairs of address family and socket address.
     """
-    answering: list[str] = []
-    silent: list[str] = []
+    answering_addresses: list[str] = []
+    silent_addresses: list[str] = []
 
     def attempt(family: int, address: Any) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as connection_socket, contextlib.suppress(OSError):
@@ -169,38 +171,38 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
             try:
                 connection_socket.connect(address)
             except TimeoutError:
-                silent.append(str(address[0]))
+                silent_addresses.append(str(address[0]))
             else:
-                answering.append(str(address[0]))
+                answering_addresses.append(str(address[0]))
 
     with ThreadPoolExecutor(len(addresses)) as pool:
         for family, address in addresses:
             pool.submit(attempt, family, address)
-    return answering, silent
+    return answering_addresses, silent_addresses
 
 
 def _gateways_in_front(selection: Selection, host_name: str, client: str) -> list[Gateway]:
     """Return the gateways in front of a host; if `client` is set, only those that have it. Raises Refused if none has it."""
     machine = next(member.host.machine for member in selection.fleet.members if member.host.name == host_name)
-    in_front = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
+    gateways_in_front = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
     if not client:
-        return in_front
-    with_client = [gateway for gateway in in_front if client in gateway.file.clients]
-    if not with_client:
-        names = [client_name for gateway in in_front for client_name in gateway.file.clients]
+        return gateways_in_front
+    gateways_with_client = [gateway for gateway in gateways_in_front if client in gateway.file.clients]
+    if not gateways_with_client:
+        names = [client_name for gateway in gateways_in_front for client_name in gateway.file.clients]
         fix = suggest_name(client, names) or "Add it to the gateway's `clients` in hosts/groups.yml."
         raise Refused(f"no gateway in front of {host_name} has a client called {client!r}.", where="--client", fix=fix)
-    return with_client
+    return gateways_with_client
 
 
 def _select_model_name(gateway: Gateway, client: str, server: ServerSummary) -> str:
     """Return the first of a server's model names that a client may request. Raises Refused if it may request none of them."""
-    allowed = gateway.file.clients[client].models if client else []
+    allowed_models = gateway.file.clients[client].models if client else []
     server_models = (server.served_name, *server.adapters)
     names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
-    model = next((name for name in names if not allowed or name in allowed), "")
+    model = next((name for name in names if not allowed_models or name in allowed_models), "")
     if not model:
-        message = f"{client} may use {', '.join(allowed)}, but {server.host} serves {', '.join(server_models)}."
+        message = f"{client} may use {', '.join(allowed_models)}, but {server.host} serves {', '.join(server_models)}."
         raise Refused(message, where=gateway.where("clients"))
     return model
 

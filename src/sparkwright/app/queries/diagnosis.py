@@ -163,14 +163,14 @@ def format_lines(diagnosis: Diagnosis, width: int, *, with_host: bool) -> Iterat
             if cause.verdict == verdict:
                 yield from _format_cause(cause, width)
     for verdict, title in SUMMARIZED_VERDICTS.items():
-        summarized = "; ".join(
+        paragraph = "; ".join(
             # only `--json` shows the evidence that ruled a cause out
             f"{cause.cause}: {cause.evidence}" if verdict == "unknown" else cause.cause
             for cause in causes
             if cause.verdict == verdict
         )
-        if summarized:
-            yield from (("muted", text) for text in _wrap(summarized, title, width))
+        if paragraph:
+            yield from (("muted", text) for text in _wrap(paragraph, title, width))
     if diagnosis.sandbox:
         yield "muted", formatters.sandbox_notice(diagnosis.host)
 

@@ -79,9 +79,9 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
 def parse_incident(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
     """Return the incident's id and files. Raises Failed if the answer is not one bundle, or not that of the requested run."""
     files = [event for event in events if event["event"] == "file"]
-    unexpected = next((event for event in events if event["event"] == "raw"), None)
-    if unexpected is not None:
-        raise Failed(f"unexpected output in the answer: {unexpected['text']:.200}", where=host)
+    unexpected_event = next((event for event in events if event["event"] == "raw"), None)
+    if unexpected_event is not None:
+        raise Failed(f"unexpected output in the answer: {unexpected_event['text']:.200}", where=host)
     incident_ids = {file["incident"] for file in files}
     if len(incident_ids) != 1 or (run and run not in incident_ids):
         raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
@@ -172,12 +172,14 @@ def _format_entry(title: str, entry: Event) -> list[str]:
 
 def _describe_memory(start: Mapping[str, Any]) -> str:
     """Describe the memory that was available during a verified start; empty if it was not recorded."""
-    lowest, after, host = (_format_gib(start.get(name)) for name in ("lowest_bytes", "after_bytes", "host_bytes"))
-    if not (lowest and after):
+    lowest_gib, after_gib, host_gib = (
+        _format_gib(start.get(name)) for name in ("lowest_bytes", "after_bytes", "host_bytes")
+    )
+    if not (lowest_gib and after_gib):
         return ""
     page_cache = "cold" if start.get("cold") else "warm"
-    host_side = f"; {host} GiB on the host's side" if host else ""
-    return f"lowest {lowest} GiB available during the start ({page_cache}), {after} after it{host_side}"
+    host_side = f"; {host_gib} GiB on the host's side" if host_gib else ""
+    return f"lowest {lowest_gib} GiB available during the start ({page_cache}), {after_gib} after it{host_side}"
 
 
 def _format_gib(size_bytes: object) -> str:

@@ -66,13 +66,13 @@ def propose_fabric(links: Sequence[Link]) -> Fabric | None:
     A port appears as two RDMA adapters, its halves. Returns None if no port has an address.
     """
     ports = fabric.group_by_port([link for link in links if link.active and link.interface]).values()
-    usable = [group for group in ports if group[0].addresses]
-    best = max(usable, key=len, default=None)
-    if best is None:
+    usable_ports = [group for group in ports if group[0].addresses]
+    best_port = max(usable_ports, key=len, default=None)
+    if best_port is None:
         return None
-    proposed = Fabric(tuple(link.interface for link in best), best[0].addresses[0].partition("/")[0])
-    adapters = tuple(link.adapter for link in best)
-    return proposed if proposed.hcas == adapters else Fabric(proposed.interfaces, proposed.address, adapters)
+    proposal = Fabric(tuple(link.interface for link in best_port), best_port[0].addresses[0].partition("/")[0])
+    adapters = tuple(link.adapter for link in best_port)
+    return proposal if proposal.hcas == adapters else Fabric(proposal.interfaces, proposal.address, adapters)
 
 
 def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
@@ -87,32 +87,32 @@ def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
 
 def _check_fabric(member: HostLinks) -> Iterator[Finding]:
     """Check that the fabric in the host file matches the links and that they are active."""
-    used = member.used_fabric
-    if used is None:
+    used_fabric = member.used_fabric
+    if used_fabric is None:
         yield Finding("fabric", "bad", "no active link has an IPv4 address", source=known_facts.PLAYBOOKS)
         return
     by_interface = {link.interface: link for link in member.links if link.interface}
-    for name in used.interfaces:
+    for name in used_fabric.interfaces:
         if name not in by_interface:
             message = f"no RDMA adapter has the interface {name}; interfaces: {', '.join(by_interface) or 'none'}"
             yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{member.host}.yml")
         elif not by_interface[name].active and (
-            name == used.interfaces[0] or not fabric.has_active_twin(name, member.links)
+            name == used_fabric.interfaces[0] or not fabric.has_active_twin(name, member.links)
         ):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
-    first = by_interface.get(used.interfaces[0])
-    if first is not None and used.address not in [address.partition("/")[0] for address in first.addresses]:
-        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {used.address}"
+    first = by_interface.get(used_fabric.interfaces[0])
+    if first is not None and used_fabric.address not in [address.partition("/")[0] for address in first.addresses]:
+        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {used_fabric.address}"
         yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{member.host}.yml")
 
 
 def _check_paths(member: HostLinks) -> Iterator[Finding]:
-    used = member.used_fabric
+    used_fabric = member.used_fabric
     for path in member.paths:
         peer, interface = path["peer"], path["interface"]
         if not interface:
             yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
-        elif used is not None and interface not in used.interfaces:
+        elif used_fabric is not None and interface not in used_fabric.interfaces:
             message = f"{peer} is reached over {interface}, not over the fabric"
             yield Finding("path", "bad", message, f"ip route get {peer}", known_facts.PLAYBOOKS)
         elif path["reached"] is None:
@@ -162,9 +162,9 @@ def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
 
 def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
     """Compare each clock with the first member's, both relative to the laptop."""
-    timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
-    for host, min_s, max_s in timed[1:]:
-        first_host, first_min_s, first_max_s = timed[0]
+    clock_bounds = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
+    for host, min_s, max_s in clock_bounds[1:]:
+        first_host, first_min_s, first_max_s = clock_bounds[0]
         if offset := describe_clock_offset((min_s - first_max_s, max_s - first_min_s), first_host):
             message = f"the clock of {host} is {offset}: timestamps in their logs and histories do not line up"
             yield Finding("clock", "warning", message, "timedatectl timesync-status", known_facts.CLOCK.source)

@@ -68,8 +68,8 @@ def create_interactively(folder: Path) -> Exit:
     starter.refuse_existing_project(folder)
     host = ask_for_host(sandbox=True)
     surveyed = _survey_with_shipped_recipes(host, recipe_name="", interactive=True, offline=False)
-    texts, omitted = _changed_texts(surveyed)
-    file_count = len(starter.plan_files(texts, omitted)) + (not (folder / ".gitignore").exists())
+    texts, omitted_paths = _changed_texts(surveyed)
+    file_count = len(starter.plan_files(texts, omitted_paths)) + (not (folder / ".gitignore").exists())
     host_file = f"hosts/{surveyed.host.name}.yml"
     description = (
         f"{host_file} ({surveyed.host.recipe or 'no recipe'}, group {', '.join(surveyed.host.groups)})"
@@ -164,8 +164,8 @@ def _find_free_port() -> int:
 
 
 def _write_project(folder: Path, surveyed: SurveyedHost) -> Exit:
-    texts, omitted = _changed_texts(surveyed)
-    written_files = starter.write_starter(folder, texts, omitted)
+    texts, omitted_paths = _changed_texts(surveyed)
+    written_files = starter.write_starter(folder, texts, omitted_paths)
     print_text(f"{len(written_files)} files: hosts/, recipes/, tasks.py")
     for name in texts:
         print_text(f"  {name}")
@@ -301,20 +301,20 @@ def choose_recipe(
             fix = f"{', '.join(suggestions[:-1])}, or {suggestions[-1]}."
             raise Refused(f"{recipe_name} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
         return choice
-    fitting = [choice for choice in choices if choice.verdict != "too large"]
-    if not interactive or not fitting:
-        return fitting[0] if fitting else None
+    fitting_choices = [choice for choice in choices if choice.verdict != "too large"]
+    if not interactive or not fitting_choices:
+        return fitting_choices[0] if fitting_choices else None
     rows = [
         (str(number), choice.name, choice.disk_location, FIT_LABELS[choice.verdict], choice.why)
-        for number, choice in enumerate(fitting, start=1)
+        for number, choice in enumerate(fitting_choices, start=1)
     ]
     grid.print_table(CHOICE_COLUMNS, rows[:MAX_RECIPE_ROWS])
     if further_choices := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
         print_prose(f"More: {', '.join(further_choices)}.")
-    if too_large := [choice.name for choice in choices if choice not in fitting]:
+    if too_large := [choice.name for choice in choices if choice not in fitting_choices]:
         print_prose(f"Too large for this host: {', '.join(too_large)}.")
-    name = prompts.choose_exactly("Which recipe? A number or a name", [choice.name for choice in fitting])
-    return next(choice for choice in fitting if choice.name == name)
+    name = prompts.choose_exactly("Which recipe? A number or a name", [choice.name for choice in fitting_choices])
+    return next(choice for choice in fitting_choices if choice.name == name)
 
 
 def survey_and_choose(

@@ -162,7 +162,7 @@ def evaluate_fit(
         return Fit("unknown", f"{files}{'; ' if files else ''}the engine's memory is known once the model is pinned")
     start = start or StartFacts()
     start = replace(start, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
-    computed = budget.build(
+    host_budget = budget.build(
         memory,
         host.total_bytes,
         start,
@@ -170,32 +170,32 @@ def evaluate_fit(
         system=host.system_row,
         available_bytes=host.available_bytes,
     )
-    needs = describe_budget(computed)
+    needs = describe_budget(host_budget)
     engine_bytes = memory.engine_bytes(host.total_bytes)
     if uses_all_files and memory.weights_bytes > engine_bytes:
         engine_share = f"{units.format_gib(engine_bytes)} of {units.format_gib(host.total_bytes)} GiB"
-        return Fit("too large", f"{files}, but the engine takes {engine_share}", computed)
-    if not computed.fits:
-        return Fit("too large", f"it takes {needs}", computed, budget.format_largest_fit(memory, computed))
+        return Fit("too large", f"{files}, but the engine takes {engine_share}", host_budget)
+    if not host_budget.fits:
+        return Fit("too large", f"it takes {needs}", host_budget, budget.format_largest_fit(memory, host_budget))
     if files_bytes is None:
-        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", computed)
-    return Fit("fits", f"{files}; it takes {needs}", computed)
+        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", host_budget)
+    return Fit("fits", f"{files}; it takes {needs}", host_budget)
 
 
-def describe_budget(computed: Budget) -> str:
+def describe_budget(host_budget: Budget) -> str:
     """Summarize a budget, for example "28.4 of 28.0 GiB (18.4 for the engine, 6.0 for the host itself, 4.0 reserve)"."""
-    host_side_bytes = sum(row.size_bytes for row in computed.rows if row.name == budget.HOST_SIDE)
-    reserve_bytes = sum(row.size_bytes for row in computed.rows if row.name == "reserve")
+    host_side_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == budget.HOST_SIDE)
+    reserve_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == "reserve")
     parts = [
-        f"{units.format_gib(computed.owner_bytes('server') - host_side_bytes)} for the engine",
+        f"{units.format_gib(host_budget.owner_bytes('server') - host_side_bytes)} for the engine",
         f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
     ]
     parts += [
-        f"{units.format_gib(computed.owner_bytes('host') - reserve_bytes)} for the host itself",
+        f"{units.format_gib(host_budget.owner_bytes('host') - reserve_bytes)} for the host itself",
         f"{units.format_gib(reserve_bytes)} reserve",
     ]
     return (
-        f"{units.format_gib(computed.need_bytes)} of {units.format_gib(computed.total_bytes)} GiB "
+        f"{units.format_gib(host_budget.need_bytes)} of {units.format_gib(host_budget.total_bytes)} GiB "
         f"({', '.join(filter(None, parts))})"
     )
 

@@ -103,9 +103,9 @@ def _prune_args(selection: Selection, member: Member, *, everything: bool) -> di
     root: Path = selection.project.root
     lock = load_lock(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = {with_digest(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
+    pinned_images = {with_digest(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
     repositories = set() if everything else {ImageReference.parse(ref).repository for ref in refs}
-    return {"repositories": sorted(repositories), "pinned": pinned}
+    return {"repositories": sorted(repositories), "pinned": pinned_images}
 
 
 def _print_images(host: str, images: list[dict[str, Any]]) -> None:
@@ -280,20 +280,20 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     run_module(fleet, target, "copy_key", key_arguments)
     try:
         with _copy_key(transfer.source, private_key):
-            sent = run_module(fleet, transfer.source, "send_image", args)
+            answer = run_module(fleet, transfer.source, "send_image", args)
     finally:
         run_module(fleet, target, "copy_key", {**key_arguments, "state": "absent"})
-    return f"straight to {sent['address']}"
+    return f"straight to {answer['address']}"
 
 
 def _reachable_addresses(target: Member, target_addresses: list[str]) -> list[str]:
     """Return the addresses to try for the target's sshd: those on its networks, then the laptop's, unless it is loopback."""
-    resolved = ssh_config.resolve(target.host)
-    ports = dict.fromkeys([22, resolved.port])
+    ssh_settings = ssh_config.resolve(target.host)
+    ports = dict.fromkeys([22, ssh_settings.port])
     addresses = [f"{address}:{port}" for address in target_addresses for port in ports]
-    if resolved.jump or resolved.hostname in ("localhost", "::1") or resolved.hostname.startswith("127."):
+    if ssh_settings.jump or ssh_settings.hostname in ("localhost", "::1") or ssh_settings.hostname.startswith("127."):
         return addresses
-    return list(dict.fromkeys([*addresses, f"{resolved.hostname}:{resolved.port}"]))
+    return list(dict.fromkeys([*addresses, f"{ssh_settings.hostname}:{ssh_settings.port}"]))
 
 
 def _generate_key_pair() -> tuple[Secret, str]:

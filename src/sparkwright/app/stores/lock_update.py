@@ -262,19 +262,25 @@ def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     rows = _difference("commit", old["commit"][:12], new["commit"][:12])
     if old.get("chat") is not None and new.get("chat") is not None:
         rows += [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
-    before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
-    added = [after[path] for path in after if path not in before]
-    removed = [before[path] for path in before if path not in after]
-    common = [(before[path], after[path]) for path in after if path in before]
-    changed = [files for files in common if any(files[0].get(key) != files[1].get(key) for key in CONTENT_KEYS)]
-    rows += [EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added]
-    rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed]
+    old_files, new_files = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
+    added_files = [new_files[path] for path in new_files if path not in old_files]
+    removed_files = [old_files[path] for path in old_files if path not in new_files]
+    common_files = [(old_files[path], new_files[path]) for path in new_files if path in old_files]
+    changed_files = [
+        files for files in common_files if any(files[0].get(key) != files[1].get(key) for key in CONTENT_KEYS)
+    ]
+    rows += [EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added_files]
+    rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed_files]
     rows += [
         EntryDifference(f"~ {old_file['path']}", _format_content(old_file), _format_content(new_file))
-        for old_file, new_file in changed
+        for old_file, new_file in changed_files
     ]
-    download_bytes = sum(file["size_bytes"] for file in [*added, *(new_file for _, new_file in changed)])
-    return [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))] if added or changed else rows
+    download_bytes = sum(file["size_bytes"] for file in [*added_files, *(new_file for _, new_file in changed_files)])
+    return (
+        [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))]
+        if added_files or changed_files
+        else rows
+    )
 
 
 def format_differences(rows: list[EntryDifference]) -> Iterator[str]:

@@ -223,9 +223,9 @@ def format_chat(chat: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _describe_extension(architecture: Architecture, config: Mapping[str, Any]) -> str:
-    trained, longest = config_parts.trained_length(config), architecture.max_position_embeddings or 0
-    factor = longest / trained if trained else 0
-    return f" (trained on {trained}, extended by a factor of {factor:g})" if factor > 1 else ""
+    trained_length, max_length = config_parts.trained_length(config), architecture.max_position_embeddings or 0
+    factor = max_length / trained_length if trained_length else 0
+    return f" (trained on {trained_length}, extended by a factor of {factor:g})" if factor > 1 else ""
 
 
 def _substring_rule(config: Mapping[str, Any]) -> str:
