@@ -91,7 +91,7 @@ def test_a_project_made_by_init_deploys(project: SandboxProject) -> None:
 def test_a_playbook_for_other_hosts_is_refused(project: SandboxProject) -> None:
     (project.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
     result = project.run("play", "other", "--host", "sandbox")
-    assert (result.code, "no play of other is for sandbox" in result.err) == (5, True)
+    assert (result.code, "no play in other is for sandbox" in result.err) == (5, True)
 
 
 def test_provision_is_idempotent(project: SandboxProject) -> None:

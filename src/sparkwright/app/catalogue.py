@@ -97,7 +97,7 @@ class CatalogueRow:
             return (
                 "ceiling",
                 rate,
-                f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s over the bytes read per token)",
+                f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s divided by the bytes read per token)",
             )
         if best := self._newest_measured(simulated=True):
             return "simulated", 0.0, f"no figure; the sandbox simulates {best.tok_per_s:g} tok/s"

@@ -122,7 +122,7 @@ class ResultsCollector:
 
     @property
     def is_complete(self) -> bool:
-        """True if every cell was measured, except in refused arms."""
+        """True if every cell has been measured, except in refused arms."""
         return not any(self._missing_cells("refused"))
 
     @property

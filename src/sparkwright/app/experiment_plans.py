@@ -81,7 +81,7 @@ class BenchRun:
             code = int(Exit.FAILED if collector.has_failures else Exit.INCONCLUSIVE)
         return collector.results(), code, self.folder.path
 
-    def newly_failed_arms(self) -> dict[str, str]:
+    def list_new_failures(self) -> dict[str, str]:
         """Return the arms that failed in this run, with the reasons."""
         arms = self.collector.arms if self.collector else {}
         return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
@@ -285,7 +285,7 @@ def run_on_cluster(
     while True:
         bench = BenchRun(selection, options, wait=wait, failed=failed)
         outcome = _run(bench, json=json)
-        new_failures = bench.newly_failed_arms()
+        new_failures = bench.list_new_failures()
         if not new_failures or not bench.can_continue():
             return outcome
         failed |= new_failures

@@ -75,7 +75,7 @@ def parse_answers(options: Sequence[str]) -> dict[str, str]:
 
 
 def convert_source(source: ImportSource, name: str, answers: Mapping[str, str]) -> ImportedRecipe:
-    """Convert a source to a recipe, and ask its open questions. Without a terminal, the questions remain in the report."""
+    """Convert a source to a recipe, and ask the questions that it leaves open. Without a terminal, they remain in the report."""
 
     def convert(report: ImportReport) -> ImportedRecipe:
         return recipe_builder.build_recipe(
@@ -186,7 +186,7 @@ def _print_next_steps(imported: ImportedRecipe, host: str) -> None:
 
 
 def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
-    """Raise Refused with the open questions, because there is no terminal to ask on."""
+    """Raise Refused with the open questions, because there is no terminal on which to ask them."""
     if as_json:
         print_json_line({"recipe": imported.name, "file": None, **imported.report.to_json(), "exit": int(Exit.REFUSED)})
     else:

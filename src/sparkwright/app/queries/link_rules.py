@@ -132,7 +132,7 @@ def _same_value_rule(
     verdict: Verdict = "warning",
     fix: str = "",
 ) -> Callable[..., Iterator[Finding]]:
-    """Return a rule for a value that all members should share. Empty values, which are unknown, are ignored."""
+    """Return a rule for a value that all members should share. Empty values are unknown and ignored."""
 
     def rule(members: Sequence[HostLinks]) -> Iterator[Finding]:
         values = {member.host: get_value(member) for member in members if get_value(member)}

@@ -1,4 +1,4 @@
-"""Options of the commands that run a playbook. Command line, API, cache key and rollout policy are derived from them."""
+"""Options of the commands that run a playbook. The command line, API, cache key and rollout policy are derived from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sparkwright.project.rollout_policy import RolloutPolicy
 
-#: kind of an option: for all playbooks, for rolling runs, or a variable of some playbooks
+#: kind of an option: one for all playbooks, one for rolling runs, or a variable of some playbooks
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
 OUTPUT_OPTIONS = ("json", "verbose")
@@ -45,7 +45,7 @@ class DeployOptions:
     max_fail_percentage: str = _option(
         "", "stop when more than this share of a batch failed (default: at the first failure)", "rolling"
     )
-    resume: bool = _option(False, "continue the last rolling run with the hosts that are left", "rolling")
+    resume: bool = _option(False, "continue the last rolling run with the remaining hosts", "rolling")
     skip_unreachable: bool = _option(False, "skip unreachable hosts instead of refusing to start", "rolling")
 
     rollback: bool = _option(True, "keep the failed server instead of restoring the previous one", "variable")
@@ -78,7 +78,7 @@ class DeployOptions:
 
 
 def option_rows(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
-    """Return name, default and help of the options of a kind. If names are passed, other options are left out."""
+    """Return the name, default and help of the options of a kind; if names are passed, only of those options."""
     return tuple(
         (option.name, option.default, option.metadata["help"])
         for option in fields(DeployOptions)

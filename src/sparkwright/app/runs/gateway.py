@@ -72,7 +72,7 @@ def select_gateway(inventory: Inventory, name: str) -> Gateway:
 
 
 def redeploy_gateways(selection: Selection, options: DeployOptions, on_event: Listener | None = None) -> list[int]:
-    """Deploy the gateways in front of changed servers, unless they were never deployed, and return the exit codes.
+    """Deploy the gateways in front of changed servers, unless they have never been deployed, and return the exit codes.
 
     If that fails, the servers stay in place and the error is printed. REFUSED becomes FAILED, because the servers were changed.
     """
@@ -112,7 +112,7 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
 
 
 def _is_deployed(gateway: Gateway) -> bool:
-    """Return True if the gateway was ever deployed. Raises an error if its host can't be queried."""
+    """Return True if the gateway has ever been deployed. Raises an error if its host can't be queried."""
     members = select_machines(connect_hosts(gateway.host, "light")).fleet.members
     try:
         (answer,) = host_requests.query_members(members, lambda member: {"verb": "status", "gateway": True}, "status")

@@ -29,7 +29,7 @@ class RunOutput:
     Args:
         rows: for several hosts, print a line per host, and a panel only for the head of a cluster; for one host on a terminal,
             print a line per stage.
-        diff: print the differences. With `check` and for several hosts or on a terminal, hosts with the same changes are grouped.
+        diff: print the differences. With `check`, for several hosts or on a terminal, hosts with the same changes are grouped.
         verbose: print every task of every host.
         on_event: receives the events, so that nothing is printed.
     """

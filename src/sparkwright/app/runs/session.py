@@ -86,7 +86,7 @@ def run(
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if not codes:
         host_names = ", ".join(host.name for host in selection.hosts)
-        raise Refused(f"no play of {name} is for {host_names}.", fix="Check `hosts:` in the playbook.")
+        raise Refused(f"no play in {name} is for {host_names}.", fix="Check `hosts:` in the playbook.")
     return codes
 
 

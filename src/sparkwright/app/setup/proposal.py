@@ -58,7 +58,7 @@ class Choice:
 
     recipe: Recipe
     fit: Fit
-    #: the model's row in the survey; None if it is not on disk
+    #: the model's row in the survey; None if the host does not have the model
     local_copy: Mapping[str, Any] | None = None
     #: True if a container on the host serves from the model's folder, or serves the recipe's model name
     is_served: bool = False

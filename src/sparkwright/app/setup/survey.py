@@ -85,7 +85,7 @@ def describe_ollama(survey: dict[str, Any]) -> str:
     if not state["reachable"]:
         return "Ollama is not running"
     if state["models"] is None:
-        return "Ollama does not survey: it is either loading a model or hung"
+        return "Ollama does not answer: it is either loading a model or hung"
     return f"Ollama has loaded {join_first(state['models'], 3) or 'no model'}"
 
 

@@ -190,7 +190,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     )
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
-        return f"{target.host.name}: has {image_to_copy.ref} already."
+        return f"{target.host.name}: already has {image_to_copy.ref}."
     # a temporary tag, because nothing may use the image until it has been compared
     incoming_tag = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
     packer = image_archive.select_packer(source_image["tools"], target_image["tools"])

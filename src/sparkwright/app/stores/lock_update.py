@@ -31,7 +31,7 @@ from sparkwright.protocol.plan import new_run_id
 
 EntryData = Mapping[str, Any]
 MAX_SHOWN_ROWS = 18
-#: fields that are equal for files with the same content
+#: fields by which changed files are recognized
 CONTENT_KEYS = ("sha256", "blob_id", "size_bytes")
 
 
@@ -144,7 +144,7 @@ def recipe_entries(
     """Return the entries for a recipe's image and models, which a host will look up.
 
     Args:
-        lock: the host's lock, if it was already read.
+        lock: the host's lock, if it has already been read.
     """
     member.secrets = selection.inventory.secrets(member.host)
     folder = lock_folder(selection.project, member.host)
