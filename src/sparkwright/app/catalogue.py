@@ -49,7 +49,7 @@ FIT_SUFFIXES: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Proof:
-    """A record that a server of a recipe's image and model was verified on a host."""
+    """A record that a server with a recipe's image and model was verified on a host."""
 
     host: str
     #: time of the verification, as text
@@ -113,7 +113,7 @@ class CatalogueRow:
         return recipe_rules.describe_age(self.recipe.file.date, today())
 
     def list_proof_hosts(self, *, simulated: bool = False) -> list[str]:
-        """Return the hosts (if `simulated`, the sandboxes) where a server of this image and model was verified."""
+        """Return the hosts (if `simulated`, the sandboxes) where a server with this image and model was verified."""
         return sorted({proof.host for proof in self.proofs if proof.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:

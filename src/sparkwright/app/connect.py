@@ -126,7 +126,7 @@ def complete_selection(pending: PendingConnections) -> Selection:
 
 
 def select_hosts(pattern: str) -> Selection:
-    """Select the hosts that match a pattern without connecting. Raises Refused if there are none."""
+    """Select the hosts that match a pattern without connecting. Raises Refused if none matches."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member
     from sparkwright.project.inventory.inventory import Inventory

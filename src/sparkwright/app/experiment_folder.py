@@ -110,7 +110,7 @@ class ResultsCollector:
 
     def add_cell(self, cell: dict[str, Any]) -> None:
         """Add a cell and write the results. An invalid cell is left out, with a note."""
-        cell = sanitize(cell)  # its texts may come from a server
+        cell = sanitize(cell)  # its strings may come from a server
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:

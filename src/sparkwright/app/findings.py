@@ -70,7 +70,7 @@ class CheckedRecipe:
 
     @property
     def is_plain(self) -> bool:
-        """True if the recipe is as shipped and has no errors or warnings."""
+        """True if the recipe is unchanged from the shipped one and has no errors or warnings."""
         shipped = shipped_files.shipped_folder() / "recipes" / f"{self.recipe.name}.yml"
         current = self.recipe.source.path
         is_unchanged = shipped.is_file() and _lines_without_schema(shipped) == _lines_without_schema(current)

@@ -67,7 +67,7 @@ class OutputFormat:
     #: description of a line or of the document
     description: str
     shape: Shape
-    #: True if the command prints the events of a run with some options
+    #: True if the command, with some options, prints the events of a run
     may_print_events: bool = False
     #: True if lines may have fields that the shape does not list
     has_further_fields: bool = False

@@ -10,7 +10,7 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 
-#: number of invalid answers after which a question without a default is given up
+#: number of invalid answers after which `ask_until_valid` gives up
 MAX_TRIES = 5
 INPUT_ENDED = "the input ended; nothing was written."
 
@@ -103,7 +103,7 @@ def choose_exactly(question: str, names: Sequence[str]) -> str:
 
 
 def ask_yes_no(question: str, *, default: bool = True) -> bool:
-    """Ask a yes or no question."""
+    """Ask a yes-or-no question."""
     answer = ask(f"{question} {'[Y/n]' if default else '[y/N]'}").lower()
     return default if not answer else answer in ("y", "yes")
 

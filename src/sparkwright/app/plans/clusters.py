@@ -1,4 +1,4 @@
-"""Run playbooks on a cluster: always on all members, with the cluster version of the playbook, synchronized by a barrier."""
+"""Run playbooks on a cluster: always on all members, with the playbook's version for clusters, synchronized by a barrier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_single_target(selection: Selection) -> bool:
 
 
 def playbook_path(selection: Selection, playbook_name: str) -> Path:
-    """Return the path of the playbook for the selected hosts; for a cluster, that of its cluster version.
+    """Return the path of the playbook for the selected hosts. A cluster uses the playbook's version for clusters.
 
     Raises:
         Refused: the selection is part of a cluster or includes other hosts, the recipe does not match the cluster, or the

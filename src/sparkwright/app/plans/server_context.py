@@ -1,4 +1,4 @@
-"""Everything that a server's plan depends on besides its recipe, and its restart plan.
+"""The restart plan of a server, and everything besides its recipe that a server's plan depends on.
 
 A plan depends on the gateways in front of the server, the machine's other servers, those that take turns with it in
 the same memory, and the interim server.
@@ -228,7 +228,7 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
 
 
 def _select_play(selection: Selection, path: Path, host: Host) -> playbook.Play:
-    """Return the play for a host. Raises Refused unless exactly one play is for it and contains `grant_restart`."""
+    """Return the play for a host. Raises Refused unless exactly one play targets it and contains `grant_restart`."""
     plays = [
         play
         for play in playbook.load(path, selection.project.root).plays

@@ -81,7 +81,7 @@ def query_diagnoses(selection: Selection, token_timeout_s: float) -> list[Diagno
 
 
 def _parse_answer(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
-    """Return the diagnosis in a host's answer, or the error. If the server is unhealthy, the task failed with a diagnosis."""
+    """Return the diagnosis in a host's answer, or the error. For an unhealthy server, the failed task has a diagnosis."""
     if isinstance(answer, SparkwrightError):
         return answer
     if "causes" not in answer["data"]:

@@ -121,7 +121,7 @@ def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict
 
 @contextlib.contextmanager
 def report_host_error(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
-    """Print an error of one host and add its exit code to `codes`, so that the command continues with the next host."""
+    """Print one host's error and add its exit code to `codes`, so that the command continues with the next host."""
     try:
         yield
     except BrokenPipeError:
@@ -202,7 +202,7 @@ MODEL: dict[str, Shape] = {
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
 #: an item that `host.clean` can remove; the size is None if unknown
 CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
-#: a `Link` of doctor/fabric.py
+#: a `Link` from doctor/fabric.py
 LINK: dict[str, Shape] = {
     "adapter": fabric.NAME,
     "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
@@ -261,7 +261,7 @@ GATEWAY: dict[str, Shape] = {
     "clients": OptionalField([CLIENT], []),
 }
 
-#: a container that serves models, in the answer of `survey`
+#: a container that serves models, in the answer from `survey`
 SERVER: dict[str, Shape] = {
     **dict.fromkeys(("name", "image", "model_dir"), line),
     "engine": frozenset(TITLES),
@@ -269,7 +269,7 @@ SERVER: dict[str, Shape] = {
     "models": [line],
     "verified": bool,
 }
-#: a model's files on a host, in the answer of `survey`
+#: a model's files on a host, in the answer from `survey`
 SURVEYED_MODEL: dict[str, Shape] = {
     **dict.fromkeys(("id", "dir"), line),
     "place": frozenset(("own", "folder", "hub cache")),
@@ -384,7 +384,7 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
 
 
 def validate_answer(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
-    """Return a module's answer with the defaults of missing fields. Raises Failed if it does not match `ANSWER_SHAPES`."""
+    """Return a module's answer, with defaults for missing fields. Raises Failed if it does not match `ANSWER_SHAPES`."""
     try:
         answer: dict[str, Any] = validate(data, ANSWER_SHAPES.get(module, {}), module)
     except ValueError as error:

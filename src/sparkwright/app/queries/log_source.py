@@ -35,7 +35,7 @@ MIN_EVIDENCE_COLUMNS = 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineLog:
-    """An engine's log, and the state of the engine according to it."""
+    """An engine's log, and the state of the engine that it shows."""
 
     #: {"host": NAME} or {"file": PATH}
     source: Mapping[str, str]
@@ -54,7 +54,7 @@ class EngineLog:
 
     @property
     def exit(self) -> Exit:
-        """The exit code of a command about this log."""
+        """The exit code of `logs` for this log."""
         if self.error:
             return self.error_exit
         if self.state["failure"]:

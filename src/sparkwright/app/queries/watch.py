@@ -51,7 +51,7 @@ def watch(selection: Selection, *, every_s: float) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a host that is off may take long to fail
+        pool.shutdown(wait=False, cancel_futures=True)  # a connection to a host that is off may take long to fail
         close_links(selection.fleet.members)
     return Exit.OK
 

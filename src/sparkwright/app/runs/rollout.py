@@ -210,7 +210,7 @@ class RolloutRun:
 
 
 class _ServingChecks:
-    """Checks for `min_serving` whether hosts serve. They are neither shown nor recorded in the hosts' journals."""
+    """Checks whether hosts are serving, for `min_serving`. They are neither shown nor recorded in the hosts' journals."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection

@@ -97,7 +97,7 @@ def propose_recipes(
     are too large come last.
 
     Args:
-        survey: answer of the `survey` module; None if the host was not surveyed.
+        survey: answer from the `survey` module; None if the host was not surveyed.
     """
     proposals = [_propose_recipe(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(

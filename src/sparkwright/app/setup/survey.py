@@ -47,7 +47,7 @@ def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 
 def query_host(host: Host, recipes: Sequence[Recipe], accept_key: AcceptHostKey) -> dict[str, Any]:
-    """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept_key` returns False."""
+    """Survey a host and return the answer. Raises Unreachable, or UnknownKey if `accept_key` returns False."""
     decided_keys: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
@@ -70,7 +70,7 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept_key: AcceptHostKey)
 
 
 def describe_hardware(survey: dict[str, Any]) -> str:
-    """Return a clause about the GPU, the memory and the disk."""
+    """Describe the GPU, the memory and the disk in a clause."""
     gpu = survey["gpu"]["name"] if survey["gpu"] else "no GPU found"
     memory = (
         f"{units.format_gib(survey['memory_bytes'])} GiB of memory, "
@@ -80,7 +80,7 @@ def describe_hardware(survey: dict[str, Any]) -> str:
 
 
 def describe_ollama(survey: dict[str, Any]) -> str:
-    """Return a sentence about Ollama and its loaded models, which a deploy would unload."""
+    """Describe Ollama and its loaded models, which a deploy would unload, in a sentence."""
     state = survey["ollama"]
     if not state["reachable"]:
         return "Ollama is not running"
@@ -90,7 +90,7 @@ def describe_ollama(survey: dict[str, Any]) -> str:
 
 
 def describe_servers(survey: dict[str, Any]) -> list[str]:
-    """Return a sentence for each container that serves models."""
+    """Describe each container that serves models in a sentence."""
     return [
         f"container {server['name']} ({server['engine']}) serves "
         f"{join_first(server['models'], 3) or 'unknown models (it requires a key)'} on port {server['port']}"

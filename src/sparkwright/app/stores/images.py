@@ -37,7 +37,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust.image_name import ImageReference, with_digest
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
-#: secret with the private key for a copy
+#: name of the secret with the private key for a copy
 COPY_KEY_SECRET = "SPARKWRIGHT_COPY_KEY"
 #: free space that a copy needs, relative to the size of the image
 FREE_SPACE_FACTOR = 1.05
@@ -51,7 +51,7 @@ SAVE_SCRIPT = (
 
 @dataclass(frozen=True)
 class ImageToCopy:
-    """An image reference, with the facts about it in the lock."""
+    """An image reference, with what the lock records about the image."""
 
     #: image reference, with the digest if it is known
     ref: str
@@ -61,7 +61,7 @@ class ImageToCopy:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the image as arguments of a module."""
+        """Return the image as module arguments."""
         return {"ref": self.ref, "ids": list(self.ids)}
 
 
@@ -72,9 +72,9 @@ class ImageTransfer:
     fleet: Fleet
     source: Member
     target: Member
-    #: answer of `inspect_image` from the source
+    #: answer from `inspect_image` on the source
     source_image: dict[str, Any]
-    #: answer of `inspect_image` from the target
+    #: answer from `inspect_image` on the target
     target_image: dict[str, Any]
     #: the image's tag on the target until it has been compared
     temporary_tag: str
