@@ -93,7 +93,7 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
 
 
 def _find_matches(project: Path, registry: Registry, word: str, *, update: bool) -> list[RegistryRecipe]:
-    """Return the recipes of a registry whose path or text contains a word, which must be in lowercase. Raises SparkwrightError."""
+    """Return the recipes of a registry whose path or text contains a word (in lowercase). Raises SparkwrightError."""
     repository, commit = _open_repository(project, registry, update=update)
     matches = []
     parsed_bytes = 0
