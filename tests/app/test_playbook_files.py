@@ -55,7 +55,7 @@ def test_ejected_part_is_changed_and_merged_after_an_upgrade(project: Path, newe
     result = newer.run("playbook.eject", "parts/prove", cwd=project)
     assert result.returncode == 0 and result.stdout.startswith(f"{PART}: ")
     again = newer.run("playbook.eject", "parts/prove", cwd=project)
-    assert again.returncode == 5 and f"{PART} exists in this project" in again.stderr
+    assert again.returncode == 5 and f"{PART} already exists in this project" in again.stderr
     before = newer.run("lint", cwd=project).stdout
     replace_text(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
     (newer.shipped / PART).write_text((newer.shipped / PART).read_text() + "\n- name: New\n  facts:\n")

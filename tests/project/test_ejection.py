@@ -147,7 +147,7 @@ def test_merge_of_two_changes(before: str, own: str, shipped: str, merged: str |
 def test_existing_file_is_not_replaced(project: Path) -> None:
     (project / "playbooks").mkdir()
     (project / "playbooks/deploy.yml").write_text("- hosts: all\n")
-    with pytest.raises(Refused, match="playbooks/deploy.yml exists in this project"):
+    with pytest.raises(Refused, match="playbooks/deploy.yml already exists in this project"):
         ejection.eject(project, "playbooks/deploy.yml")
     assert (project / "playbooks/deploy.yml").read_text() == "- hosts: all\n"
     with pytest.raises(Refused, match="Did you mean `parts/prove`"):
@@ -181,7 +181,7 @@ def test_outdated_parts_of_a_changed_playbook_are_kept(project: Path, newer: Pat
     replace_text(newer / PART, CHECK, "- name: Check for a token\n")
     reasons = find_reasons(project)
     assert sorted(reasons) == [cold, PART], "restart.yml is as shipped"
-    assert reasons[cold] == "playbooks/deploy.yml includes it, and this version's file differs"
+    assert reasons[cold] == "playbooks/deploy.yml includes it, and the file that this version ships differs"
 
 
 def test_outdated_playbooks_that_include_kept_parts_are_kept(project: Path, newer: Path) -> None:

@@ -193,7 +193,7 @@ def test_name_of_the_group_for_an_engine_that_accepts_any(project: Path) -> None
     ("models", "refusal"),
     [
         ("{fast: qwne}", "hosts/groups.yml:7: `lab.gateway.models`: `fast` refers to `qwne`, which no server serves. Did you mean `qwen`?"),
-        ("{small: qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `small` is a served name of small already."),
+        ("{small: qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `small` is already a served name of small."),
         ("{'a b': qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `a b` needs letters, digits"),
         ("{fast: qwen}", "`fast` would be refused by chat's server. Add it to `served-model-name` in recipes/chat.yml, after `qwen`."),
     ],
@@ -227,7 +227,7 @@ def test_adapters_are_names_of_their_model(project: Path) -> None:
     ("name", "target", "refusal"),
     [
         ("small", "small", "`small` is a served name of both `small` and `qwen`"),
-        ("tables", "small", "`tables` is a served name of chat already"),
+        ("tables", "small", "`tables` is already a served name of chat"),
         ("sql", "sql", "refers to the adapter `sql`, which can't have another name at a gateway"),
     ],
 )

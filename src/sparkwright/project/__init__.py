@@ -1,1 +1,1 @@
-"""Reading and validation of the user's files: hosts, recipes, playbooks and the lock."""
+"""Reads and validates the user's files: hosts, recipes, playbooks and the lock file."""

@@ -1,7 +1,7 @@
-"""Facts about the shipped recipes that are not in their files: use, size, and reported speed.
+"""Facts about the shipped recipes that their files do not contain: uses, size and reported speed.
 
 Every figure has a source. bytes_per_token is computed from a model's config.json (engines/model/roofline.py); it gives an upper
-bound of the speed, not an expectation.
+bound on the speed, not an estimate.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _GENERAL_USES = ("chat", "coding", "agents")
 
 @dataclass(frozen=True)
 class ReportedRate:
-    """Decode rate of one stream on a DGX Spark, reported by others."""
+    """The decode rate of a single stream on a DGX Spark, as reported by others."""
 
     tok_per_s: float
     source: str
-    date: str = ""  # of the report, YYYY-MM-DD; empty if unknown
+    date: str = ""  # date of the report, YYYY-MM-DD; empty if unknown
 
     def __str__(self) -> str:
         return f"{self.tok_per_s:g} tok/s reported by {self.source}, {self.date or 'no date given'}"
@@ -43,7 +43,7 @@ class CatalogueEntry:
     model: str  # id on the hub
     uses: tuple[str, ...]  # from USES
     weights_gb: float = 0.0  # 0 if unknown
-    bytes_per_token: int = 0  # bytes of weights read for each token; 0 if unknown
+    bytes_per_token: int = 0  # weight bytes read per token; 0 if unknown
     reported: ReportedRate | None = None
     served: VendorRun | None = None
 
@@ -55,7 +55,7 @@ _QWEN35 = CatalogueEntry(
     bytes_per_token=3_650_000_000,
     reported=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
-#: by the name of the shipped recipe
+#: entries by the name of the shipped recipe
 ENTRIES: Mapping[str, CatalogueEntry] = {
     # 568M parameters in FP32
     "bge-reranker-v2-m3": CatalogueEntry("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
@@ -143,7 +143,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         bytes_per_token=28_750_000_000,
         reported=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
     ),
-    # size in memory; its files have 135 GB, of which a table of 51 GB stays on disk: recipes/qwen3.8-flash-next.yml
+    # size in memory; its files are 135 GB, of which a 51 GB table stays on disk: recipes/qwen3.8-flash-next.yml
     "qwen3.8-flash-next": CatalogueEntry(
         "nvidia/Qwen3.8-Flash-Next-NVFP4",
         _GENERAL_USES,

@@ -1,6 +1,6 @@
-"""Copies of shipped playbooks, parts and templates in a project: creation, comparison and merging.
+"""Creates, compares and merges a project's copies of shipped playbooks, parts and templates.
 
-`.ejected/NAME` is the original of each copy, for a three-way merge with later versions (docs/decisions/0059).
+`.ejected/NAME` keeps the original of each copy for a three-way merge with later versions (docs/decisions/0059).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.version import __version__
 
 ORIGINALS_FOLDER = ".ejected"
-#: git ids of the files that earlier versions' `init` copied, by name; written by tools/earlier_copies.py
+#: map from the name of a file that `init` of an earlier version copied to git blob ids; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
 _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
@@ -39,7 +39,7 @@ StateName = Literal["shipped", "ejected", "changed", "copied", "own"]
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A playbook, part or template of a project."""
+    """The state of a playbook, part or template in a project."""
 
     name: str
     state: StateName
@@ -93,10 +93,10 @@ class Comparison:
         return "".join(lines)
 
     def diff(self, *, own: bool) -> list[str]:
-        """Return a unified diff from the original to the project's text, or to the shipped one."""
-        after, title = (self.own, f"{self.name}, yours") if own else (self.shipped, f"sparkwright {__version__}")
+        """Return a unified diff from the original to the project's text if `own`, else to the shipped one."""
+        new_text, title = (self.own, f"{self.name}, yours") if own else (self.shipped, f"sparkwright {__version__}")
         lines = difflib.unified_diff(
-            self.original.splitlines(), after.splitlines(), f"as ejected from {self.version}", title, lineterm="", n=2
+            self.original.splitlines(), new_text.splitlines(), f"as ejected from {self.version}", title, lineterm="", n=2
         )
         return list(lines)
 
@@ -114,7 +114,7 @@ def _diff_changes(before: str, after: str) -> list[Change]:
 def resolve_name(project: Path, word: str) -> str:
     """Return the full name of a shipped file from a short one: `deploy`, `parts/swap`, `client.j2`.
 
-    Raises Refused with the nearest name.
+    Raises Refused, suggesting the nearest name, if there is no such file.
     """
     ejectable = shipped_files.list_ejectable()
     candidates = (word, f"playbooks/{word}.yml", f"playbooks/{word}", f"templates/{word}", f"templates/{word}.j2")
@@ -140,7 +140,7 @@ def eject(project: Path, name: str) -> FileState:
     refuse_source_checkout(project)
     if (project / name).exists():
         raise Refused(
-            f"{name} exists in this project.",
+            f"{name} already exists in this project.",
             fix="`playbook.eject --list` shows its state; remove or rename it to start from the shipped file.",
         )
     write_ejected(project, name, _read_shipped_text(name))
@@ -148,7 +148,7 @@ def eject(project: Path, name: str) -> FileState:
 
 
 def write_ejected(project: Path, name: str, text: str) -> None:
-    """Write a project's file from a text without a note, and the currently shipped file as its original."""
+    """Write `text` as a project's file, and the currently shipped file as its original, adding the note to both."""
     shipped = _read_shipped_text(name)
     note = f"ejected from sparkwright {__version__}, {hashlib.sha256(shipped.encode()).hexdigest()[:HASH_CHARS]}"
     _write_files(
@@ -160,7 +160,7 @@ def compare(project: Path, name: str) -> Comparison:
     """Return the three texts of an ejected file, without their notes. Raises Refused if the file or its original is missing."""
     original = _try_read_text(project / ORIGINALS_FOLDER / name)
     if original is None or not (project / name).is_file():
-        fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file to a project that has none."
+        fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file into a project that has none."
         raise Refused(f"{name} was not ejected in this project.", fix=fix)
     note = _NOTE.search(original)
     version = (note[1] or note[3]) if note else "an unknown version"
@@ -212,7 +212,7 @@ def is_unchanged_copy(project: Path, name: str) -> bool:
 def find_unchanged_copies(project: Path) -> Iterator[tuple[str, str]]:
     """Yield the unchanged copies that `init` made in a project, each with the reason to keep it (empty if it can be removed).
 
-    Symbolic links and files below them are left out.
+    Symbolic links, and files in symlinked folders, are left out.
     """
     names = [name for name in sorted(_candidate_names(project)) if is_unchanged_copy(project, name)]
     reasons_by_name = _find_needed_copies(project, names)
@@ -244,10 +244,10 @@ def _find_schema_reference(project: Path, name: str) -> str:
 
 
 def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]:
-    """Return the copies that playbooks written by the user need, with the reason for each.
+    """Return the copies that the user's own playbooks need, with the reason for each.
 
-    Such a playbook was written for certain versions of the parts that it includes, at any depth; with other versions, it may fail
-    or behave differently. Copies that include one of these parts need the same version too.
+    The user's playbook was written for the copied versions of the parts that it includes, at any depth; with other versions, it
+    may fail or behave differently. Copies that include one of these parts are needed for the same reason.
     """
     paths = [path.relative_to(project).as_posix() for path in sorted((project / "playbooks").rglob("*.yml"))]
     included_by_name = {name: _find_includes(project, name, paths) for name in paths}
@@ -261,7 +261,7 @@ def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]
     while queue:
         playbook = queue.pop()
         for part in included_by_name[playbook] & differing_names - reasons.keys():
-            reasons[part] = f"{playbook} includes it, and this version's file differs"
+            reasons[part] = f"{playbook} includes it, and the file that this version ships differs"
             for name in sorted(name for name in differing_names - reasons.keys() if part in included_by_name[name]):
                 reasons[name] = f"it includes {part}, which is kept"
                 queue.append(name)

@@ -1,4 +1,4 @@
-"""Export of a recipe, with image and model pinned, to sparkrun, compose or docker run."""
+"""Exports a recipe, with image and model pinned, to sparkrun, Compose or `docker run`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
 from sparkwright.trust.process_option_rules import BRIDGE, HEALTHCHECK_OFF, parse_network
 
-#: home folder of the user who starts the container; expanded by the shell or compose
+#: home folder of the user who starts the container; expanded by the shell or Compose
 HOME = "~"
-#: keys of a service for which `render_compose` has its own code
+#: keys of a Compose service that `render_compose` handles individually
 SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart", "network_mode")
-#: keys of a service with the same value as an option of a recipe's container, by option
+#: map from an option of a recipe's container to the Compose key with the same value
 COMPOSE_KEYS = {
     docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
 }
-RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
-#: a pattern with the name of a quantisation, such as *Q4_K_M*.gguf
+#: sparkrun's runtimes, by engine
+SPARKRUN_RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
+#: a file pattern that names a quantisation, such as *Q4_K_M*.gguf
 _QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
 
 
@@ -58,22 +59,22 @@ def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
     if file.server_key is not None:
         notes.append("server_key is left out: set the server's key separately, and keep it out of the file")
     if file.files:
-        fix = "Put their content into the image or into flags."
+        fix = "Put their content into the image, or pass it in flags."
         raise Refused("no other format supports `files`.", where=recipe.source.where("files"), fix=fix)
     host = Host("host", "host", home=HOME)
     standalone = file.model_copy(update={"server_key": None, "parallel": None})
-    names = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone), pins)
-    spec = ContainerSpec.from_json(names["container"])
+    variables = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone), pins)
+    spec = ContainerSpec.from_json(variables["container"])
     labels = {name: text for name, text in spec.labels.items() if not name.startswith(OWN_LABELS)}
     digest = str((pins.get("image") or {}).get("digest", ""))
     commit = str((pins.get("model") or {}).get("commit", ""))
-    name = ImageReference.parse(file.image)
+    image_reference = ImageReference.parse(file.image)
     spec = dataclasses.replace(spec, labels=labels, caches="")
-    return Export(recipe, spec, with_digest(name.by_tag, digest), commit, notes)
+    return Export(recipe, spec, with_digest(image_reference.by_tag, digest), commit, notes)
 
 
 def refuse_cluster(export: Export) -> None:
-    """Raise Refused for a recipe for several hosts, because each member has a separate container."""
+    """Raise Refused for a multi-host recipe, because each member has a separate container."""
     if export.recipe.split is not None:
         fix = "`render --host CLUSTER` prints each member's script."
         raise Refused(
@@ -90,13 +91,13 @@ def add_model_note(export: Export) -> None:
 
 
 def render_docker_run(export: Export) -> str:
-    """Return the `docker run` command. Raises Refused for a recipe for several hosts."""
+    """Return the `docker run` command. Raises Refused for a multi-host recipe."""
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
     for words in spec.further_networks():
         export.notes.append(
-            f"then join its further network: `{join(['docker', 'network', 'connect', *words, spec.name])}`"
+            f"then connect it to its other network: `{join(['docker', 'network', 'connect', *words, spec.name])}`"
         )
     rows = [["docker", "run", "-d", "--name", spec.name, "--restart", spec.restart]]
     rows += [[flag, value] if value else [flag] for flag, value in spec.docker_options()]
@@ -125,9 +126,9 @@ def _group_options(words: list[str]) -> list[list[str]]:
 
 
 def render_compose(export: Export) -> str:
-    """Return the compose file. Dollar signs are doubled, because compose interpolates single ones.
+    """Return the compose file. Dollar signs are doubled, because Compose interpolates single ones.
 
-    Raises Refused for a recipe for several hosts.
+    Raises Refused for a multi-host recipe.
     """
     refuse_cluster(export)
     add_model_note(export)
@@ -168,7 +169,7 @@ def _compose_healthcheck(check: Mapping[str, str]) -> dict[str, Any]:
 def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the service's network settings, and the `networks` section, in which existing networks are external.
 
-    A container of a single network without aliases keeps its `network_mode`. For a container that joins further networks,
+    A container on a single network without aliases keeps its `network_mode`. For a container that joins more networks,
     Compose's own default network replaces Docker's default bridge, on which the alias that Compose sets is not allowed.
     """
     networks = dict(map(parse_network, (spec.network, *spec.networks)))
@@ -204,7 +205,7 @@ def render_sparkrun(export: Export) -> str:
     """
     file, engine = export.recipe.file, export.recipe.engine
     imports = engine.imports
-    if engine.name not in RUNTIMES or imports is None:
+    if engine.name not in SPARKRUN_RUNTIMES or imports is None:
         raise Refused(f"sparkrun has no runtime for {engine.title}.", where=export.recipe.source.where("engine"))
     split = export.recipe.split
     defaults: dict[str, Any] = {"host": "0.0.0.0", "port": int(_published_port(export))}
@@ -222,7 +223,7 @@ def render_sparkrun(export: Export) -> str:
         "description": file.description or export.recipe.name,
         "model": _sparkrun_model_name(export),
         **({"model_revision": export.commit} if export.commit else {}),
-        "runtime": RUNTIMES[engine.name],
+        "runtime": SPARKRUN_RUNTIMES[engine.name],
         "container": export.image,
         "min_nodes": hosts,
         "max_nodes": hosts,
@@ -231,7 +232,7 @@ def render_sparkrun(export: Export) -> str:
     }
     if unsupported := _options_outside_sparkrun(export):
         export.notes.append(
-            f"left out, because the format has no key for them: {', '.join(unsupported)} of the container"
+            f"left out, because the format has no key for these container options: {', '.join(unsupported)}"
         )
     command = f"{' '.join(words)} {join(engine.flags.argv(flags)).replace('{', '{{').replace('}', '}}')}"
     return yaml.safe_dump({**data, "command": command}, sort_keys=False, width=120)
@@ -240,7 +241,7 @@ def render_sparkrun(export: Export) -> str:
 def _options_outside_sparkrun(export: Export) -> list[str]:
     """Return the options of the recipe that sparkrun's format does not support.
 
-    The format supports one port, for all addresses of the host. The model's volume is not an option of the recipe.
+    The format supports one port, published on all the host's addresses. The model's volume is not an option of the recipe.
     """
     spec, defaults = export.spec, ContainerSpec("", "")
     names = DOCKER_OPTIONS.keys() - {"ports", "volumes", "env"}

@@ -10,7 +10,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 
-#: a project has the first of these folders and one of the others
+#: a project has HOSTS_FOLDER and at least one of OTHER_FOLDERS
 HOSTS_FOLDER, OTHER_FOLDERS = "hosts", ("recipes", "playbooks")
 
 
@@ -22,7 +22,7 @@ class Project:
 
     @classmethod
     def here(cls) -> Project:
-        """Return the project of the current folder or its nearest parent with one. Raises Refused if there is no project."""
+        """Return the project in the current folder or the nearest parent folder. Raises Refused if there is no project."""
         current = here.project_folder()
         for folder in (current, *current.parents):
             if cls.is_project(folder):
@@ -45,7 +45,7 @@ class Project:
     def playbook(self, name: str) -> Path:
         """Return the path of playbooks/NAME.yml, from the project or shipped, or the name itself if it is a path.
 
-        Raises Refused with the nearest playbook.
+        Raises Refused, suggesting the nearest name, if there is no such playbook.
         """
         for path in (shipped_files.find_file(self.root, f"playbooks/{name}.yml"), here.project_folder() / name):
             if path is not None and path.is_file():

@@ -1,4 +1,4 @@
-"""Reading and validation of a gateway's certificate and key on the laptop."""
+"""Reads and validates a gateway's certificate and key on the laptop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(project: Path, gateway: Gateway) -> None:
 
 
 def read_pem(project: Path, gateway: Gateway) -> str:
-    """Return certificate, chain and key in one text for HAProxy; empty without TLS. Raises Refused like `check`."""
+    """Return certificate, chain and key as one PEM text for HAProxy; empty without TLS. Raises Refused like `check`."""
     if gateway.file.tls == "none":
         return ""
     where, tls = gateway.where("tls"), gateway.file.tls
@@ -56,23 +56,23 @@ def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
         certificate_public_key = parsed.public_key().public_bytes(*encoding)
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused(f"`tls.certificate`: {name} has no certificate.", where=where, fix="It must be PEM.") from None
+        raise Refused(f"`tls.certificate`: {name} contains no certificate.", where=where, fix="It must be in PEM format.") from None
     try:
         private_public_key = load_pem_private_key(key.encode(), None).public_key().public_bytes(*encoding)
     except TypeError:
         fix = "Use one without a password: `openssl pkey -in KEY -out PLAIN`."
         raise Refused("`tls.key`: the key is encrypted.", where=where, fix=fix) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused("`tls.key`: not a private key.", where=where, fix="It must be PEM.") from None
+        raise Refused("`tls.key`: not a private key.", where=where, fix="It must be in PEM format.") from None
     if private_public_key != certificate_public_key:
         fix = "Use the certificate's own key."
         raise Refused(f"`tls`: the key does not match the certificate {name}.", where=where, fix=fix)
     _refuse_dates(parsed.not_valid_before_utc, parsed.not_valid_after_utc, name, where)
 
 
-def _refuse_dates(begins: datetime.datetime, ends: datetime.datetime, name: str, where: str) -> None:
+def _refuse_dates(valid_from: datetime.datetime, valid_until: datetime.datetime, name: str, where: str) -> None:
     now = datetime.datetime.now(datetime.UTC)
-    if now > ends:
-        raise Refused(f"`tls.certificate`: {name} expired on {ends:%Y-%m-%d}.", where=where, fix="Renew it.")
-    if now < begins:
-        raise Refused(f"`tls.certificate`: {name} is not valid before {begins:%Y-%m-%d %H:%M} UTC.", where=where)
+    if now > valid_until:
+        raise Refused(f"`tls.certificate`: {name} expired on {valid_until:%Y-%m-%d}.", where=where, fix="Renew it.")
+    if now < valid_from:
+        raise Refused(f"`tls.certificate`: {name} is not valid before {valid_from:%Y-%m-%d %H:%M} UTC.", where=where)

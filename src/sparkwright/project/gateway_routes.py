@@ -1,4 +1,4 @@
-"""The configuration of a gateway, from the inventory and its servers' recipes, and its checks."""
+"""Builds and checks a gateway's configuration from the inventory and its servers' recipes."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple
     configuration = _build_gateway(project, inventory, gateway, servers)
     memory_bytes = render.max_memory_bytes(configuration)
     if memory_bytes > render.MAX_MEMORY_BYTES:
-        size = f"{format_gib(memory_bytes)} GiB of {format_gib(render.MAX_MEMORY_BYTES)} allowed"
+        size = f"{format_gib(memory_bytes)} GiB of memory, more than the {format_gib(render.MAX_MEMORY_BYTES)} allowed"
         message = f"{configuration.clients} clients with requests of up to {configuration.body_bytes // MIB} MiB can take {size}."
         raise Refused(message, where=gateway.where("limits"), fix="Lower `limits.clients` or `limits.body_mib`.")
     return configuration, servers
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
-    """Raise Refused if a deploy of these hosts would cause a conflict of model names or ports at the gateway.
+    """Raise Refused if deploying these hosts would cause a conflict of model names or ports at the gateway.
 
     Other hosts with unreadable recipes are ignored.
     """
@@ -202,19 +202,19 @@ def _find_mistakes(inventory: Inventory, gateway: Gateway, servers: list[Server]
 
 
 def _check_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield the names of models that cannot be routed."""
+    """Yield a mistake for each model name that cannot be routed."""
     for server_recipe in (server.recipe for server in servers):
         where = server_recipe.source.where(server_recipe.file.engine)
         for name in server_recipe.served_names:
-            if why := model.check_model_name(name):
+            if reason := model.check_model_name(name):
                 message = (
-                    f"the model name '{visible.display_name(name)}' of {server_recipe.name} {why} behind a gateway."
+                    f"the model name '{visible.display_name(name)}' of {server_recipe.name} {reason} behind a gateway."
                 )
                 yield message, where, "Set another served name in the recipe."
 
 
 def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield servers with the same model name that serve different models or tasks, or use different keys."""
+    """Yield a mistake for servers with the same model name but different models, tasks or keys."""
     for name, (first, *others) in _group_by_model(servers).items():
         for other in others:
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
@@ -222,18 +222,18 @@ def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Serve
             if models[0] != models[1]:
                 descriptions = " and ".join(" ".join(filter(None, id_and_files)) for id_and_files in models)
                 message = f"{recipes} both serve `{name}` with different models, {descriptions}."
-                fix = "Give one another served name, or put their hosts into separate groups."
+                fix = "Give one of them a different served name, or put their hosts into separate groups."
                 yield message, other.recipe.source.where("model", "id"), fix
             if adapter := _find_adapter_conflict(first.recipe, other.recipe):
                 message = f"{recipes} both serve the adapter `{adapter}` of `{name}`, from different repositories or revisions."
-                fix = "Write the same adapter in both, or rename one."
+                fix = "Use the same adapter in both, or rename one."
                 yield message, other.recipe.source.where("adapters"), fix
             if first.recipe.file.task != other.recipe.file.task:
                 message = f"{recipes} both serve `{name}` for different tasks."
-                yield message, other.recipe.source.where("task"), "Give one another served name."
+                yield message, other.recipe.source.where("task"), "Give one of them a different served name."
             if first.recipe.file.server_key != other.recipe.file.server_key:
                 message = f"{recipes} both serve `{name}`, but their servers require different keys."
-                yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
+                yield message, other.recipe.source.where("server_key"), "Set the same `server_key` in both."
 
 
 def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
@@ -246,7 +246,7 @@ def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
 
 
 def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield additional served names that belong to two models, or that only some servers of a model have."""
+    """Yield a mistake for each additional served name of two models, or of only some of a model's servers."""
     groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
     for first, group in groups.items():
         for server in group:
@@ -255,7 +255,7 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
                 quoted_name = f"`{visible.display_name(name)}`"
                 if owners.setdefault(name, first) != first:
                     message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
-                    yield message, where, "Give one another served name, or put their hosts into separate groups."
+                    yield message, where, "Give one of them a different served name, or put their hosts into separate groups."
                 lacking_server = next((other for other in group if name not in other.recipe.served_names), None)
                 if lacking_server is not None:
                     message = (
@@ -270,12 +270,12 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
 
 
 def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield names of the group's `models` that cannot be routed."""
+    """Yield a mistake for each name in the group's `models` that cannot be routed."""
     servers_by_name = {name: server for server in servers for name in server.recipe.served_names}
     for alias, name in gateway.file.models.items():
         subject, where = f"`{gateway.name}.gateway.models`: `{visible.display_name(alias)}`", gateway.where("models")
-        if why := model.check_model_name(alias):
-            yield f"{subject} {why}.", where, "Choose another name."
+        if reason := model.check_model_name(alias):
+            yield f"{subject} {reason}.", where, "Choose another name."
         elif name not in servers_by_name:
             message = f"{subject} refers to `{visible.display_name(name)}`, which no server serves."
             yield message, where, suggest_name(name, servers_by_name)
@@ -287,7 +287,7 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
             and servers_by_name[alias].recipe.served_name != servers_by_name[name].recipe.served_name
         ):
             owner = servers_by_name[alias].recipe
-            yield f"{subject} is a served name of {owner.name} already.", where, "Choose another name."
+            yield f"{subject} is already a served name of {owner.name}.", where, "Choose another name."
         else:
             yield from _check_alias_accepted(
                 subject, alias, [server for server in servers if name in server.recipe.served_names]
@@ -295,7 +295,7 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
 
 
 def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield models that a request would start on two hosts."""
+    """Yield a mistake for each model that a request would start on two hosts."""
     for name, group in _group_by_model(servers).items():
         waking_hosts = [server.host for server in group if server.host.wake.on_request]
         for host in waking_hosts[1:]:
@@ -304,7 +304,7 @@ def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
 
 
 def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield clients of a gateway that requires no key, and models of clients that no server serves."""
+    """Yield a mistake for clients of a gateway without a key, and for each model of a client that no server serves."""
     file, where = gateway.file, gateway.where("clients")
     if file.clients and file.key is None:
         message = f"`{gateway.name}.gateway.clients` needs `key` too: without it anyone can use the gateway."
@@ -321,7 +321,7 @@ def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]
 
 
 def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
-    """Yield the servers whose engine would refuse requests for this name, because a gateway does not change request bodies."""
+    """Yield a mistake for each server whose engine would refuse this name: a gateway does not change request bodies."""
     for server_recipe in (server.recipe for server in group):
         if server_recipe.engine.http.any_name or alias in server_recipe.served_names:
             continue
@@ -333,7 +333,7 @@ def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iter
 
 
 def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield the gateway's ports that a server or cluster on the same machine uses."""
+    """Yield a mistake for each port of the gateway that a server or cluster on the same machine uses."""
     host = inventory.machines[gateway.host]
     for key, port in gateway.ports.items():
         for server in servers:
@@ -354,7 +354,7 @@ def _port_conflict(gateway: Gateway, key: str, reason: str) -> Mistake:
 
 
 def _check_reachability(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield servers that the gateway's host cannot reach."""
+    """Yield a mistake for each server that the gateway's host cannot reach."""
     host = inventory.machines[gateway.host]
     for server in servers:
         is_remote = server.host.machine != host.name and "ssh" in (server.host.connection, host.connection)

@@ -17,7 +17,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe.section_rules import is_on_host_network
 from sparkwright.trust.names import expand_home
 
-#: distance from a server's port to its interim server's, up or down; used ports are skipped
+#: distance between a server's port and its interim server's, up or down; ports in use are skipped
 INTERIM_PORT_OFFSET = 10000
 MAX_PORT = 65535
 LOOPBACK = "127.0.0.1"
@@ -53,7 +53,7 @@ def load_server(project: Path, host: Host) -> Server:
 
 
 def interim_port(project: Path, inventory: Inventory, server: Server) -> int:
-    """Return the port of a server's interim server, which is the same in every command; 0 if the server can't have one.
+    """Return the port of a server's interim server, which is the same for every command; 0 if the server can't have one.
 
     A cluster can't have one, nor can a server on the host's network, where both would use the engine's port.
     """
@@ -85,7 +85,7 @@ def _used_ports(project: Path, inventory: Inventory, host: Host) -> set[int]:
 def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
     """Return the gateways that route to this host; none for a worker of a cluster.
 
-    `port` is the control port, `certificate` a SHA-256, empty if unreadable, and `server` the gateway's name for this host.
+    `port` is the control port, `certificate` a SHA-256 (empty if unreadable), and `server` the gateway's name for this host.
     """
     if host.is_worker:
         return []

@@ -1,4 +1,4 @@
-"""spark.lock: the pinned digests of image tags and commits of model branches, written by this tool and committed by the user."""
+"""spark.lock, the pinned digests of image tags and commits of model branches: written by this tool, committed by the user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMAT = 1
 LINE_WIDTH = 160
 #: conflict markers of git, Mercurial and patch
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
-#: size limit; a lock with a hundred models has 1 MB
+#: size limit; a lock with a hundred models is 1 MB
 MAX_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
@@ -139,14 +139,14 @@ class Lock:
         """Return the entry of a model, or None if it is not pinned. revision: branch, tag or commit, as in the recipe."""
         return self.models.get(model_key(model_id, revision, file))
 
-    def with_image(self, ref: str, answer: Mapping[str, Any]) -> Lock:
+    def with_image(self, ref: str, response: Mapping[str, Any]) -> Lock:
         """Return the lock with this image pinned. Raises Refused if the entry is not valid."""
-        return replace(self, images={**self.images, ref: build_entry("image", ref, answer)})
+        return replace(self, images={**self.images, ref: build_entry("image", ref, response)})
 
-    def with_model(self, model_id: str, revision: str, answer: Mapping[str, Any], file: str = "") -> Lock:
+    def with_model(self, model_id: str, revision: str, response: Mapping[str, Any], file: str = "") -> Lock:
         """Return the lock with this model pinned. Raises Refused if the entry is not valid."""
         key = model_key(model_id, revision, file)
-        return replace(self, models={**self.models, key: build_entry("model", key, answer)})
+        return replace(self, models={**self.models, key: build_entry("model", key, response)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock atomically, with sorted entries."""
@@ -179,7 +179,7 @@ def load(project: Path) -> Lock:
 
 
 def _refuse_other_format(source: document.Document) -> None:
-    """Raise Refused for a lock of another format. Called before validation, because another format may have other keys."""
+    """Raise Refused for a lock in another format. Called before validation, because that format may have other keys."""
     number = source.data.get("schema", FORMAT) if isinstance(source.data, dict) else FORMAT
     if type(number) is int and number != FORMAT:
         is_newer = number > FORMAT
@@ -188,24 +188,24 @@ def _refuse_other_format(source: document.Document) -> None:
         raise Refused(f"lock format {number} is {problem} (format {FORMAT}).", where=source.where("schema"), fix=fix)
 
 
-def build_entry(kind: str, key: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lock's entry for the answer of a registry (kind "image") or a hub (kind "model").
+def build_entry(kind: str, key: str, response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lock's entry for a response from a registry (kind "image") or a hub (kind "model").
 
-    Raises Refused if the answer is invalid.
+    Raises Refused if the response is invalid.
     """
     kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
     model = kinds[kind]
-    return validate(model, document.Document(Path(key), _select_known_fields(model, answer))).model_dump(mode="json")
+    return validate(model, document.Document(Path(key), _select_known_fields(model, response))).model_dump(mode="json")
 
 
-def _select_known_fields(model: type[Strict], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop unknown fields of an answer and its rows, which a newer host may report."""
+def _select_known_fields(model: type[Strict], response: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop unknown fields of a response and its rows, which a newer host may report."""
     rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
     return {
         name: [_select_known_fields(rows[name], row) if isinstance(row, Mapping) else row for row in value]
         if name in rows and isinstance(value, list)
         else value
-        for name, value in answer.items()
+        for name, value in response.items()
         if name in model.model_fields
     }
 

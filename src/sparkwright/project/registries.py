@@ -26,14 +26,14 @@ _REMOTE = re.compile(
 _LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
-def check_url(url: str) -> str:
+def url_error(url: str) -> str:
     """Return the reason why a URL must not be passed to git; empty if it is safe."""
     if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
 
-def check_folder(path: str) -> str:
+def folder_error(path: str) -> str:
     """Return the reason why a path is not a folder of a repository; empty if it is valid."""
     components = path.strip("/").split("/") if path else []
     is_invalid = path.startswith("/") or any(part in ("..", "") or check_file_name(part) for part in components)
@@ -43,8 +43,8 @@ def check_folder(path: str) -> str:
 class RegistryFile(Strict):
     """An entry of registries.yml: a repository of recipes."""
 
-    url: Annotated[str, build_validator(check_url)] = schema_field("https://, ssh:// or file:/// URL for git")
-    recipes: Annotated[str, build_validator(check_folder)] = schema_field("the folder with its recipes; empty: all", "")
+    url: Annotated[str, build_validator(url_error)] = schema_field("https://, ssh:// or file:/// URL for git")
+    recipes: Annotated[str, build_validator(folder_error)] = schema_field("the folder of its recipes; empty for the whole repository", "")
     ref: str = schema_field(
         "branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"
     )
@@ -56,15 +56,15 @@ class Registry:
 
     name: str
     url: str
-    #: folder of the recipes; if empty, the whole repository
+    #: folder of the recipes; empty for the whole repository
     recipes: str
     ref: str
-    #: pinned commit; empty if the registry was never fetched
+    #: pinned commit; empty if the registry has never been fetched
     commit: str = ""
 
 
 def load(project: Path) -> list[Registry]:
-    """Read registries.yml and registries.lock. Raises Refused with file and line, also if registries.yml is missing."""
+    """Read registries.yml and registries.lock. Raises Refused if registries.yml is missing, or with file and line if it is invalid."""
     path = project / REGISTRIES_FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
@@ -76,7 +76,7 @@ def load(project: Path) -> list[Registry]:
     registries = []
     for name, data in source.data.items():
         if not isinstance(name, str) or "/" in name or check_file_name(name):
-            raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a registry's name.", where=source.where(name))
+            raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a valid registry name.", where=source.where(name))
         registry_file = validate(RegistryFile, source, data, (name,))
         commit, url = pinned_commits.get(name, ("", ""))
         pinned_commit = commit if url == registry_file.url else ""
@@ -85,7 +85,7 @@ def load(project: Path) -> list[Registry]:
 
 
 def get_registry(project: Path, name: str) -> Registry:
-    """Return a registry by name. Raises Refused with the nearest name."""
+    """Return a registry by name. Raises Refused, suggesting the nearest name, if there is none."""
     registries = {registry.name: registry for registry in load(project)}
     if name not in registries:
         raise Refused(

@@ -28,7 +28,7 @@ class RolloutPolicy:
     def size(self, n: int, total: int) -> int:
         """Return the number of hosts in batch n, counted from 0.
 
-        total: number of all hosts of the run, including finished ones.
+        total: total number of hosts in the run, including finished ones.
         """
         if self.canary and n == 0:
             return self.canary
@@ -57,7 +57,7 @@ class RolloutPolicy:
         return ""
 
     def precheck_stop_reason(self, failed: Sequence[str], hosts: Sequence[str], *, is_rolling: bool) -> str:
-        """Return the reason why the run stops before the first batch, after all hosts were checked; empty if it continues.
+        """Return the reason why the run stops before the first batch, after checking all hosts; empty if it continues.
 
         The limit is `max_fail_percentage` of all hosts.
         """
@@ -67,8 +67,8 @@ class RolloutPolicy:
         return f"checks failed on {', '.join(failed)}; no host was touched"
 
 
-def check_batch_size(size: object) -> str:
-    """Return the reason why a value is not a batch size; empty if it is valid."""
+def batch_size_error(size: object) -> str:
+    """Return the error message for an invalid batch size; empty if it is valid."""
     text = "" if isinstance(size, bool) else str(size)
     if not _BATCH_SIZE.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
@@ -81,8 +81,8 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
     """Parse the value of `--serial`: 1, 25% or 1,25%. Raises Refused for an invalid size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
-        if why := check_batch_size(word):
-            raise Refused(f"--serial: {why}")
+        if message := batch_size_error(word):
+            raise Refused(f"--serial: {message}")
     return tuple(word if word.endswith("%") else int(word) for word in words)
 
 

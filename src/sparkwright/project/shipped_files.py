@@ -17,9 +17,9 @@ from sparkwright.trust import private
 SHIPPED_FOLDERS = ("playbooks", "templates", "schemas")
 #: folders whose files can be copied into a project
 EJECTABLE_FOLDERS = ("playbooks", "templates")
-#: in a project; copies for editors, ignored by git
+#: folder in a project with copies of the schemas for editors; ignored by git
 SCHEMA_FOLDER = ".sparkwright/schemas"
-#: in the shipped files
+#: folder of the schemas among the shipped files
 SHIPPED_SCHEMA_FOLDER = "schemas"
 SCHEMA_MARK = "# yaml-language-server: $schema="
 _SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/")
@@ -71,7 +71,7 @@ def list_paths(project: Path, pattern: str) -> Iterator[Path]:
 
 
 def shipped_name(path: Path) -> str:
-    """Return the name of a shipped file by its path; empty for any other file."""
+    """Return the name of a shipped file, given its path; empty for any other file."""
     try:
         name = path.relative_to(shipped_folder()).as_posix()
     except ValueError:
@@ -97,7 +97,7 @@ def list_ejectable() -> list[str]:
 
 
 def schema_line(kind: str, *, depth: int = 1) -> str:
-    """Return the first line of a project's file, a comment with its schema for editors.
+    """Return the first line of a project's file, a comment that tells editors its schema.
 
     Args:
         kind: name of the schema, such as "recipe".

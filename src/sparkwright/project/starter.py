@@ -77,7 +77,7 @@ def list_files() -> list[Path]:
 
 
 def refuse_existing_project(folder: Path) -> None:
-    """Raise Refused if a file of `write_starter` already exists."""
+    """Raise Refused if a file that `write_starter` writes already exists."""
     _refuse_existing([folder / name for name in plan_files({})])
 
 
@@ -88,16 +88,16 @@ def _refuse_existing(targets: Iterable[Path]) -> None:
         )
 
 
-def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
+def write_starter(folder: Path, texts: Mapping[str, str] | None = None, excluded: Collection[str] = ()) -> list[Path]:
     """Copy the starter files, write a .gitignore unless it exists, and return the paths of the written files.
 
     Raises Refused before the first write if one of the files exists. If a write fails, all new files are removed.
 
     Args:
-        texts: additional or replaced files, by path in the project.
-        without: paths of starter files to leave out.
+        texts: files to add or to replace, by path in the project.
+        excluded: paths of starter files to leave out.
     """
-    contents = plan_files(texts or {}, without)
+    contents = plan_files(texts or {}, excluded)
     targets = [folder / name for name in contents]
     _refuse_existing(targets)
     gitignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
@@ -116,11 +116,11 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without:
     return list(contents_by_path)
 
 
-def plan_files(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the contents of the files that `write_starter` writes with these arguments, by path in the project."""
+def plan_files(texts: Mapping[str, str], excluded: Collection[str] = ()) -> dict[str, bytes]:
+    """Return what `write_starter` writes with these arguments: contents by path in the project."""
     top = shipped_folder()
     shipped = {str(path.relative_to(top)): path for path in list_files()}
-    starter_texts = {name: path.read_text() for name, path in shipped.items() if name not in without}
+    starter_texts = {name: path.read_text() for name, path in shipped.items() if name not in excluded}
     return {name: shipped_files.to_project_text(text).encode() for name, text in {**starter_texts, **texts}.items()}
 
 

@@ -19,7 +19,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import Strict, schema_field, suggest_name, validate
 from sparkwright.project.inventory import rules
-from sparkwright.project.rollout_policy import check_batch_size
+from sparkwright.project.rollout_policy import batch_size_error
 from sparkwright.protocol import expressions
 from sparkwright.trust.secret_names import find_plain_secrets, is_secret
 from sparkwright.visible import one_line
@@ -109,7 +109,7 @@ class PlayFile(Strict):
     @classmethod
     def _check_serial(cls, value: Any) -> Any:
         for size in value if isinstance(value, list) else [value]:
-            if problem := check_batch_size(size):
+            if problem := batch_size_error(size):
                 raise ValueError(problem)
         return value
 
