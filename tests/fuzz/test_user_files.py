@@ -116,7 +116,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     ("data", "where", "sentence"),
     [
         (b"a: &a [*a]", ":1", "the alias *a refers to itself"),
-        (BOMB.encode(), ":1", "its aliases expand to too many values"),
+        (BOMB.encode(), ":1", "aliases expand to too many values here"),
         (b"a: *b", ":1", "no anchor &b"),
         (b"x:\n  " + b"[" * 100_000, ":2", "more than 64 levels deep"),
         (b"- " * 100_000, ":1", "more than 64 levels deep"),

@@ -32,7 +32,7 @@ GROUPS = "all: {}\nlab: {}\n"
     ("files", "message"),
     [
         ({"hosts/spark1.yml": "groups: [labb]\n"},
-         "hosts/spark1.yml:1: no group `labb` is defined elsewhere. Did you mean `lab`? "
+         "hosts/spark1.yml:1: the group `labb` appears nowhere else. Did you mean `lab`? "
          "To create it, add `labb: {}` to hosts/groups.yml."),
         ({"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
          "hosts/groups.yml:4: `lab.hosts`: no host named 'sparc2'. Did you mean `spark1`?"),

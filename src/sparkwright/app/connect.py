@@ -144,7 +144,7 @@ def select_machines(selection: Selection) -> Selection:
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, close_links
 
-    if not any(host.on for host in selection.hosts):
+    if not any(host.shared_machine for host in selection.hosts):
         return selection
     hosts = selection.inventory.machines_of(selection.hosts)
     members_by_machine: dict[str, Member] = {}

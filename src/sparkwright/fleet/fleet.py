@@ -232,7 +232,7 @@ class Fleet:
         """
         if header["verb"] != "run":
             return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
-        with self._machine_locks[member.host.machine] if member.host.on else contextlib.nullcontext():
+        with self._machine_locks[member.host.machine] if member.host.shared_machine else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
             return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
 

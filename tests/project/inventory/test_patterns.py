@@ -96,4 +96,4 @@ def test_servers_of_a_host_that_serves_several(project: Path, pattern: str) -> N
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
     settings = [(host.name, host.connection_settings) for host in patterns.read_ssh_hosts(project, pattern)]
     assert settings == [(host.name, host.connection_settings) for host in checked]
-    assert all(host.machine == "several" for host in checked if host.on)
+    assert all(host.machine == "several" for host in checked if host.shared_machine)

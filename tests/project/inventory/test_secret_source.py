@@ -35,7 +35,7 @@ GROUPS = {
     "nested variable": ("  vars:\n    hub: {token: SECRET}\n", 3, "`vars.hub.token` looks like a secret"),
     "variable in a list": ("  vars:\n    hubs: [{token: SECRET}]\n", 3, "`vars.hubs.0.token` looks like a secret"),
     "proxy with a password": ("  env:\n    HTTPS_PROXY: http://ops:SECRET@proxy.lan:3128\n", 3,
-                              "under `secrets:` of the host, as HTTPS_PROXY: {env: HTTPS_PROXY}"),
+                              "under the host's `secrets:`, as HTTPS_PROXY: {env: HTTPS_PROXY}"),
     "hub with a password": ("  env: {HF_ENDPOINT: 'https://ops:SECRET@hub.lan'}\n", 2, "Remove user and password from the URL"),
     "mirror with a password": ("  registry_mirror: user:SECRET@mirror.lan\n", 2, "`all.registry_mirror`"),
     "server key": ("  secrets:\n    VLLM_API_KEY: {env: KEY}\n", 3, "Name its source in the recipe: `server_key:"),

@@ -109,7 +109,7 @@ def other_servers(selection: Selection, host: Host) -> list[dict[str, Any]]:
     Raises:
         Refused: two servers use the same port, or the same folder for different models.
     """
-    if not host.on:
+    if not host.shared_machine:
         return []
     lock = load_lock(selection.project, host)
     host_recipe, servers = load_host_recipe(selection.project, host), []

@@ -15,7 +15,7 @@ from sparkwright.engines import budget
 from sparkwright.engines.budget import SYSTEM_ROW, Budget, Row, StartFacts
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, shipped_files
-from sparkwright.project.inventory.rules import PATTERN_SIGNS, PATTERN_SIGNS_HINT
+from sparkwright.project.inventory.rules import UNMATCHABLE_NAME, PATTERN_CHARACTERS_HINT
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.project.recipe.scope import DEFAULT_SHM_SIZE
@@ -262,10 +262,10 @@ def suggest_name(address: str) -> str:
 
 def refuse_name(name: str, kind: str = "name") -> None:
     """Raise Refused for a name that a host or a group can't have."""
-    if not HOST_NAME.fullmatch(name) or PATTERN_SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
+    if not HOST_NAME.fullmatch(name) or UNMATCHABLE_NAME.search(name) or name in ("all", "groups", "ungrouped"):
         fix = (
-            f"Use letters, digits, `.`, `_` and `-`: {PATTERN_SIGNS_HINT}."
-            if PATTERN_SIGNS.search(name)
+            f"Use letters, digits, `.`, `_` and `-`: {PATTERN_CHARACTERS_HINT}."
+            if UNMATCHABLE_NAME.search(name)
             else "Choose another."
         )
         raise Refused(f"'{one_line(name, max_chars=80)}' can't be a {kind}.", fix=fix)

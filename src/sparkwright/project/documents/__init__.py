@@ -1,1 +1,1 @@
-"""The user's YAML files, with the line of each value, and their validation, with suggestions for misspelled names."""
+"""Reads and validates the user's YAML files. Errors give the line of the value, and suggest names for misspelled ones."""

@@ -1,4 +1,4 @@
-"""YAML files with the line number of every value."""
+"""Reads YAML files, with the line number of every value."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
+#: keys and list indexes that lead from the top of a document to a value
 Place = tuple[str | int, ...]
 
-#: limits on nesting and on the number of values; the values of an alias count each time that it is used
+#: maximum nesting of lists and mappings
 MAX_DEPTH = 64
 TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} levels deep"
+#: maximum number of values; those of an alias count each time that it is used
 MAX_VALUES = 250_000
 MAX_SHOWN_CHARS = 80
 
@@ -37,7 +39,7 @@ _SCALAR_TAGS = {
 _LIST_TAGS, _MAPPING_TAGS = (None, "!", "tag:yaml.org,2002:seq"), (None, "!", "tag:yaml.org,2002:map")
 _RESOLVER: Any = Resolver()
 _CONSTRUCTOR: Any = SafeConstructor()
-#: maximum size of a file; the largest recipe has 5 kB
+#: maximum size of a file; the largest recipe is 5 kB
 MAX_BYTES = MIB
 #: number of parsed texts to keep
 CACHE_SIZE = 64
@@ -71,11 +73,12 @@ class Composer:
     lines: dict[Place, int] = field(default_factory=dict)
     _events: list[Any] = field(default_factory=list)
     _anchors: dict[str, int] = field(default_factory=dict)
-    _open: set[int] = field(default_factory=set)
+    #: start events of the collections that are being composed
+    _open_indexes: set[int] = field(default_factory=set)
     _values: int = 0
 
     def compose(self, text: str) -> Any:
-        """Return the value of a text with one YAML document; None if it is empty. Raises Refused and yaml.YAMLError."""
+        """Return the value of a text with one YAML document; None if it is empty. Raises Refused or yaml.YAMLError."""
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -95,20 +98,20 @@ class Composer:
         self.lines.setdefault(place, _line_number(event))
         self._values += 1
         if self._values > MAX_VALUES or len(place) > MAX_DEPTH:
-            self._refuse(event, "its aliases expand to too many values; write them out.")
+            self._refuse(event, "aliases expand to too many values here; write the values out.")
         if isinstance(event, yaml.AliasEvent):
             return self._compose_alias(event, place), index + 1
         if event.anchor is not None:
             self._anchors[event.anchor] = index
         if isinstance(event, yaml.ScalarEvent):
             return self._parse_scalar(event), index + 1
-        self._open.add(index)
+        self._open_indexes.add(index)
         composed = (
             self._compose_list(index, place)
             if isinstance(event, yaml.SequenceStartEvent)
             else self._compose_mapping(index, place)
         )
-        self._open.discard(index)
+        self._open_indexes.discard(index)
         return composed
 
     def _compose_alias(self, event: Any, place: Place) -> Any:
@@ -116,7 +119,7 @@ class Composer:
         start, name = self._anchors.get(event.anchor), one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)
         if start is None:
             self._refuse(event, f"no anchor &{name} before this alias.")
-        if start in self._open:
+        if start in self._open_indexes:
             self._refuse(event, f"the alias *{name} refers to itself.")
         return self._compose_value(start, place)[0]
 
@@ -280,14 +283,14 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
         raise Refused(f"not YAML: {one_line(message, max_chars=MAX_MESSAGE_CHARS)}.", where=f"{where}{line}") from None
     except yaml.reader.ReaderError as error:
         line_number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
-        raise Refused("not YAML: a control character.", where=f"{where}:{line_number}") from None
+        raise Refused("not YAML: it contains a control character.", where=f"{where}:{line_number}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise Refused(f"not YAML: {one_line(str(error), max_chars=MAX_MESSAGE_CHARS)}.", where=where) from None
     return data, composer.lines
 
 
 def is_file(path: Path) -> bool:
-    """Return True if the file exists; False also for an invalid name, for which Path.is_file raises."""
+    """Return True if the file exists; False even for an invalid name, for which Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 

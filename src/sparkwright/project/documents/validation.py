@@ -1,4 +1,4 @@
-"""Validation of documents against Pydantic models. Errors contain file, line and the nearest valid name."""
+"""Validates documents against Pydantic models. Errors give the file, the line and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 #: keys whose values may be secrets, so that messages do not repeat them
 SECRET_KEYS = frozenset({"secrets", "server_key", "env", "vars"})
-#: minimum length of a word that is also searched inside longer names
+#: minimum length of a word that is also looked for inside longer names
 MIN_PART_CHARS = 3
 #: requirements by the type of pydantic's error; names in braces are keys of the error's context
 REQUIREMENTS = {
@@ -150,17 +150,17 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_secret_source(model, error["loc"][:-1]):
         return _describe_secret_source(place[:-1])
-    if error["type"] == "extra_forbidden" and str(key) in getattr(_type_at(model, error["loc"][:-1]), "KEY_HINTS", {}):
-        return f"unknown key `{key}`. {_type_at(model, error['loc'][:-1]).KEY_HINTS[str(key)]}"
+    if error["type"] == "extra_forbidden" and str(key) in getattr(_model_at(model, error["loc"][:-1]), "KEY_HINTS", {}):
+        return f"unknown key `{key}`. {_model_at(model, error['loc'][:-1]).KEY_HINTS[str(key)]}"
     if error["type"] == "extra_forbidden":
         suggestion = suggest_name(str(key), _known_keys(model, error["loc"][:-1]), label="Known keys")
         return f"unknown key `{key}`. {suggestion}".strip()
     if error["type"] == "missing":
         description = _key_description(model, error["loc"])
         return f"`{key}` is missing: {description}." if description else f"`{key}` is missing."
-    dotted = one_line(".".join(map(str, place)), max_chars=200)
+    dotted_place = one_line(".".join(map(str, place)), max_chars=200)
     if error["type"] == "value_error":
-        return f"`{dotted}`: {_error_message(error)}"
+        return f"`{dotted_place}`: {_error_message(error)}"
     if _is_secret_source(model, error["loc"]):
         return _describe_secret_source(place)
     may_be_secret = any(part in SECRET_KEYS or is_secret_name(part) for part in map(str, place))
@@ -168,7 +168,7 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     errors = type_errors if error in type_errors else [error]
     requirements = dict.fromkeys(filter(None, map(_describe_requirement, errors)))
     problem = f"` must be {' or '.join(requirements)}" if requirements else f"`: {_error_message(error)}"
-    return f"`{dotted}{problem}, got {received}{_quote_hint(error)}."
+    return f"`{dotted_place}{problem}, got {received}{_quote_hint(error)}."
 
 
 def _describe_requirement(error: Any) -> str:
@@ -191,31 +191,31 @@ def _quote_hint(error: Any) -> str:
 
 def _is_secret_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
     """Return True if the place is the source of a secret, where a user may have written the secret itself."""
-    return bool(getattr(_type_at(model, loc), "IS_SECRET_SOURCE", False))
+    return bool(getattr(_model_at(model, loc), "IS_SECRET_SOURCE", False))
 
 
 def _describe_secret_source(place: Place) -> str:
     """Return the message for a wrong source of a secret. Its example uses the secret's name if that is a variable name."""
     parts = [str(part) for part in place]
     variable = next((part for part in reversed(parts) if re.fullmatch(r"[A-Z][A-Z0-9_]*", part)), "SPARK_KEY")
-    dotted = one_line(".".join(parts), max_chars=200)
-    return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
+    dotted_place = one_line(".".join(parts), max_chars=200)
+    return f"`{dotted_place}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
 
 
 def _known_keys(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    kind = _type_at(model, loc)
+    kind = _model_at(model, loc)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
 
 def _key_description(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
     """Return the description of a key; empty if it has none."""
-    kind = _type_at(model, loc[:-1])
+    kind = _model_at(model, loc[:-1])
     fields = {field.alias or name: field for name, field in kind.model_fields.items()} if _is_model(kind) else {}
     return (fields[loc[-1]].description or "") if loc[-1] in fields else ""
 
 
-def _type_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
-    """Return the innermost model on the way to a place."""
+def _model_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
+    """Return the innermost model that contains a place."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None

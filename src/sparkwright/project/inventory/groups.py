@@ -1,4 +1,4 @@
-"""Clusters and gateways of groups.yml."""
+"""Clusters and gateways defined in groups.yml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.models import GatewayFile
 
 
-#: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; the adapter's name contains `path` too: rocep1s0f1
+#: systemd's name for an interface of a PCI card, such as enP2p1s0f1np1; the name of its RDMA adapter, roceP2p1s0f1, has `path` too
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
 
@@ -22,14 +22,14 @@ class Fabric:
     """A host's interfaces on the fast link of its cluster."""
 
     interfaces: tuple[str, ...]
-    #: IP address for the other members
+    #: IP address at which the other members reach the host
     address: str
     #: RDMA adapters, if set
     adapters: tuple[str, ...] = ()
 
     @property
     def hcas(self) -> tuple[str, ...]:
-        """RDMA adapters; if none are set, their names under rdma-core's 60-rdma-persistent-naming."""
+        """RDMA adapters; if none are set, the names that rdma-core's 60-rdma-persistent-naming gives them."""
         matches = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
         return self.adapters or tuple(f"roce{match['path']}" for match in matches if match)
 
@@ -46,7 +46,7 @@ class Cluster:
     addresses: tuple[str, ...]
     #: master port of the ranks on the head; None for the engine's default
     port: int | None = None
-    #: port on the head at which the hosts' runs synchronize
+    #: port on the head on which the hosts' runs synchronize
     barrier_port: int = defaults.BARRIER_PORT
     #: "file:line" of its recipe
     where: str = ""
@@ -76,7 +76,7 @@ class Gateway:
     members: tuple[str, ...]
     #: `gateway` section of the group
     file: GatewayFile
-    #: "file:line" of the keys that are set, and of the section under ""
+    #: "file:line" of each key that is set; "" is the section itself
     set_at: Mapping[str, str]
 
     @property

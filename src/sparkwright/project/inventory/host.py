@@ -1,4 +1,4 @@
-"""A host of the inventory. Separate from the models that validate it, so that connecting needs no Pydantic."""
+"""A host of the inventory, in a module without Pydantic models, so that connecting does not import Pydantic."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class Host:
     #: merged variables: all < groups < host
     vars: Mapping[str, Any] = field(default_factory=dict)
     secret_sources: Mapping[str, Source] = field(default_factory=dict)
-    #: environment variable on the laptop with the server key of its recipe; empty for ssh hosts
+    #: environment variable on the laptop that holds the server key of its recipe; empty for ssh hosts
     key_variable: str = ""
     #: path of its file, for messages
     where: str = ""
-    #: "file:line" of settings, for messages, by `recipe`, `model_from`, `serve_port` and `vars.NAME`
+    #: "file:line" of each setting, for messages; keys: `recipe`, `model_from`, `serve_port` and `vars.NAME`
     set_at: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     cluster: Cluster | None = None
     #: name of the machine if it serves several recipes, else empty; `name` is then MACHINE/RECIPE
-    on: str = ""
+    shared_machine: str = ""
     #: name of the server's container if the machine serves several recipes, else empty
     server: str = ""
     #: for `on_demand` servers, the containers that take turns in memory, in the listed order
@@ -76,7 +76,7 @@ class Host:
     @property
     def machine(self) -> str:
         """Name of the machine; the same for all its servers."""
-        return self.on or self.name
+        return self.shared_machine or self.name
 
     @property
     def upstream(self) -> str:

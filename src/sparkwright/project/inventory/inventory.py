@@ -26,14 +26,14 @@ MERGED_SETTINGS = ("env", "secrets", "vars")
 INHERITED_SETTINGS = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
 #: settings that are checked against other files, so their "file:line" is stored for messages
 LOCATED_SETTINGS = ("recipe", "model_from", "serve_port")
-#: keys of a host's file that list recipes: served side by side, and taking turns in memory
+#: keys of a host's file that list recipes: those served side by side, and those that take turns in memory
 SERVES_KEY, ON_DEMAND_KEY = "serves", "on_demand"
 WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 
 
 @dataclass(frozen=True)
 class _SettingsLayer:
-    """Settings of a host from its own file, or from a group of groups.yml."""
+    """A host's settings from a single source: its own file, or a group in groups.yml."""
 
     file: Shared
     source: Document
@@ -69,7 +69,7 @@ class Inventory:
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
-        """Read hosts/ of a project. Raises Refused if a file is invalid."""
+        """Read a project's hosts/. Raises Refused if a file is invalid."""
         folder = project / "hosts"
         groups = _load_groups(project, folder / GROUPS_FILE)
         documents = {path.stem: _load_host_file(path) for path in patterns.list_host_files(folder)}
@@ -111,7 +111,7 @@ class Inventory:
         return [self.hosts[name] for name in patterns.match_hosts(pattern, list(self.hosts), groups)]
 
     def machines_of(self, hosts: Iterable[Host]) -> list[Host]:
-        """Return the machines of hosts, without duplicates."""
+        """Return the machines of these hosts, without duplicates."""
         return [self.machines[name] for name in dict.fromkeys(host.machine for host in hosts)]
 
     def servers_of(self, machine: str) -> list[Host]:
@@ -163,7 +163,7 @@ def _build_host(project: Path, name: str, host_document: HostDocument, groups: G
     ]
     layers.append(_SettingsLayer(file, host_document.source))
     inherited_settings = {
-        key: patterns.last_set(getattr(layer.file, key) for layer in layers) for key in INHERITED_SETTINGS
+        key: patterns.last_not_none(getattr(layer.file, key) for layer in layers) for key in INHERITED_SETTINGS
     }
     merged_settings = {
         key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED_SETTINGS
@@ -198,7 +198,7 @@ class _ListedRecipe:
 
 
 def _split_by_recipe(project: Path, machine: Host, host_document: HostDocument) -> list[Host]:
-    """Return a host for each recipe of `serves` and `on_demand`; the machine itself without these lists."""
+    """Return one host per recipe in `serves` and `on_demand`; the machine itself if it has neither list."""
     if not host_document.file.lists_recipes:
         return [machine]
     entries = _list_recipes(host_document)
@@ -256,7 +256,7 @@ def _find_list_mistakes(
     for n, (name, entry) in enumerate(zip(names, entries, strict=True)):
         label = visible.display_name(name)
         if problem := check_file_name(name):
-            yield f"the recipe '{label}' {problem}.", entry.where, "Name a file of recipes/."
+            yield f"the recipe '{label}' {problem}.", entry.where, "Name a file in recipes/."
         if name in names[:n]:
             yield f"the recipe {label} is listed twice.", entry.where, "List each recipe once."
 
@@ -288,7 +288,7 @@ def _build_server_host(project: Path, machine: Host, entry: _ListedRecipe) -> Ho
     return replace(
         machine,
         name=f"{machine.name}/{name}",
-        on=machine.name,
+        shared_machine=machine.name,
         recipe=name,
         serve_port=file.port,
         server=_read_container_name(path, name),
@@ -305,7 +305,7 @@ def _read_container_name(path: Path, recipe: str) -> str:
 
 
 def _read_key_variable(path: Path) -> str:
-    """Return the environment variable with the server key of a recipe; empty if the recipe names none.
+    """Return the environment variable that holds a recipe's server key; empty if the recipe names none.
 
     Mistakes in the recipe are reported when it is loaded.
     """

@@ -22,7 +22,7 @@ class SecretSource(Strict):
 
     IS_SECRET_SOURCE: ClassVar[bool] = True  # its value is never repeated in messages
 
-    env: str | None = schema_field("an environment variable of the laptop", None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    env: str | None = schema_field("an environment variable on the laptop", None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     file: str | None = schema_field("a file on the laptop; its content without the trailing newline", None)
     command: list[str] | None = schema_field("a command on the laptop, as a list; the secret is its output", None)
 
@@ -61,7 +61,7 @@ class GatewayLimits(Strict):
     """Limits of the gateway: connections, sizes and times."""
 
     clients: int = schema_field(
-        "simultaneous connections; further ones wait. A client address may use seven eighths of them, and a quarter "
+        "simultaneous connections; further ones wait. A single address may use seven eighths of them, but only a quarter "
         "before it has sent a valid key",
         defaults.GATEWAY_MAX_CONNECTIONS,
         ge=1,
@@ -80,7 +80,7 @@ class GatewayLimits(Strict):
         le=86400,
     )
     stuck_s: int = schema_field(
-        "seconds without progress in the engine's counters, despite open requests, after which a server is down; "
+        "seconds without progress in the engine's counters, despite open requests, after which a server counts as down; "
         "0: never",
         defaults.GATEWAY_STUCK_TIMEOUT_S,
         ge=0,
@@ -121,7 +121,7 @@ class GatewayFile(Strict):
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = schema_field(
-        "who can reach it: `lan`: all addresses of the host; `loopback`: only the host itself", "lan"
+        "who can reach it: `lan` is for all addresses of the host, `loopback` only for the host itself", "lan"
     )
     tls: TlsFile | Literal["none"] = schema_field("{certificate: FILE, key: SOURCE}, or `none` for plain HTTP")
     key: SecretSource | None = schema_field(
@@ -133,13 +133,13 @@ class GatewayFile(Strict):
         max_length=clients.MAX_CLIENTS,
     )
     affinity: Literal["none", "prefix"] = schema_field(
-        "choice among several servers of a model: `none`: the one with the fewest requests; `prefix`: the same "
-        "first messages go to the same server, unless it is much busier than the others",
+        "how to choose among several servers of a model: `none` takes the one with the fewest requests; `prefix` sends the "
+        "same first messages to the same server, unless it is much busier than the others",
         "none",
     )
     not_up: Literal["refuse", "wait"] = schema_field(
-        "requests while no server of their model is up (all are restarting or asleep): `refuse`: they get a 503; "
-        "`wait`: they wait, for at most `limits.queue_s`",
+        "what to do with requests while no server of their model is up (all are restarting or asleep): `refuse` sends a "
+        "503; `wait` makes them wait for at most `limits.queue_s`",
         "refuse",
     )
     models: dict[str, str] = schema_field(
@@ -150,7 +150,7 @@ class GatewayFile(Strict):
         "limits of clients, requests and time", default_factory=lambda: GatewayLimits.model_validate({})
     )
     addresses: dict[str, Address] = schema_field(
-        "addresses of hosts for the gateway, by name, if not their `address`", default_factory=dict
+        "addresses at which the gateway reaches hosts, by host name, if not their `address`", default_factory=dict
     )
 
 
@@ -180,7 +180,7 @@ class Shared(Strict):
         "the host from which the model is copied; that host downloads it from the hub", None
     )
     env: dict[str, str] = schema_field(
-        "environment variables on the host: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
+        "environment variables on the host: HF_ENDPOINT, HTTPS_PROXY (under `secrets` if it contains a password)",
         default_factory=dict,
     )
     secrets: dict[str, SecretSource] = schema_field(
@@ -197,9 +197,9 @@ def _check_ip_address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        return "is not an IP address, e.g. 192.168.100.10."
-    usable = not (address.is_unspecified or address.is_multicast)
-    return "" if usable else "is not an address that another host can reach."
+        return "is not an IP address, e.g. 192.168.100.10"
+    is_usable = not (address.is_unspecified or address.is_multicast)
+    return "" if is_usable else "is not an address that another host can reach"
 
 
 class FabricFile(Strict):
@@ -225,7 +225,7 @@ class ClusterFile(Strict):
         "the ranks' master port on the head (default: the engine's own)", None, ge=1024, le=65535
     )
     barrier_port: int = schema_field(
-        "port on the head at which the hosts' runs synchronize", defaults.BARRIER_PORT, ge=1024, le=65535
+        "port on the head on which the hosts' runs synchronize", defaults.BARRIER_PORT, ge=1024, le=65535
     )
 
 
@@ -237,7 +237,7 @@ def _check_duration(text: str) -> str:
     return ""
 
 
-Minutes = Annotated[str, build_validator(_check_duration)]
+Duration = Annotated[str, build_validator(_check_duration)]
 
 
 class ServedFile(Strict):
@@ -246,16 +246,16 @@ class ServedFile(Strict):
     recipe: str = schema_field("the recipe: a file of recipes/, without .yml")
     port: int | None = schema_field("publish this server on this port instead of the recipe's", None, ge=1, le=65535)
     wake: Literal["on_request"] | None = schema_field(
-        "under `on_demand`: `on_request`: a gateway's request for its model wakes it "
+        "under `on_demand`: with `on_request`, a request at a gateway for its model wakes it "
         "(default: only `invoke switch` does)",
         None,
     )
-    sleep_after: Minutes | None = schema_field(
-        "with `wake`: after this time without a request, the server that it replaced is woken again, e.g. 30m "
+    sleep_after: Duration | None = schema_field(
+        "with `wake`: after this time without a request, e.g. 30m, the server that it replaced is woken again "
         "(default: never)",
         None,
     )
-    stay_awake: Minutes | None = schema_field(
+    stay_awake: Duration | None = schema_field(
         "under `on_demand`: minimum time awake before a request may wake another server "
         f"(default: {defaults.MIN_AWAKE_TIME})",
         None,

@@ -1,4 +1,4 @@
-"""Host patterns, as Ansible reads them: `spark1,spark2`  `lab`  `all`  `lab:!spark3`  `lab:&gpu`  `spark*`."""
+"""Matches hosts against patterns in Ansible's syntax: `spark1,spark2`  `lab`  `all`  `lab:!spark3`  `lab:&gpu`  `spark*`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def list_groups(name: str, own_groups: Iterable[str], members_by_group: Mapping[
         own_groups: `groups` of the host's file.
         members_by_group: `hosts` of each group in groups.yml.
     """
-    listing_groups = [group for group, hosts in members_by_group.items() if name in hosts]
-    return tuple(dict.fromkeys(group for group in (*own_groups, *listing_groups) if group != ALL_HOSTS))
+    groups_listing_host = [group for group, hosts in members_by_group.items() if name in hosts]
+    return tuple(dict.fromkeys(group for group in (*own_groups, *groups_listing_host) if group != ALL_HOSTS))
 
 
-def last_set(values: Iterable[Any]) -> Any:
+def last_not_none(values: Iterable[Any]) -> Any:
     """Return the last value that is not None, or None."""
     return next((value for value in reversed([*values]) if value is not None), None)
 
 
 def group_members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the names of hosts by group, including `all`. groups: the groups of groups.yml, which may have no hosts."""
+    """Return the names of hosts by group, including `all`. groups: those in groups.yml, even if they have no hosts."""
     names = dict.fromkeys([ALL_HOSTS, *groups, *(group for host in hosts.values() for group in host.groups)])
     members_by_group = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
     return {**members_by_group, ALL_HOSTS: tuple(hosts)}
 
 
 def implied_groups(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of each machine that serves several recipes, and as `/RECIPE` the hosts of each recipe."""
+    """Return the implicit groups: one per machine that serves several recipes, and one per recipe, named `/RECIPE`."""
     groups: dict[str, tuple[str, ...]] = {}
     for host in hosts.values():
-        for name in ([host.on] if host.on else []) + ([f"/{host.recipe}"] if host.recipe else []):
+        for name in ([host.shared_machine] if host.shared_machine else []) + ([f"/{host.recipe}"] if host.recipe else []):
             groups[name] = (*groups.get(name, ()), host.name)
     return groups
 
@@ -79,7 +79,7 @@ def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence
         return set(groups[word])
     if word in hosts:
         return {word}
-    if any(sign in word for sign in "*?["):
+    if any(wildcard in word for wildcard in "*?["):
         matching_names = {name for name in hosts if fnmatch.fnmatchcase(name, word)}
         for group, members in groups.items():
             if not group.startswith("/") and fnmatch.fnmatchcase(group, word):
@@ -95,10 +95,10 @@ def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence
     raise Refused(f"no host or group named {word!r}.", fix=suggest_name(word, names))
 
 
-# Reading the hosts' addresses before the files are validated, so that connecting can begin.
+# Read the hosts' addresses before the files are validated, so that connections can be opened early.
 #
-# Importing the validation takes 70 ms, a third of a login. Before anything is sent to a host read here, it is compared
-# with the validated one (`Host.connection_settings`).
+# Importing the validation takes 70 ms, a third of a login. Before anything is sent to a host, the settings read here are
+# compared with the validated ones (`Host.connection_settings`).
 
 
 def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:
@@ -126,14 +126,14 @@ def _read_hosts(path: Path, groups: Mapping[str, Any]) -> list[Host]:
     if not lists:
         return [host]
     names = [entry if isinstance(entry, str) else entry["recipe"] for entries in lists for entry in entries]
-    return [replace(host, name=f"{host.name}/{name}", on=host.name, recipe=name) for name in names]
+    return [replace(host, name=f"{host.name}/{name}", shared_machine=host.name, recipe=name) for name in names]
 
 
 def _build_host(path: Path, settings: Mapping[str, Any], groups: Mapping[str, Any]) -> Host:
     members_by_group = {name: (group or {}).get("hosts") or () for name, group in groups.items()}
     host_groups = list_groups(path.stem, settings.get("groups") or (), members_by_group)
     layers = [*(groups.get(name) or {} for name in (ALL_HOSTS, *host_groups)), settings]
-    user, port, recipe = (last_set(layer.get(key) for layer in layers) for key in ("user", "port", "recipe"))
+    user, port, recipe = (last_not_none(layer.get(key) for layer in layers) for key in ("user", "port", "recipe"))
     address, connection = settings.get("address") or path.stem, settings.get("connection") or "ssh"
     return Host(path.stem, address, connection, user=user, port=port, groups=host_groups, recipe=recipe)
 

@@ -1,4 +1,4 @@
-"""Checks of the inventory's files: names, secrets in plain text, clusters and gateways."""
+"""Checks the inventory's files: names, secrets in plain text, clusters and gateways."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sparkwright.project.inventory.patterns import ALL_HOSTS, GROUPS_FILE
 from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, url_password
 
 URL_PASSWORD_FIX = "Remove user and password from the URL."
-#: characters with a meaning in patterns; spaces at an end; an empty name
-PATTERN_SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
-PATTERN_SIGNS_HINT = "`, : ! & * ? [ ]` have a meaning in patterns"
+#: finds why no pattern can match a name: a character with a meaning in patterns, a space at an end, or an empty name
+UNMATCHABLE_NAME = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
+PATTERN_CHARACTERS_HINT = "`, : ! & * ? [ ]` have a special meaning in patterns"
 
 
 def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
     """Raise Refused for the first secret in plain text, or for a server's key under `secrets`.
 
-    section: place of a group in groups.yml.
+    section: place of the group in groups.yml; empty for a host's file.
     """
     if file.secrets:
         for engine_name in engine.TITLES:
@@ -56,7 +56,7 @@ def secret_error(place: Place, source: Document, section: Place = (), *, fix: st
     """
     name = next(key for key in reversed(place) if isinstance(key, str))
     fix = fix or (
-        f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
+        f"Name its source under the host's `secrets:`, as {name}: {{env: {name}}}; "
         "it is then sent to the host over standard input only."
     )
     message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
@@ -90,7 +90,7 @@ def refuse_first(*checks: Iterable[Mistake]) -> None:
 
 
 def refuse_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> None:
-    """Raise Refused for the first host or group name that is ambiguous, unknown, or not matched by any pattern."""
+    """Raise Refused for the first host or group name that is ambiguous or unknown, or that no pattern can match."""
     refuse_first(*(check(hosts, groups) for check in (_check_host_names, _check_host_groups, _check_group_members)))
 
 
@@ -111,8 +111,8 @@ def _check_host_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument)
         if name in group_locations:
             message = f"the host has the same name as a group ({group_locations[name]})."
             yield message, where, "Rename one of them: `--host` is ambiguous."
-        if PATTERN_SIGNS.search(name):
-            message = f"no pattern can match this host: {PATTERN_SIGNS_HINT}."
+        if UNMATCHABLE_NAME.search(name):
+            message = f"no pattern can match this host: {PATTERN_CHARACTERS_HINT}."
             yield message, where, "Rename the file; ssh connects to `address:`."
 
 
@@ -124,7 +124,7 @@ def _check_host_groups(hosts: Mapping[str, HostDocument], groups: GroupsDocument
             others = sorted({*groups.by_name, *(name for name, count in counts.items() if count > 1)} - {ALL_HOSTS})
             suggestion = suggest_name(group, others)
             fix = f"{suggestion} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}."
-            yield f"no group `{visible.display_name(group)}` is defined elsewhere.", where, fix.strip()
+            yield f"the group `{visible.display_name(group)}` appears nowhere else.", where, fix.strip()
         yield from _check_group_name(group, where)
 
 
@@ -150,8 +150,8 @@ def _check_group_members(hosts: Mapping[str, HostDocument], groups: GroupsDocume
 
 
 def _check_group_name(group: str, where: str) -> Iterator[Mistake]:
-    if PATTERN_SIGNS.search(group):
-        yield f"no pattern can match the group `{visible.display_name(group)}`: {PATTERN_SIGNS_HINT}.", where, ""
+    if UNMATCHABLE_NAME.search(group):
+        yield f"no pattern can match the group `{visible.display_name(group)}`: {PATTERN_CHARACTERS_HINT}.", where, ""
 
 
 def build_clusters(
@@ -241,7 +241,7 @@ def _check_cluster_members(
 
 
 def cluster_member_mistake(host: str, cluster: str, key: str, where: str) -> Mistake:
-    """Return the mistake of a cluster member with recipes in its file. key: `recipe`, `serves` or `on_demand`."""
+    """Return the mistake of a cluster member whose own file names recipes. key: `recipe`, `serves` or `on_demand`."""
     message = f"{host} is a member of the cluster {visible.display_name(cluster)}, which has its own recipe."
     return message, where, f"Remove `{key}` here, or the host from the group."
 

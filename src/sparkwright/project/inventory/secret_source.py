@@ -1,4 +1,4 @@
-"""Reading of secrets on the laptop, from the sources in the user's files. Error messages never contain a secret."""
+"""Reads secrets on the laptop, from the sources that the user's files name. Error messages never contain a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables of the shipped playbooks, and the check of `vars` for misspelt names."""
+"""The variables of the shipped playbooks, and a check of `vars` for misspelled names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "anyway": False,  # start even a configuration that crashed the host before; `--anyway`
     "rollback": True,  # restore the previous server if a deploy fails; `--no-rollback`
 }
-#: variables in GiB
+#: variables that must be a number of GiB
 GIB_VARIABLES = frozenset({"guard_gib"})
 #: similarity above which one name counts as a misspelling of another
 MIN_SIMILARITY = 0.75
@@ -41,7 +41,7 @@ READER_PATTERNS = ("playbooks/**/*.yml", "templates/**/*")
 
 
 def check(variables: Mapping[str, Any], source: Document, section: Place, project: Path) -> None:
-    """Raise Refused for a wrong type, or for a misspelt name: an unused one that is similar to one of DEFAULTS.
+    """Raise Refused for a wrong type, or for a misspelled name: an unused one that is similar to one of DEFAULTS.
 
     A switch must be true, false or a template expression, because any other string would count as true.
 
