@@ -124,7 +124,7 @@ def _convert_with_answers(
         if not imported.report.questions or not sys.stdin.isatty():
             return imported
         for question in imported.report.questions:
-            known_answers[question.key] = ask_until_valid(question.sentence, question.choices)
+            known_answers[question.key] = ask_until_valid(question.text, question.choices)
 
 
 def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: bool) -> Exit:
@@ -192,7 +192,7 @@ def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
     else:
         _print_report(imported.report)
         for question in imported.report.questions:
-            print_prose(f"  {'to answer':<{KIND_WIDTH}}  {question.sentence}.", file=sys.stderr)
+            print_prose(f"  {'to answer':<{KIND_WIDTH}}  {question.text}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
             print_text(f"  {'':<{KIND_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
     questions = format_count(len(imported.report.questions), "question")
@@ -204,8 +204,8 @@ def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
 
 def _print_report(report: ImportReport) -> None:
     for row_kind in ROW_KINDS:
-        for row in (row for row in report.rows if row.sort == row_kind):
-            print_prose(f"  {row_kind:<{KIND_WIDTH}}  {row.what}{f': {row.why}' if row.why else ''}")
+        for row in (row for row in report.rows if row.kind == row_kind):
+            print_prose(f"  {row_kind:<{KIND_WIDTH}}  {row.what}{f': {row.reason}' if row.reason else ''}")
 
 
 def _new_recipe_path(name: str) -> Path:

@@ -96,7 +96,12 @@ class Comparison:
         """Return a unified diff from the original to the project's text if `own`, else to the shipped one."""
         new_text, title = (self.own, f"{self.name}, yours") if own else (self.shipped, f"sparkwright {__version__}")
         lines = difflib.unified_diff(
-            self.original.splitlines(), new_text.splitlines(), f"as ejected from {self.version}", title, lineterm="", n=2
+            self.original.splitlines(),
+            new_text.splitlines(),
+            f"as ejected from {self.version}",
+            title,
+            lineterm="",
+            n=2,
         )
         return list(lines)
 

@@ -56,7 +56,9 @@ def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
         certificate_public_key = parsed.public_key().public_bytes(*encoding)
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused(f"`tls.certificate`: {name} contains no certificate.", where=where, fix="It must be in PEM format.") from None
+        raise Refused(
+            f"`tls.certificate`: {name} contains no certificate.", where=where, fix="It must be in PEM format."
+        ) from None
     try:
         private_public_key = load_pem_private_key(key.encode(), None).public_key().public_bytes(*encoding)
     except TypeError:

@@ -255,7 +255,11 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
                 quoted_name = f"`{visible.display_name(name)}`"
                 if owners.setdefault(name, first) != first:
                     message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
-                    yield message, where, "Give one of them a different served name, or put their hosts into separate groups."
+                    yield (
+                        message,
+                        where,
+                        "Give one of them a different served name, or put their hosts into separate groups.",
+                    )
                 lacking_server = next((other for other in group if name not in other.recipe.served_names), None)
                 if lacking_server is not None:
                     message = (

@@ -44,7 +44,9 @@ class RegistryFile(Strict):
     """An entry of registries.yml: a repository of recipes."""
 
     url: Annotated[str, build_validator(url_error)] = schema_field("https://, ssh:// or file:/// URL for git")
-    recipes: Annotated[str, build_validator(folder_error)] = schema_field("the folder of its recipes; empty for the whole repository", "")
+    recipes: Annotated[str, build_validator(folder_error)] = schema_field(
+        "the folder of its recipes; empty for the whole repository", ""
+    )
     ref: str = schema_field(
         "branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"
     )
@@ -64,7 +66,7 @@ class Registry:
 
 
 def load(project: Path) -> list[Registry]:
-    """Read registries.yml and registries.lock. Raises Refused if registries.yml is missing, or with file and line if it is invalid."""
+    """Read registries.yml and registries.lock. Raises Refused with file and line; if registries.yml is missing, without a line."""
     path = project / REGISTRIES_FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
@@ -76,7 +78,9 @@ def load(project: Path) -> list[Registry]:
     registries = []
     for name, data in source.data.items():
         if not isinstance(name, str) or "/" in name or check_file_name(name):
-            raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a valid registry name.", where=source.where(name))
+            raise Refused(
+                f"'{one_line(str(name), max_chars=60)}' is not a valid registry name.", where=source.where(name)
+            )
         registry_file = validate(RegistryFile, source, data, (name,))
         commit, url = pinned_commits.get(name, ("", ""))
         pinned_commit = commit if url == registry_file.url else ""

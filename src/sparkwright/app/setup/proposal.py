@@ -15,7 +15,7 @@ from sparkwright.engines import budget
 from sparkwright.engines.budget import SYSTEM_ROW, Budget, Row, StartFacts
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, shipped_files
-from sparkwright.project.inventory.rules import UNMATCHABLE_NAME, PATTERN_CHARACTERS_HINT
+from sparkwright.project.inventory.rules import PATTERN_CHARACTERS_HINT, UNMATCHABLE_NAME
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.project.recipe.scope import DEFAULT_SHM_SIZE

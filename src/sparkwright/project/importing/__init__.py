@@ -1,1 +1,1 @@
-"""Import of recipes in other formats: a recipe is read into a `ForeignRecipe`, then converted, with a report of each setting."""
+"""Imports recipes in other formats: reads a recipe into a `ForeignRecipe` and converts it, with a report of each setting."""

@@ -1,4 +1,4 @@
-"""Parsing of the command that starts a server: engine, model and flags."""
+"""Parses the command that starts a server into engine, model and flags."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ServerCommand:
 
     engine: Engine
     imports: ImportTable
-    #: model in the command
+    #: model that the command names
     model: str
     #: flags by their canonical names
     flags: dict[str, Any]
@@ -74,7 +74,7 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
 
 
 def _split_items(words: Sequence[str], report: ImportReport) -> list[str]:
-    """Return the words of a command. Items with an option and its value, or with the program and its words, are split."""
+    """Return the words of a command. Items that contain an option and its value, or the program and its words, are split."""
     split_words: list[str] = []
     for item in words:
         is_leading = not any(word.startswith("-") for word in split_words)
@@ -132,7 +132,7 @@ def _find_engine(foreign: ForeignRecipe, report: ImportReport) -> str:
 
 
 def find_engine_name(texts: Iterable[str]) -> str:
-    """Return the engine that is named in a string; empty if there is none. texts: words of a command, or an image."""
+    """Return the engine that one of the texts names; empty if there is none. texts: words of a command, or an image."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.get_engine(name).imports
@@ -142,7 +142,7 @@ def find_engine_name(texts: Iterable[str]) -> str:
 
 
 def _split_program(words: Sequence[str], imports: ImportTable) -> tuple[tuple[str, ...], list[str]]:
-    """Return the words that start the engine, including a wrapper of the image, and the words after them."""
+    """Return the words that start the engine, including the image's wrapper script, and the words after them."""
     end = 0
     for n, word in enumerate(words[:MAX_PROGRAM_WORDS]):
         if word.startswith("-") and word != MODULE_FLAG:

@@ -1,4 +1,4 @@
-"""Reader of compose files, for the service that serves the model. Source: the Compose specification (services, interpolation)."""
+"""Reads the service that serves the model from a Compose file. Source: the Compose specification (services, interpolation)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparkwright.visible import one_line
 KIND = "a compose file"
 EXTENDS_KEY = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
-#: equivalent options of `docker run`, by key of a service
+#: equivalent option of `docker run` for each key of a service
 OPTIONS = {
     "environment": "env", "ports": "publish", "volumes": "volume", "network_mode": "network", "container_name": "name",
     "ipc": "ipc", "shm_size": "shm-size", "user": "user", "working_dir": "workdir", "hostname": "hostname", "pid": "pid",
@@ -78,13 +78,13 @@ def matches(data: dict[str, Any]) -> bool:
 
 
 def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
-    """Return the recipe of the service. Raises Refused if no service can be imported."""
+    """Return the recipe for the service. Raises Refused if no service can be imported."""
     name, service = _select_service(as_mapping(data["services"]), report)
     fill_variables = _build_interpolator(report)
     image = fill_variables(as_text(service.get("image")))
     if not image and "build" in service:
-        sentence = "the image is built from a folder: an image to pull instead, as REPOSITORY:TAG"
-        image = report.ask("image", sentence) or "owner/image:tag"
+        question = "the image is built from a folder: an image to pull instead, as REPOSITORY:TAG"
+        image = report.ask("image", question) or "owner/image:tag"
     entrypoint = _command_words(service.get("entrypoint"), fill_variables)
     command_words = [*entrypoint[1:], *_command_words(service.get("command"), fill_variables)]
     options = {"entrypoint": entrypoint[:1]}
@@ -131,7 +131,7 @@ def _starts_engine(service: dict[str, Any]) -> bool:
 
 
 def _build_interpolator(report: ImportReport) -> Callable[[str], str]:
-    """Return a function that replaces variables in a string by their defaults or the user's answers."""
+    """Return a function that replaces variables in a string with their defaults or the user's answers."""
 
     def interpolate(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -187,6 +187,6 @@ def _report_deploy(deploy: dict[str, Any], report: ImportReport) -> None:
     resources = as_mapping(deploy.pop("resources", None))
     reservations = as_mapping(resources.pop("reservations", None))
     if reservations.pop("devices", None):
-        report.add("translated", "deploy: devices", "gpus: all, the default of recipes")
+        report.add("translated", "deploy: devices", "gpus: all, the default in recipes")
     for key in (*reservations, *resources, *deploy):
         report.add("dropped", f"deploy: {key}", "recipes have no such setting")

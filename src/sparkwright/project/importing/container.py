@@ -1,4 +1,4 @@
-"""The `container` of an imported recipe, and the import of a running container."""
+"""Builds the `container` of an imported recipe, and imports a running container."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DROPPED_OPTIONS = {
 }
 #: variables from which clients of the hub read a token
 HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
-#: settings of downloads in the container, without effect because the host downloads the model
+#: settings for downloads in the container, which have no effect because the host downloads the model
 DOWNLOAD_VARIABLES = frozenset(
     {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
 )
 HUB_TOKEN_HINT = (
     "the host downloads the model; a gated model needs `secrets: {HF_TOKEN: {env: HF_TOKEN}}` in hosts/groups.yml"
 )
-#: replacement of secrets in the result of `container_settings`
+#: replacement for secrets in the result of `container_settings`
 MASK = "***"
 
 
@@ -120,8 +120,8 @@ def _running_container(foreign: ForeignRecipe, server_command: ServerCommand, re
 def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
     """Remove and report the options, or items of a list, that Docker accepts and a recipe does not.
 
-    Example: the network of another container. A dropped `ipc` or `gpus` becomes empty, Docker's default: the default of recipes
-    grants more.
+    Example: the network of another container. A dropped `ipc` or `gpus` becomes empty, which is Docker's default, because the
+    default in recipes grants more.
     """
     defaults = ContainerSpec("", "")
     for name in [name for name in container if name in DOCKER_OPTIONS]:
@@ -144,7 +144,7 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
 def _published_port(
     foreign: ForeignRecipe, server_command: ServerCommand, section: dict[str, Any], report: ImportReport
 ) -> str:
-    """Return HOST:CONTAINER: the source's host port, and the engine's default port, at which the imported server listens."""
+    """Return HOST:CONTAINER: the source's host port, and the engine's default port, on which the imported server listens."""
     engine_flags = server_command.engine.flags
     is_compound = isinstance(engine_flags.value(section, engine_flags.PORT), list | tuple | dict)
     problem = "must be a port" if is_compound else engine_flags.find_value_problem(section, engine_flags.PORT)
@@ -190,7 +190,7 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
             report.add("secret", name, f"not written: {HUB_TOKEN_HINT}")
         elif is_secret(name, value) or is_secret_name(name):
             reason = (
-                "not written: a recipe must not contain secrets; set a key for clients by `server_key: {env: NAME}`"
+                "not written: a recipe must not contain secrets; set a key for clients with `server_key: {env: NAME}`"
             )
             report.add("secret", name, reason)
         elif name in DOWNLOAD_VARIABLES:
@@ -198,8 +198,8 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
         elif name in set_by_cluster:
             report.add("dropped", name, "the cluster sets it for each member")
         elif find_variables(value):
-            sentence = f"the variable {name} is set from the shell ({value}). Enter its value, or `{DROP_ANSWER}`"
-            answer = report.ask(f"env.{name}", sentence)
+            question = f"the variable {name} is set from the shell ({value}). Enter its value, or `{DROP_ANSWER}`"
+            answer = report.ask(f"env.{name}", question)
             if answer and answer != DROP_ANSWER:
                 selected_variables[name] = answer
             elif answer:

@@ -1,4 +1,4 @@
-"""Parsing of `docker run` commands. Readers of other formats also build their arguments and parse them here."""
+"""Parses `docker run` commands. Readers of other formats build such arguments too, and parse them here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
 KIND = "a docker run line"
-#: other spellings of options, with the one in DOCKER_OPTIONS
+#: other spellings of options, each with the one in DOCKER_OPTIONS
 ALIASES = {
     "--publish": "-p", "--volume": "-v", "--env": "-e", "-l": "--label", "-m": "--memory", "-w": "--workdir", "-u": "--user",
     "-h": "--hostname", "--net": "--network", "--dns-servers": "--dns",
@@ -263,21 +263,21 @@ def find_variables(word: str) -> list[str]:
 def _refuse_shell(line: str) -> None:
     """Raise Refused for the first unquoted shell syntax."""
     quote, is_escaped = "", False
-    for n, letter in enumerate(line):
+    for n, char in enumerate(line):
         if is_escaped:
             is_escaped = False
-        elif letter == "\\" and quote != "'":
+        elif char == "\\" and quote != "'":
             is_escaped = True
-        elif letter in "\"'" and quote in ("", letter):
-            quote = "" if quote else letter
+        elif char in "\"'" and quote in ("", char):
+            quote = "" if quote else char
         elif quote == "'":
             continue
-        elif letter == "`" or line.startswith("$(", n):
+        elif char == "`" or line.startswith("$(", n):
             raise _shell_error("a command substitution (`$(...)`)", line, n)
-        elif not quote and letter == "\n":
+        elif not quote and char == "\n":
             raise _shell_error("a second command on a new line", line, n)
-        elif not quote and letter in SHELL_OPERATORS:
-            raise _shell_error(SHELL_OPERATORS[letter], line, n)
+        elif not quote and char in SHELL_OPERATORS:
+            raise _shell_error(SHELL_OPERATORS[char], line, n)
 
 
 def _shell_error(syntax: str, line: str, position: int) -> Refused:

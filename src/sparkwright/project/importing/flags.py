@@ -1,4 +1,4 @@
-"""Conversion of the flags of an imported recipe, and of those that become other keys or are dropped."""
+"""Converts the flags of an imported recipe: each is kept, becomes another key of the recipe, or is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY_VARIABLE = "SPARK_KEY"
 
 
 def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport) -> dict[str, int]:
-    """Return the recipe's `parallel`, empty for one host, and remove the flags for the split over GPUs.
+    """Return the recipe's `parallel`, empty for one host, and remove the flags that split the model over GPUs.
 
     Raises Refused if the model needs several hosts and the engine can serve only from one.
     """
@@ -47,8 +47,8 @@ def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, repo
         report.add("dropped", f"split over {gpus}", "the recipe is for one host, and a Spark has one GPU")
         tensor = pipeline = gpus = 1
     elif gpus > 1 and not foreign.hosts:
-        sentence = f"the model is split over {gpus} GPUs, and a Spark has one: the number of hosts"
-        if report.ask("hosts", sentence, ("1", str(gpus))) != str(gpus):
+        question = f"the model is split over {gpus} GPUs, and a Spark has one: the number of hosts"
+        if report.ask("hosts", question, ("1", str(gpus))) != str(gpus):
             tensor = pipeline = gpus = 1
     for name in imports.backends:
         if name in flags:
@@ -121,11 +121,11 @@ def _resolve_files(server_command: ServerCommand, report: ImportReport) -> dict[
         value = server_command.flags.get(name)
         if not isinstance(value, str) or "{" in value or "\n" in value:
             continue
-        sentence = (
+        question = (
             f"--{name} names the file {one_line(value, max_chars=120)}, which is not in the recipe: `{KEEP_ANSWER}` if "
             f"the image contains it, `{DROP_ANSWER}` to remove the flag, or the path of a file of this project"
         )
-        answer = KEEP_ANSWER if _is_in_image(value) else report.ask(name, sentence)
+        answer = KEEP_ANSWER if _is_in_image(value) else report.ask(name, question)
         if answer == DROP_ANSWER:
             report.add("dropped", f"--{name} {value}", "as answered")
             del server_command.flags[name]
@@ -161,12 +161,12 @@ def _resolve_further_models(server_command: ServerCommand, report: ImportReport)
         if "/" not in model or model.startswith("/"):
             continue
         role = _find_role(server_command, name, key)
-        sentence = (
+        question = (
             f"--{name} names a second model, {one_line(model, max_chars=100)}, which spark.lock does not pin: "
             f"{f'`{PIN_ANSWER}` (under `models:` of the recipe), ' if role else ''}`{KEEP_ANSWER}` (the "
             f"container downloads it if missing) or `{DROP_ANSWER}`"
         )
-        answer = report.ask(name, sentence, (*((PIN_ANSWER,) if role else ()), KEEP_ANSWER, DROP_ANSWER))
+        answer = report.ask(name, question, (*((PIN_ANSWER,) if role else ()), KEEP_ANSWER, DROP_ANSWER))
         if answer == PIN_ANSWER and role:
             models[role] = _extract_model(server_command, name, key, model)
             report.add("translated", f"--{name} {model}", f"models.{role}: pinned, downloaded and mounted")

@@ -14,7 +14,7 @@ from sparkwright.trust.shapes import OptionalField, Shape, ShapeError, optional
 from sparkwright.visible import one_line
 
 RowKind = Literal["kept", "translated", "dropped", "secret", "note", "warning"]
-#: in the order of the report
+#: kinds of rows, in the order of the report
 ROW_KINDS: tuple[RowKind, ...] = ("kept", "translated", "dropped", "secret", "note", "warning")
 #: answer: leave the setting out
 DROP_ANSWER = "drop"
@@ -36,11 +36,11 @@ SCALAR_TYPES = (str, int, float)
 class ReportRow:
     """A row of the report."""
 
-    sort: RowKind
+    kind: RowKind
     #: key, flag or option of the source
     what: str
     #: replacement in the recipe, or reason for dropping it
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Question:
 
     #: name for `--answer KEY=VALUE`
     key: str
-    sentence: str
+    text: str
     #: valid answers; empty if any text is valid
     choices: tuple[str, ...] = ()
 
@@ -66,12 +66,12 @@ class ImportReport:
     #: keys of the questions and answers that were used
     used_keys: set[str] = field(default_factory=set)
 
-    def add(self, row_kind: RowKind, what: str, why: str = "") -> None:
+    def add(self, kind: RowKind, what: str, reason: str = "") -> None:
         """Add a row, with secrets masked, unless it exists already."""
         what = one_line(secret_patterns.mask_text(what), max_chars=MAX_ROW_CHARS)
-        self.rows.setdefault(ReportRow(row_kind, what, secret_patterns.mask_text(why)))
+        self.rows.setdefault(ReportRow(kind, what, secret_patterns.mask_text(reason)))
 
-    def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
+    def ask(self, key: str, text: str, choices: Iterable[str] = ()) -> str:
         """Return the user's answer to a question. If there is none, add the question to the report and return "".
 
         Raises Refused for an answer that is not among the choices.
@@ -79,7 +79,7 @@ class ImportReport:
         valid_answers = tuple(choices)
         answer = self.find_answer(key)
         if not answer and all(question.key != key for question in self.questions):
-            self.questions.append(Question(key, secret_patterns.mask_text(sentence), valid_answers))
+            self.questions.append(Question(key, secret_patterns.mask_text(text), valid_answers))
         if answer and valid_answers and answer not in valid_answers:
             message = f"'{one_line(answer, max_chars=80)}' is not a valid answer to `{key}`."
             raise Refused(message, fix=suggest_name(answer, valid_answers))
@@ -99,9 +99,9 @@ class ImportReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "rows": [{"sort": row.sort, "what": row.what, "why": row.why} for row in self.rows],
+            "rows": [{"sort": row.kind, "what": row.what, "why": row.reason} for row in self.rows],
             "questions": [
-                {"key": question.key, "question": question.sentence, "choices": list(question.choices)}
+                {"key": question.key, "question": question.text, "choices": list(question.choices)}
                 for question in self.questions
             ],
         }
@@ -109,7 +109,7 @@ class ImportReport:
 
 @dataclass
 class ForeignRecipe:
-    """A recipe in another tool's format, in a common form."""
+    """A recipe from another tool, in a form common to all formats."""
 
     #: name of the format, for messages
     kind: str

@@ -1,4 +1,4 @@
-"""Detection of a recipe's format."""
+"""Detects the format of a recipe, and reads it."""
 
 from __future__ import annotations
 

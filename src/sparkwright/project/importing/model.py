@@ -1,4 +1,4 @@
-"""The model of an imported recipe: a name on the hub, one of its files, or a mounted folder."""
+"""Finds the model of an imported recipe: a name on the hub, a single file, or a mounted folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 @dataclass
 class ImportedModel:
-    """The `model` of an imported recipe. Empty fields have default values."""
+    """The `model` of an imported recipe. Empty fields stand for the default."""
 
     id: str
     revision: str = ""
@@ -69,9 +69,7 @@ def resolve_model(foreign: ForeignRecipe, server_command: ServerCommand, report:
     if not name:
         return model
     if foreign.adopted:
-        reason = (
-            "downloaded by the container: the first deploy replaces the container by one that mounts the model's folder"
-        )
+        reason = "downloaded by the container: the first deploy replaces the container with one that mounts the model's folder"
         report.add("note", model.id, reason)
         _note_cached_files(foreign, model, report)
     if not revision:
@@ -98,8 +96,8 @@ def _select_file(file: str, quantisation: str, server_command: ServerCommand, re
         pattern = f"*{quantisation}*{suffix}"
         report.add("translated", quantisation, f"model.file: {pattern}; `lock` checks that it matches a single model")
         return pattern
-    sentence = f"{server_command.engine.title} serves one file of the repository: its name, or a pattern, e.g. *Q4_K_M*{suffix}"
-    return report.ask("file", sentence) or f"*{suffix}"
+    question = f"{server_command.engine.title} serves one file of the repository: its name, or a pattern, e.g. *Q4_K_M*{suffix}"
+    return report.ask("file", question) or f"*{suffix}"
 
 
 def _resolve_mounted_model(
@@ -112,8 +110,8 @@ def _resolve_mounted_model(
     )
     folder = container_path.parent if is_single_file else container_path
     host_folder, volume = _find_host_folder(folder, foreign.volumes)
-    sentence = f"the model is a folder, {one_line(path, max_chars=120)}: its name on the hub, OWNER/NAME"
-    name = report.ask("model", sentence) or "owner/name"
+    question = f"the model is a folder, {one_line(path, max_chars=120)}: its name on the hub, OWNER/NAME"
+    name = report.ask("model", question) or "owner/name"
     if reason := model_files.check_model_id(name):
         raise Refused(f"the model '{one_line(name, max_chars=80)}' {reason}.")
     if volume:
@@ -126,7 +124,7 @@ def _resolve_mounted_model(
 
 
 def _find_host_folder(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
-    """Return the host's folder for a folder of the container, and the volume that mounts it; both empty if none does."""
+    """Return the host's folder for a folder in the container, and the volume that mounts it; both empty if none does."""
     for volume in volumes:
         source, _, target = volume.partition(":")
         mount = PurePosixPath(target.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Conversion of a foreign recipe to a validated sparkwright recipe."""
+"""Converts a foreign recipe to a validated sparkwright recipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkwright.visible import one_line
 #: names of locally built images
 LOCAL_IMAGE = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
 #: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); their tags move every night
-SUBSTITUTES = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
+IMAGE_SUBSTITUTES = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
 MAX_NAME_CHARS = 60
 
 
@@ -148,8 +148,8 @@ def _find_task(
     if task:
         report.add("translated", excluding_flags[0], f"task: {task}, according to the name")
         return task
-    sentence = f"with {excluding_flags[0]} the server generates no text: vectors (embed) or scores (rerank)"
-    return report.ask("task", sentence, ("embed", "rerank"))
+    question = f"with {excluding_flags[0]} the server generates no text: vectors (embed) or scores (rerank)"
+    return report.ask("task", question, ("embed", "rerank"))
 
 
 def slug(text: str) -> str:
@@ -159,7 +159,7 @@ def slug(text: str) -> str:
 
 
 def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
-    """Use the image in the user's answers, even without a question: it may include mods or packages of the source."""
+    """Use the image in the user's answers, even if none was asked for: it may include the source's mods or packages."""
     answer = report.find_answer("image")
     if answer:
         replaced_text = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
@@ -181,12 +181,12 @@ def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportR
     if (is_local or "$" in image_text or "{" in image_text) and not report.find_answer("image"):
         problem = "is not in a registry: its author built it" if is_local else "contains a variable"
         example = imports.image
-        if image_text in SUBSTITUTES:
-            example += f"; {SUBSTITUTES[image_text]} is built from the same sources"
-        sentence = (
+        if image_text in IMAGE_SUBSTITUTES:
+            example += f"; {IMAGE_SUBSTITUTES[image_text]} is built from the same sources"
+        question = (
             f"the image {one_line(image_text, max_chars=80)} {problem}: an image as REPOSITORY:TAG, e.g. {example}"
         )
-        report.ask("image", sentence)
+        report.ask("image", question)
         return imports.image, ""
     if reason := check_image(image_text):
         raise Refused(f"the image '{one_line(image_text, max_chars=80)}' {reason}.")

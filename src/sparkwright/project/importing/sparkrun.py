@@ -1,4 +1,4 @@
-"""Reader of sparkrun's recipes, version 2 and 1, and of eugr/spark-vllm-docker's, which are version 1.
+"""Reads sparkrun's recipes, versions 1 and 2, and those of eugr/spark-vllm-docker, which are version 1.
 
 Sources: sparkrun 0.4.2 core/recipe.py (keys, order of values, placeholders) and runtimes/*.py (flags from defaults);
 spark-arena/recipe-registry@3075780; spark-arena/eugr-recipes@0d81770.
@@ -40,7 +40,7 @@ VERSIONS = ("1", "2")
 #: keys with commands to run, each with its effect
 HOOKS = {
     "pre_exec": "commands in the container before the server starts",
-    "post_exec": "commands in the container after the server started",
+    "post_exec": "commands in the container after the server has started",
     "post_commands": "commands on the machine that started the server",
 }
 #: keys that an import drops, each with the reason
@@ -122,7 +122,7 @@ def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRe
         reason = f"read as version {VERSIONS[-1]}, the newest supported version"
         report.add("note", f"recipe_version {one_line(version, max_chars=40)}", reason)
     if data.get("include"):
-        fix = "Import the included recipe, or replace `include` by its content."
+        fix = "Import the included recipe, or replace `include` with its content."
         raise Refused("the recipe extends another one (`include`), which is not in the file.", fix=fix)
     for name, effect in HOOKS.items():
         if data.get(name):
@@ -199,7 +199,7 @@ def _refuse_hook(name: str, effect: str, commands: Any, report: ImportReport) ->
 
 
 def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportReport) -> list[str]:
-    """Return the flags that sparkrun builds from `defaults` without a `command`, under the engine's names."""
+    """Return the flags that sparkrun builds from `defaults` if there is no `command`, under the engine's names."""
     name = ENGINES_BY_RUNTIME.get(foreign.engine, "")
     if not name:
         return []
@@ -246,9 +246,9 @@ def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) 
     """Return the recipe with its applicable overrides applied. The user is asked about unknown conditions."""
     recipe = dict(data)
     for n, override in enumerate(data.get("overrides") or (), 1):
-        when = as_mapping(override.get("when"))
-        condition = one_line(", ".join(f"{key}: {as_text(value)}" for key, value in when.items()), max_chars=120)
-        if _is_applied(when, condition, n, launch, report):
+        conditions = as_mapping(override.get("when"))
+        condition = one_line(", ".join(f"{key}: {as_text(value)}" for key, value in conditions.items()), max_chars=120)
+        if _is_applied(conditions, condition, n, launch, report):
             for key in ("defaults", "env"):
                 if override.get(key):
                     recipe[key] = as_mapping(recipe.get(key)) | as_mapping(override[key])
@@ -260,16 +260,16 @@ def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) 
     return recipe
 
 
-def _is_applied(when: dict[str, Any], condition: str, n: int, launch: Launch, report: ImportReport) -> bool:
+def _is_applied(conditions: dict[str, Any], condition: str, n: int, launch: Launch, report: ImportReport) -> bool:
     facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM_NAMES)}
-    if any(key in facts and as_text(value) not in facts[key] for key, value in when.items()):
+    if any(key in facts and as_text(value) not in facts[key] for key, value in conditions.items()):
         return False
-    if when.keys() <= facts.keys():
+    if conditions.keys() <= facts.keys():
         return True
-    sentence = (
+    question = (
         f"override {n} has the condition '{condition}': `{TAKE_ANSWER}` if it is true for you, else `{DROP_ANSWER}`"
     )
-    return report.ask(f"override-{n}", sentence, (TAKE_ANSWER, DROP_ANSWER)) == TAKE_ANSWER
+    return report.ask(f"override-{n}", question, (TAKE_ANSWER, DROP_ANSWER)) == TAKE_ANSWER
 
 
 # The `{placeholders}` of a command template, replaced by the recipe's defaults or the user's answers.
@@ -286,8 +286,8 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
             return match[0][0]
         if name in values:
             return values[name]
-        sentence = f"the command has a placeholder {{{name}}} without a value in the recipe: its value"
-        return report.ask(f"placeholder.{name}", sentence) or "0"
+        question = f"the command has a placeholder {{{name}}} without a value in the recipe: its value"
+        return report.ask(f"placeholder.{name}", question) or "0"
 
     pattern = _ESCAPED_PLACEHOLDER if "{{" in template else _PLACEHOLDER
     replace: Callable[[re.Match[str]], str] = substitute
@@ -299,7 +299,7 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
 
 
 def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:
-    """Raise Refused for mods without an answer, with their effects. recipe: path of the recipe's file."""
+    """Raise Refused, listing their effects, for mods without an answer. recipe: path of the recipe's file."""
     names = as_texts(mods)
     if not names:
         return
@@ -307,8 +307,8 @@ def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:
     descriptions = "; ".join(_describe_mod(name, recipe.parent) for name in names[:MAX_SHOWN_MODS]) + remainder
     if report.find_answer("mods") != DROP_ANSWER:
         fix = (
-            f"Import without them: `--answer mods={DROP_ANSWER}`, and if the server needs them, an image that includes "
-            "them: `--answer image=REPOSITORY:TAG`."
+            f"Import without them: `--answer mods={DROP_ANSWER}`. If the server needs them, also name an image that "
+            "includes them: `--answer image=REPOSITORY:TAG`."
         )
         raise Refused(f"its mods would change the container before the server starts: {descriptions}.", fix=fix)
     report.add("dropped", f"mods {join_first(names, MAX_SHOWN_MODS)}", "as answered: they are not run")

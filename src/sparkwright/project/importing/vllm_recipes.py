@@ -1,4 +1,4 @@
-"""Reader of vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and overrides for the DGX Spark.
+"""Reads recipes of vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and overrides for the DGX Spark.
 
 Source: vllm-project/recipes@8959cf6, taxonomy.yaml and src/lib/command-synthesis.js (the order of arguments).
 """
@@ -27,7 +27,7 @@ from sparkwright.project.importing.foreign_recipe import (
 from sparkwright.visible import one_line
 
 KIND = "vllm-project/recipes"
-#: keys for a DGX Spark's settings in these recipes
+#: keys under which these recipes have settings for a DGX Spark
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
 #: memory of a Spark for one server, GB: 128 minus the system's own use
 SPARK_GB = 112
@@ -41,7 +41,7 @@ READ_KEYS = {
 }
 #: keys that an import drops, each with the reason
 DROPPED_KEYS = {
-    "kv_offload_support": "a Spark has only one memory to hold keys and values",
+    "kv_offload_support": "a Spark has a single memory: there is nowhere to offload keys and values to",
     "default_strategy": "a Spark has one GPU; the number of hosts follows from the memory needed",
     "strategy_hardware": "a Spark has one GPU; the number of hosts follows from the memory needed",
     "strategy_min_gpus": "a Spark has one GPU; the number of hosts follows from the memory needed",
@@ -119,7 +119,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
 
 
 def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, dict[str, Any]]:
-    """Return name and content of the checkpoint for the Spark, or of the only one that fits. Otherwise, ask the user."""
+    """Return the name and content of the checkpoint for the Spark, or of the only one that fits. Otherwise, ask the user."""
     variants = {name: as_mapping(variant) for name, variant in as_mapping(data["variants"]).items()}
     if not variants:
         raise Refused("`variants` is empty.")
@@ -219,11 +219,11 @@ def _resolve_dependencies(data: dict[str, Any], report: ImportReport) -> None:
     install_commands = [as_text(entry.get("command")) for entry in dependencies if not entry.get("optional")]
     if install_commands:
         commands = one_line("; ".join(install_commands), max_chars=300)
-        sentence = (
+        question = (
             f"the recipe installs packages in addition to vLLM ({commands}): set `image` to an image with these packages, "
             f"and answer `{DROP_ANSWER}` here"
         )
-        if report.ask("dependencies", sentence, (DROP_ANSWER,)):
+        if report.ask("dependencies", question, (DROP_ANSWER,)):
             report.add("dropped", "dependencies", f"not installed: {commands}")
 
 
@@ -235,8 +235,10 @@ def _select_image(base: dict[str, Any], variant: dict[str, Any], report: ImportR
     image = as_text(image_value)
     min_version = as_text(variant.get("min_vllm_version") or base.get("min_vllm_version"))
     if not image and (base.get("nightly_required") or min_version == "nightly"):
-        sentence = "the recipe needs a nightly build of vLLM: its image, as REPOSITORY:TAG with the tag of a day, not `nightly`"
-        return report.ask("image", sentence)
+        question = (
+            "the recipe needs a nightly build of vLLM: its image, as REPOSITORY:TAG with a dated tag, not `nightly`"
+        )
+        return report.ask("image", question)
     if not image and min_version:
         report.add("note", f"vLLM {min_version} or newer", "required by the recipe")
     return image

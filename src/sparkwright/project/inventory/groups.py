@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.models import GatewayFile
 
 
-#: systemd's name for an interface of a PCI card, such as enP2p1s0f1np1; the name of its RDMA adapter, roceP2p1s0f1, has `path` too
+#: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; its RDMA adapter's name has `path` too: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
 

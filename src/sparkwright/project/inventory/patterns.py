@@ -44,7 +44,9 @@ def implied_groups(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
     """Return the implicit groups: one per machine that serves several recipes, and one per recipe, named `/RECIPE`."""
     groups: dict[str, tuple[str, ...]] = {}
     for host in hosts.values():
-        for name in ([host.shared_machine] if host.shared_machine else []) + ([f"/{host.recipe}"] if host.recipe else []):
+        for name in ([host.shared_machine] if host.shared_machine else []) + (
+            [f"/{host.recipe}"] if host.recipe else []
+        ):
             groups[name] = (*groups.get(name, ()), host.name)
     return groups
 

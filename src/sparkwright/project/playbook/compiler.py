@@ -1,4 +1,4 @@
-"""Compilation of a play into a Plan for one host: validated, and rendered as far as the laptop can."""
+"""Compiles a play into a Plan for one host: validates it, and renders it as far as the laptop can."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.project.documents.document import Place, format_path
 from sparkwright.project.documents.validation import suggest_name, validate
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection
-from sparkwright.project.playbook.names import ErrorLocator, Names
+from sparkwright.project.playbook.names import ErrorLocator, PlayVariables
 from sparkwright.project.playbook.playbook import BlockFile, Condition, Options, Play, TaskFile, walk_steps
 from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
@@ -39,7 +39,7 @@ RESCUE_STAGE = "rescue"
 def compile(
     play: Play,
     host: Host,
-    names: Mapping[str, Any],
+    variables: Mapping[str, Any],
     options: Options,
     *,
     run_id: str,
@@ -49,13 +49,14 @@ def compile(
     """Return the plan of a play for a host. Raises Refused for a mistake in the play.
 
     Args:
-        names: see `recipe.scope`.
+        variables: see `recipe.scope`.
         registered: results of earlier plays, by name.
     """
     file, locator = play.file, ErrorLocator(play, host)
-    registers = {step["register"] for step in walk_steps([*file.tasks, *file.handlers]) if step.get("register")}
-    registers |= set(registered or {})
-    compiler = _Compiler(play, locator, Names(locator, file.vars, names, options.extra, registers), project)
+    registered_names = {step["register"] for step in walk_steps([*file.tasks, *file.handlers]) if step.get("register")}
+    registered_names |= set(registered or {})
+    play_variables = PlayVariables(locator, file.vars, variables, options.extra, registered_names)
+    compiler = _Compiler(play, locator, play_variables, project)
     steps = compiler.compile_steps(
         file.tasks,
         (*play.place, "tasks"),
@@ -71,8 +72,8 @@ def compile(
         playbook=format_path(play.document.path),
         steps=selected_steps,
         handlers=handlers,
-        vars=compiler.names.values_for_host(),
-        open_vars=compiler.names.host_vars,
+        vars=compiler.variables.values_for_host(),
+        open_vars=compiler.variables.host_vars,
         registered=dict(registered or {}),
         check=options.check,
         diff=options.diff,
@@ -83,8 +84,8 @@ def compile(
         wait_s=options.wait_s,
         server=host.server,
         by_turns=bool(host.turns),
-        anyway=compiler.names.laptop_values.get("anyway") is True,
-        guard_gib=float(compiler.names.laptop_values.get("guard_gib") or 0),
+        anyway=compiler.variables.laptop_values.get("anyway") is True,
+        guard_gib=float(compiler.variables.laptop_values.get("guard_gib") or 0),
     )
 
 
@@ -105,8 +106,8 @@ class _Compiler:
     outermost block or include is a stage with its name. The tasks of a `rescue` are a separate stage.
     """
 
-    def __init__(self, play: Play, locator: ErrorLocator, names: Names, project: Path) -> None:
-        self.play, self.locator, self.names, self.project = play, locator, names, project
+    def __init__(self, play: Play, locator: ErrorLocator, variables: PlayVariables, project: Path) -> None:
+        self.play, self.locator, self.variables, self.project = play, locator, variables, project
         self.stage = ""
         self.has_named_stages = any(step.get("stage") for step in walk_steps(play.file.tasks))
         #: "file:line" of a `notify`, by the handler's name
@@ -172,8 +173,8 @@ class _Compiler:
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
-        title = self.names.render(
-            file.name, self.names.with_local(local_vars), self.locator.in_playbook(*place, "name")
+        title = self.variables.render(
+            file.name, self.variables.with_local(local_vars), self.locator.in_playbook(*place, "name")
         )
         return Task(
             id=f"t{self._count}",
@@ -202,9 +203,9 @@ class _Compiler:
     def _render_server(self, server: str | None, place: Place, local_vars: Mapping[str, Any]) -> str:
         """Return a task's `server`: rendered, or as an expression for the host to evaluate."""
         locate = self.locator.in_playbook(*place, "server")
-        if not server or not self.names.can_render(server, locate, local_vars):
+        if not server or not self.variables.can_render(server, locate, local_vars):
             return server or ""
-        return str(self.names.render(server, self.names.with_local(local_vars), locate))
+        return str(self.variables.render(server, self.variables.with_local(local_vars), locate))
 
     def _split_module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
@@ -233,14 +234,14 @@ class _Compiler:
             template = self._find_template(values["src"], place, local_vars, module)
             content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
-        names = self.names.with_local(local_vars)
+        variables = self.variables.with_local(local_vars)
         args, unresolved = dict(values), []
         for key, value in values.items():
             locate = self.locator.in_playbook(*place, module, key)
             if template and key == "content":
                 locate = ErrorLocator.in_template(template)
-            if self.names.can_render(value, locate, local_vars):
-                args[key] = self.names.render(value, names, locate)
+            if self.variables.can_render(value, locate, local_vars):
+                args[key] = self.variables.render(value, variables, locate)
             else:
                 unresolved.append(key)
         try:
@@ -251,10 +252,10 @@ class _Compiler:
 
     def _find_template(self, src: Any, place: Place, local_vars: Mapping[str, Any], module: str) -> Path:
         locate = self.locator.in_playbook(*place, module, "src")
-        name = str(self.names.render(src, self.names.with_local(local_vars), locate))
+        name = str(self.variables.render(src, self.variables.with_local(local_vars), locate))
         if reason := check_file_name(name):
             message = f"the template '{one_line(name, max_chars=80)}' {reason}."
-            raise Refused(message, where=locate(), fix="Name a file of templates/.")
+            raise Refused(message, where=locate(), fix="Name a file in templates/.")
         path = shipped_files.resolve_path(self.project, f"templates/{name}")
         if not document.is_file(path):
             templates = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
@@ -268,13 +269,13 @@ class _Compiler:
         if condition is None:
             return ()
         host_conditions: list[str] = []
-        names = self.names.with_local(local_vars)
+        variables = self.variables.with_local(local_vars)
         for text in map(str, condition if isinstance(condition, list) else [condition]):
-            if not self.names.can_render("{{ " + text + " }}", self.locator.in_playbook(*place), local_vars):
+            if not self.variables.can_render("{{ " + text + " }}", self.locator.in_playbook(*place), local_vars):
                 host_conditions.append(text)
                 continue
             try:
-                is_true = expressions.all_true((text,), names)
+                is_true = expressions.all_true((text,), variables)
             except ExpressionError as error:
                 raise Refused(f"{error}.", where=self.where(place)) from None
             if not is_true:

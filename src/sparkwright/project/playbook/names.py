@@ -37,7 +37,7 @@ LITERAL_NAMES = frozenset(
 
 
 class ErrorLocator:
-    """Finds the "file:line" of mistakes in a play on a host."""
+    """Finds the "file:line" of mistakes in a play that runs on a host."""
 
     def __init__(self, play: Play, host: Host) -> None:
         self._play = play
@@ -80,7 +80,7 @@ class ErrorLocator:
         return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
 
     def _find_origin(self, value: Any, local_vars: Mapping[str, Any]) -> str:
-        """Return the only variable of the play or the host that a value depends on; empty if there is none or several."""
+        """Return the only variable of the play or the host that a value depends on; empty if there is not exactly one."""
         name, visited = "", set(local_vars)
         while expressions.has_expression(value):
             names = expressions.names_in_value(value)
@@ -92,7 +92,7 @@ class ErrorLocator:
         return name if name in self._play.file.vars or f"vars.{name}" in self._host.set_at else ""
 
 
-class Names:
+class PlayVariables:
     """The variables that a play's expressions may use on a host.
 
     Attributes:
@@ -101,9 +101,9 @@ class Names:
 
     Args:
         play_vars: `vars` of the play.
-        names: names and values of the host and its recipe; see `recipe.scope`.
+        variables: variables of the host and its recipe; see `recipe.scope`.
         extra: values that override all others.
-        registers: names that tasks register.
+        registered_names: names that tasks register.
 
     Raises Refused for variables that refer to each other, or to an unknown name.
     """
@@ -112,27 +112,27 @@ class Names:
         self,
         locator: ErrorLocator,
         play_vars: Mapping[str, Any],
-        names: Mapping[str, Any],
+        variables: Mapping[str, Any],
         extra: Mapping[str, Any],
-        registers: Set[str],
+        registered_names: Set[str],
     ) -> None:
         self._locator = locator
-        self._host_names, self._registers = HOST_NAMES | registers, registers
+        self._host_names, self._registered_names = HOST_NAMES | registered_names, registered_names
         self._sent_names: set[str] = set()
         self.laptop_values: dict[str, Any] = {}
         self.host_vars: dict[str, Any] = {}
         self._render_variables(
-            {**names, **extra}, {name: value for name, value in play_vars.items() if name not in extra}
+            {**variables, **extra}, {name: value for name, value in play_vars.items() if name not in extra}
         )
 
-    def _render_variables(self, names: Mapping[str, Any], play_vars: Mapping[str, Any]) -> None:
-        """Set `laptop_values` and `host_vars`. Variables of the play override `names`."""
+    def _render_variables(self, variables: Mapping[str, Any], play_vars: Mapping[str, Any]) -> None:
+        """Set `laptop_values` and `host_vars`. Variables of the play override `variables`."""
         unrendered_values = {
             name: value
-            for name, value in names.items()
+            for name, value in variables.items()
             if expressions.has_expression(value) and name not in LITERAL_NAMES
         }
-        plain_values = {name: value for name, value in names.items() if name not in unrendered_values}
+        plain_values = {name: value for name, value in variables.items() if name not in unrendered_values}
         self.laptop_values = {name: value for name, value in plain_values.items() if name not in play_vars}
         unrendered_values |= play_vars
         # a play's variable may refer to the host's variable of the same name
@@ -168,10 +168,10 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"vars.{name}: {error}.", where=self._locator.of_variable(name)()) from None
 
-    def render(self, value: Any, names: Mapping[str, Any], locate: Locate) -> Any:
+    def render(self, value: Any, variables: Mapping[str, Any], locate: Locate) -> Any:
         """Return a value with its expressions rendered. Raises Refused for an invalid expression."""
         try:
-            return expressions.render(value, names)
+            return expressions.render(value, variables)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
 
@@ -194,7 +194,7 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
         # a variable with the name of a result is valid only until the host has the result
-        renderable_names = (self.laptop_values.keys() - self._registers) | local_vars.keys()
+        renderable_names = (self.laptop_values.keys() - self._registered_names) | local_vars.keys()
         all_names = renderable_names | self.laptop_values.keys() | self.host_vars.keys() | self._host_names
         self._refuse_unknown(needed_names - all_names, locate, all_names, value)
         if needed_names <= renderable_names:

@@ -1,4 +1,4 @@
-"""Reading of playbooks: their models, the files that they include, and their checks."""
+"""Reads playbooks: their models, the files that they include, and their checks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from sparkwright.visible import one_line
 MAX_RETRIES = 10**9
 
 Condition = bool | str | list[bool | str]
-#: maximum number of includes in a playbook, and maximum nesting of its task lists
+#: maximum number of includes in a playbook
 MAX_INCLUDES = 200
+#: maximum nesting of a playbook's task lists
 MAX_DEPTH = 24
 TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
 SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and use the file's name here."
@@ -130,7 +131,7 @@ class _IncludeSplicer:
     """Replaces the includes of one file.
 
     Args:
-        opened: this file and the files that include it, to detect recursive includes.
+        opened_paths: this file and the files that include it, to detect recursive includes.
         depth: number of enclosing lists.
         included: all files included so far; this class appends to it.
     """
@@ -140,7 +141,7 @@ class _IncludeSplicer:
     ) -> None:
         self.source = source
         self.project = project
-        self.opened = opened_paths
+        self.opened_paths = opened_paths
         self.depth = depth
         self.included = included
         self.grafts: dict[Place, Document] = {}
@@ -171,7 +172,7 @@ class _IncludeSplicer:
         if not document.is_file(path):
             message = f"no file '{one_line(include.include, max_chars=80)}' in the same directory."
             raise Refused(message, where=where, fix=suggest_name(include.include, self._list_files()))
-        if path.resolve() in self.opened:
+        if path.resolve() in self.opened_paths:
             raise Refused(f"{include.include} includes itself.", where=where)
         self.included.append(path)
         if len(self.included) > MAX_INCLUDES:
@@ -179,7 +180,9 @@ class _IncludeSplicer:
         included = document.load(path)
         if not isinstance(included.data, list):
             raise Refused("an included file must be a list of tasks.", where=included.where())
-        splicer = _IncludeSplicer(included, self.project, (*self.opened, path.resolve()), self.depth, self.included)
+        splicer = _IncludeSplicer(
+            included, self.project, (*self.opened_paths, path.resolve()), self.depth, self.included
+        )
         tasks = splicer.splice(included.data, ())
         self.grafts[(*place, "block")] = replace(included, data=tasks, grafts=splicer.grafts)
         keywords = {key: value for key, value in item.items() if key != "include"}
@@ -314,7 +317,7 @@ def refuse_secrets(source: Document) -> None:
 
 
 def check_steps(source: Document, steps: list[Any], place: Place) -> None:
-    """Raise Refused for the first invalid task or block of a list, at any depth. place: of the list."""
+    """Raise Refused for the first invalid task or block of a list, at any depth. place: place of the list."""
     for n, step in enumerate(steps):
         step_place = (*place, n)
         validate(

@@ -1,4 +1,4 @@
-"""Selection of tasks by --tags, --skip-tags and --start-at-task, as in Ansible, and their list."""
+"""Selects tasks by --tags, --skip-tags and --start-at-task, as in Ansible, and lists them."""
 
 from __future__ import annotations
 
