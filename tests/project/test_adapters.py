@@ -99,7 +99,7 @@ REFUSED = {
     "LoRA disabled": ("vllm: {enable-lora: false}\n" + ONE, "`adapters` has no effect with `enable-lora: False`"),
     "file with vLLM": (VLLM + ONE.replace("name: sql", "name: sql, file: x.gguf"), "`adapters.sql.file` cannot be used with vLLM"),
     "folder of the model": (VLLM + ONE.replace("name: sql", "name: sql, dir: ~/models/b"), "`adapters.sql.dir` and `model.dir` overlap"),
-    "colon with SGLang": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "takes what follows a colon in a request's model for the name of an adapter"),
+    "colon with SGLang": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "treats what follows a colon in a request's model as the name of an adapter"),
     "described engine": ("engine: openai\nopenai: {served_name: x, command: []}\n" + ONE, "`adapters` cannot be used with"),
 }  # fmt: skip
 

@@ -111,7 +111,7 @@ def test_every_option_is_written_or_noted(
 def test_sparkrun_cannot_set_an_entrypoint(tmp_path: Path) -> None:
     export = build_export(tmp_path, RECIPE.replace("name: tiny,", "name: tiny, entrypoint: [/run.sh],"))
     export_formats.render_sparkrun(export)
-    assert export.notes[-1].endswith(": entrypoint, gpus, shm_size, ulimits of the container")
+    assert export.notes[-1].endswith("for these container options: entrypoint, gpus, shm_size, ulimits")
 
 
 def test_compose_number_of_gpus(exported: export_formats.Export) -> None:

@@ -66,7 +66,7 @@ class Registry:
 
 
 def load(project: Path) -> list[Registry]:
-    """Read registries.yml and registries.lock. Raises Refused with file and line; if registries.yml is missing, without a line."""
+    """Read registries.yml and registries.lock. Raises Refused with file and line, or if registries.yml is missing."""
     path = project / REGISTRIES_FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."

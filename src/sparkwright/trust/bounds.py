@@ -1,4 +1,4 @@
-"""Limits on the size, depth and numbers of input, and the readers that enforce them.
+"""Limits on the size and depth of input and on the numbers in it, and the readers that enforce them.
 
 Use `parse_bounded_json` only for files that this tool wrote, and `parse_json` for all other JSON.
 """
@@ -20,11 +20,11 @@ from typing import Any
 from sparkwright.units import MIB
 from sparkwright.visible import escape_invisible
 
-#: limits on a model's config.json, usually 2 kB; quantized models that list every layer have up to 300 kB
+#: limits on a model's config.json, which is usually 2 kB; up to 300 kB for quantized models that list every layer
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 4 * MIB, 32
 #: size limit of a weight index, which lists every tensor: 10 MB for the largest models
 MAX_INDEX_BYTES = 64 * MIB
-#: size limit of responses from model servers and hubs; the largest, /metrics, has about 300 kB
+#: size limit of responses from model servers and hubs; the largest, /metrics, is about 300 kB
 MAX_ANSWER_BYTES = 8 * MIB
 MAX_JSON_DEPTH = 100
 #: depth limit of displayed values; Docker's inspect output is 8 deep
@@ -51,7 +51,7 @@ def parse_bounded_json(raw: bytes | str) -> Any:
     try:
         return json.loads(raw)
     except RecursionError:
-        raise LimitExceeded("is nested too deep") from None
+        raise LimitExceeded("is nested too deeply") from None
 
 
 def parse_json(
@@ -89,7 +89,7 @@ def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
     if isinstance(value, int | float):
         return value if abs(value) <= MAX_NUMBER else None  # false for NaN
     if max_depth <= 0:
-        raise LimitExceeded("is nested too deep")
+        raise LimitExceeded("is nested too deeply")
     if isinstance(value, dict):
         return {escape_invisible(key): sanitize(item, max_depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,7 +98,7 @@ def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
 
 
 def is_deeper(value: Any, max_depth: int) -> bool:
-    """Return True if lists and mappings are nested more than max_depth times."""
+    """Return True if lists and mappings are nested more than max_depth levels deep."""
     layer = [value]
     for _ in range(max_depth + 1):
         layer = [
@@ -149,7 +149,7 @@ def parse_number(text: str, maximum: float = MAX_COUNT) -> float | None:
 def describe_os_error(error: BaseException) -> str:
     """Return the path and reason of an operating system error; empty for other errors.
 
-    The error of a failed write has no file name, so for a full disk the usual folders are searched.
+    The error of a failed write names no file, so for a full disk the usual folders are checked.
     """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
@@ -174,7 +174,7 @@ def find_full_disk(paths: Iterable[Path]) -> Path | None:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the problem of a pattern for searching logs, such as "is not a regular expression: ..."; empty if it is valid."""
+    """Return what is wrong with a pattern for logs, such as "is not a regular expression: ..."; empty if it is valid."""
     if len(pattern) > MAX_PATTERN_CHARS:
         return f"has more than {MAX_PATTERN_CHARS} characters"
     try:

@@ -1,4 +1,4 @@
-"""Validation of a recipe's container options, in Docker's spelling, before they reach an engine.
+"""Validates a recipe's container options, in Docker's spelling, before they reach an engine.
 
 Each `check_` function returns the reason why a string is invalid; empty if it is valid. The checks refuse everything that Docker
 refuses, while the running server is still untouched. They also refuse a few spellings that Docker accepts, because Docker would
@@ -30,9 +30,11 @@ LIMIT_NAMES = (
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
-#: options of a mount, at most one per group; PROPAGATION_MODES are only for the host's folders, COPY_MODES only for named volumes
+#: options of any mount, at most one from each group
 MOUNT_MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
+#: options of a mounted host folder, at most one
 PROPAGATION_MODES = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
+#: options of a named volume
 COPY_MODES = ("nocopy",)
 MAX_PORT = 65535
 PROTOCOLS = ("tcp", "udp", "sctp")
@@ -103,7 +105,7 @@ def check_ipc_mode(text: str) -> str:
 
 
 def check_limit_name(name: str) -> str:
-    return "" if name in LIMIT_NAMES else f"{quote_text(name)} is not a limit of Docker: {', '.join(LIMIT_NAMES)}."
+    return "" if name in LIMIT_NAMES else f"{quote_text(name)} is not one of Docker's limits: {', '.join(LIMIT_NAMES)}."
 
 
 def check_ulimit(text: str) -> str:
@@ -130,19 +132,19 @@ def check_volume(text: str) -> str:
 
 
 def check_volume_source(text: str) -> str:
-    """Check a folder of the host, or the name of a volume."""
+    """Check a folder on the host, or the name of a volume."""
     if ":" in text or "\0" in text:
         return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
         return ""
-    return f"{quote_text(text)} is not a folder of the host: begin with / or ~/."
+    return f"{quote_text(text)} is not a folder on the host: it must begin with / or ~/."
 
 
 def check_mount_target(text: str) -> str:
     if ":" in text or "\0" in text:
         return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
     if not text.startswith("/"):
-        return f"{quote_text(text)} is not a folder of the container: begin with /."
+        return f"{quote_text(text)} is not a folder in the container: it must begin with /."
     return "" if normalize_mount_point(text) != "/" else f"{quote_text(text)} is the root of the container."
 
 
@@ -155,7 +157,7 @@ def normalize_mount_point(text: str) -> str:
 
 
 def is_below(folder: str, outer: str) -> bool:
-    """Return True if a folder of the host is below another one. `~` is below `/`."""
+    """Return True if a folder on the host is below another one. `~` is below `/`."""
     inner, outer = posixpath.normpath(folder), posixpath.normpath(outer)
     return inner != "/" if outer == "/" else inner.startswith(f"{outer}/")
 
@@ -169,7 +171,11 @@ def check_variable(name: str, value: str) -> str:
 def check_label_name(name: str) -> str:
     if not name:
         return "a label needs a name."
-    return f"{quote_text(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
+    return (
+        f"{quote_text(name)} is not a label's name: spaces and = are not allowed."
+        if re.search(r"[\s=\0]", name)
+        else ""
+    )
 
 
 def is_ip_address(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parsing and building of image references, REPOSITORY[:TAG][@DIGEST]."""
+"""Parses and builds image references, REPOSITORY[:TAG][@DIGEST]."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ImageReference:
 
     @property
     def verified_tag(self) -> str:
-        """Local tag for an image whose digest was verified. The tag itself proves nothing."""
+        """Local tag for an image whose digest has been verified. The tag itself proves nothing."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
     def at_mirror(self, mirror: str) -> ImageReference:
@@ -103,5 +103,5 @@ def check_image(ref: str) -> str:
     if not REPOSITORY.fullmatch(repository):
         return "is not REPOSITORY:TAG; a repository has lowercase letters, digits and . _ - /"
     if tag is not None and not TAG.fullmatch(tag):
-        return "has a tag that is not valid: at most 128 letters, digits and _ . -"
+        return "has an invalid tag: at most 128 letters, digits and _ . -"
     return "has a digest that is not sha256: and 64 hex digits" if separator and not DIGEST.fullmatch(digest) else ""

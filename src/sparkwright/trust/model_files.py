@@ -1,4 +1,4 @@
-"""Validation of a model's id and revision, and of the names, sizes and hashes of its files, from a lock, hub or folder."""
+"""Validates a model's id and revision, and the names, sizes and hashes of its files, from a lock, hub or folder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_model_file(name: str) -> str:
 def check_file_set(names: Iterable[str]) -> str:
     """Return the reason why a folder can't contain these files; empty if it can.
 
-    The reason is too many files, a duplicate, or a name that is also used as a folder.
+    The reason follows "has": too many files, a duplicate, or a name that is also used as a folder.
     """
     sorted_names = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(sorted_names) > MAX_FILES:
@@ -89,7 +89,7 @@ def check_file_row(row: Mapping[str, Any]) -> str:
 
 
 def check_files(rows: Sequence[Any], source: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """Return the rows of a model's files. Raises Failed for the first invalid one. source: of the rows, for the message."""
+    """Return the rows of a model's files. Raises Failed for the first invalid one. source: their origin, for the message."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = check_model_file(name) if isinstance(name, str) else "is not text"

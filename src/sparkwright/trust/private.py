@@ -1,4 +1,4 @@
-"""Folders and files that only their owner can access, with modes 0700 and 0600 regardless of the umask.
+"""Creates folders and files that only their owner can access, with modes 0700 and 0600 regardless of the umask.
 
 They contain records of runs, diagnostics, the host's lock, and data sent to hosts.
 """
@@ -82,7 +82,7 @@ def touch(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another process holds a file's lock; False also if the file can't be read."""
+    """Return True if another process holds a file's lock; also False if the file can't be read."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

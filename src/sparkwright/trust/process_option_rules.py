@@ -1,4 +1,4 @@
-"""Validation and normalization of a recipe's process, network and name options and limits, in Docker's spelling."""
+"""Validates and normalizes a recipe's process, network and name options and limits, in Docker's spelling."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def parse_swap(text: str) -> int:
 
 
 def check_cpus(number: float) -> str:
-    return "" if number == 0 or 0.01 <= number <= 9999 else "must be from 0.01 to the host's number of CPUs."
+    return "" if number == 0 or 0.01 <= number <= 9999 else "must be between 0.01 and the host's number of CPUs."
 
 
 def nano_cpus(number: float) -> int:
@@ -98,7 +98,9 @@ def check_pid_mode(text: str) -> str:
 def check_working_dir(text: str) -> str:
     """Check a working directory; an empty text is valid and means the image's."""
     is_absolute = text.startswith("/") and "\0" not in text
-    return "" if not text or is_absolute else f"{quote_text(text)} is not a folder of the container: begin with /."
+    return (
+        "" if not text or is_absolute else f"{quote_text(text)} is not a folder in the container: it must begin with /."
+    )
 
 
 def normalize_working_dir(text: str | None) -> str:
@@ -135,7 +137,7 @@ def parse_duration_ns(text: str) -> int:
 
 
 def format_duration(duration_ns: int) -> str:
-    """Format nanoseconds for `parse_duration_ns`, in the largest unit without a fraction up to seconds."""
+    """Format nanoseconds for `parse_duration_ns`, in the largest unit, up to seconds, that needs no fraction."""
     unit = next(unit for unit in ("s", "ms", "us", "ns") if duration_ns % _NS_BY_UNIT[unit] == 0)
     return f"{duration_ns // _NS_BY_UNIT[unit]}{unit}"
 
@@ -189,7 +191,7 @@ def check_tmpfs(text: str) -> str:
     for option in options.split(",") if colon else ():
         name, equals, value = option.partition("=")
         if option not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
-            return f"{quote_text(text)}: {quote_text(option)} is not an option of a tmpfs, such as size=64m or noexec."
+            return f"{quote_text(text)}: {quote_text(option)} is not a tmpfs option, such as size=64m or noexec."
     return ""
 
 
@@ -261,7 +263,7 @@ def check_hostname(text: str) -> str:
 
 
 def _split_host(text: str) -> tuple[str, str]:
-    """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker accepts since version 25."""
+    """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker has accepted since version 25."""
     name, *address = re.split("[:=]", text, maxsplit=1)
     return name, "".join(address).removeprefix("[").removesuffix("]")
 

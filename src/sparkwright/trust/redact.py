@@ -1,4 +1,4 @@
-"""Redaction of secrets with known values, in plain and encoded forms. secret_patterns.py redacts unknown ones by their format."""
+"""Redacts secrets whose values are known, in plain and encoded forms. secret_patterns.py masks unknown ones by their format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, unquote
 MASK = "••••"
 #: minimum length of a secret; the laptop refuses shorter ones, which could occur in ordinary words
 MIN_SECRET_CHARS = 8
-#: fields that identify an event and its task
+#: fields of an event that are not redacted, because they identify it and its task
 UNREDACTED_FIELDS = frozenset(
     {"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"}
 )
@@ -70,7 +70,7 @@ def _encoded_forms(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(secret: bytes) -> Iterator[str]:
-    """Yield the characters that every base64 text with the secret inside, such as `user:password`, contains.
+    """Yield the characters that every base64 text has in common if it encodes the secret within a longer one: `user:password`.
 
     They depend on the secret's offset in a group of three bytes, so there are three forms, each in both alphabets.
     """

@@ -1,4 +1,4 @@
-"""Recognition of secrets by the names of variables and the formats of tokens.
+"""Recognizes secrets by the names of variables and the formats of tokens.
 
 Used by the checks that refuse secrets in the user's files, and by secret_patterns.py, which redacts secrets.
 """
@@ -43,7 +43,7 @@ _ASSIGNMENT = re.compile(
 _URL_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or shell variable, which may refer to a secret
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
-#: proxy variables; their URLs may contain a password, and they are set in the environment of the host's side
+#: proxy variables; their URLs may contain a password, and they are set in the environment of sparkwright's process on the host
 PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 

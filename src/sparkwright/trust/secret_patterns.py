@@ -1,6 +1,6 @@
-"""Masking of secrets with unknown values, found by their names and formats.
+"""Masks secrets whose values are unknown, found by their names and formats.
 
-It applies to everything displayed of containers, commands and logs: arguments, shell text, JSON, YAML, URLs and headers, nested
+It applies to everything shown from containers, commands and logs: arguments, shell text, JSON, YAML, URLs and headers, nested
 and quoted at any depth. It masks too much rather than too little. redact.py replaces known values.
 """
 
@@ -32,11 +32,11 @@ _LOGIN = re.compile(
     r"(?<![\w-])(sshpass\s{1,8}-p\s{0,8}[\"']?|(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump)\s[^|;&\n]{0,200}?\s-p[\"']?|"
     r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
 )
-#: an option with USER:PASSWORD, as of curl, up to the colon; the value is in the same word, the next word or the next list item
+#: an option with USER:PASSWORD, such as curl's, up to the colon; the value is in the same word, next word or next list item
 _USER_OPTION = re.compile(
     r"(?<![\w-])(?:-[uU]|--(?:proxy-)?user)"
     r"(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|\s{1,8}(?:\\\n\s{0,40})?|(?<![a-z]{2})|=)"
-    r"(?:(?P<slashes>\\{0,8})(?P<mark>[\"'])[^:\"'/\r\n]{1,200}|[^\s:\"'/\\]{1,200}):"
+    r"(?:(?P<slashes>\\{0,8})(?P<quote>[\"'])[^:\"'/\r\n]{1,200}|[^\s:\"'/\\]{1,200}):"
 )
 _PLAIN = re.compile(r"[^\s\"']{0,500}")
 #: one-letter options for a password, and the programs that have them
@@ -130,15 +130,15 @@ def mask_words(words: Sequence[Any], mask: str = MASK, name: str = "") -> list[A
     return masked
 
 
-def mask_field(name: str, reported: Any) -> Any:
+def mask_field(name: str, field_value: Any) -> Any:
     """Mask secrets in the value of a container's field or of a flag (--name), for a diff."""
-    if reported is None or reported == "":
-        return reported
-    if isinstance(reported, Mapping):
-        return {key: mask_value(value, key) for key, value in reported.items()}
+    if field_value is None or field_value == "":
+        return field_value
+    if isinstance(field_value, Mapping):
+        return {key: mask_value(value, key) for key, value in field_value.items()}
     if name.startswith("-") and is_possible_secret_name(name.lstrip("-")):
         return MASK
-    return " ".join(mask_words(reported.split(" "))) if isinstance(reported, str) else mask_value(reported)
+    return " ".join(mask_words(field_value.split(" "))) if isinstance(field_value, str) else mask_value(field_value)
 
 
 def _mask_fields(fields: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
@@ -165,14 +165,14 @@ def _mask_user_passwords(content: str, mask: str) -> str:
     parts: list[str] = []
     position = 0
     for match in _USER_OPTION.finditer(content):
-        begin, mark, depth = match.end(), match["mark"], len(match["slashes"] or "")
+        begin, quote, depth = match.end(), match["quote"], len(match["slashes"] or "")
         if begin < position:
             continue
         opening = content[match.start() - 1 : match.start()]
-        if not mark and match["next"] in ("", "=") and opening in ("'", '"'):  # "--user=name:a password"
-            mark, depth = opening, _count_backslashes_before(content, match.start() - 1)
+        if not quote and match["next"] in ("", "=") and opening in ("'", '"'):  # "--user=name:a password"
+            quote, depth = opening, _count_backslashes_before(content, match.start() - 1)
         plain = _PLAIN.match(content, begin)
-        end = _closing_quote_end(content, begin, mark, depth) - 1 - depth if mark else plain.end() if plain else begin
+        end = _closing_quote_end(content, begin, quote, depth) - 1 - depth if quote else plain.end() if plain else begin
         if end > begin and not content.startswith("$(", begin) and not is_setting(content[begin:end]):
             parts += [content[position:begin], mask]
             position = end
@@ -213,34 +213,34 @@ def _value_end(content: str, begin: int, *, several_words: bool) -> int:
         content.rfind("\n", max(begin - MAX_LOOKBEHIND_CHARS, 0), begin) + 1, begin - MAX_LOOKBEHIND_CHARS, 0
     )
     while position < size:
-        letter = content[position]
+        char = content[position]
         quote_at = position
         while quote_at < size and content[quote_at] == "\\":
             quote_at += 1
         if quote_at < size and content[quote_at] in "\"'":
-            mark, depth = content[quote_at], quote_at - position
-            if position > begin and _is_quote_open(content[line_begin:begin], mark):
+            quote, depth = content[quote_at], quote_at - position
+            if position > begin and _is_quote_open(content[line_begin:begin], quote):
                 return position  # end of the enclosing quotes
-            position = _closing_quote_end(content, quote_at + 1, mark, depth)
-        elif letter == "," and (position + 1 == size or content[position + 1] in " \t\r\n\"'\\"):
+            position = _closing_quote_end(content, quote_at + 1, quote, depth)
+        elif char == "," and (position + 1 == size or content[position + 1] in " \t\r\n\"'\\"):
             return position
-        elif letter == " " and several_words and position + 1 < size and content[position + 1] not in "-;&|<>#\\ \"'":
+        elif char == " " and several_words and position + 1 < size and content[position + 1] not in "-;&|<>#\\ \"'":
             position += 1
-        elif letter in _VALUE_END_CHARS:
+        elif char in _VALUE_END_CHARS:
             return position
         else:
-            position += 2 if letter == "\\" else 1
+            position += 2 if char == "\\" else 1
     return min(position, size)
 
 
-def _closing_quote_end(content: str, position: int, mark: str, depth: int) -> int:
+def _closing_quote_end(content: str, position: int, quote: str, depth: int) -> int:
     """Return the position after the closing quote, or the search limit if there is none.
 
     depth: number of backslashes before each of the two quotes.
     """
     limit = min(position + MAX_LOOKAHEAD_CHARS, len(content))
-    while (position := content.find(mark, position, limit)) >= 0:
-        if _count_backslashes_before(content, position) == depth or (mark == "'" and not depth):
+    while (position := content.find(quote, position, limit)) >= 0:
+        if _count_backslashes_before(content, position) == depth or (quote == "'" and not depth):
             return position + 1
         position += 1
     return limit
@@ -253,6 +253,6 @@ def _count_backslashes_before(content: str, position: int) -> int:
     return position - begin
 
 
-def _is_quote_open(content: str, mark: str) -> bool:
+def _is_quote_open(content: str, quote: str) -> bool:
     """Return True if a quote is still open at the end of this text."""
-    return len(re.findall(rf"(?<!\\){mark}", content)) % 2 == 1
+    return len(re.findall(rf"(?<!\\){quote}", content)) % 2 == 1

@@ -1,4 +1,4 @@
-"""Validation and normalization of a recipe's security options, in Docker's spelling."""
+"""Validates and normalizes a recipe's security options, in Docker's spelling."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def normalize_devices(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
     """Return devices as HOST:CONTAINER:ACCESS, sorted."""
     normalized = []
     for row in rows or ():
-        access = "".join(letter for letter in "rwm" if letter in str(row.get("CgroupPermissions") or "rwm"))
+        access = "".join(char for char in "rwm" if char in str(row.get("CgroupPermissions") or "rwm"))
         normalized.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{access}")
     return sorted(normalized)
 

@@ -1,4 +1,4 @@
-"""Schemas of untrusted values, as data, and their validation.
+"""Schemas for untrusted values, expressed as data, and validation against them.
 
 A shape is one of these:
     str  bool  int  float  object           a value of this type; float includes int, int excludes bool, object is any value
@@ -6,7 +6,7 @@ A shape is one of these:
     (A, B)                                  A or B
     [A]                                     a list of A
     {str: A}  {text: A}                     an object with values A; `text` excludes names that can't be encoded
-    {"a": A, "b": OptionalField(B, value)}  an object with these fields; further fields are kept
+    {"a": A, "b": OptionalField(B, value)}  an object with these fields; other fields are kept
     frozenset(...)                          one of these strings
     a compiled pattern                      a string that matches completely
     a function                              its result for the value; it raises ValueError for an invalid one
@@ -152,7 +152,7 @@ def line(value: Any) -> str:
 
 def text(value: Any) -> str:
     """Return a string that can be encoded as UTF-8, which excludes lone surrogates."""
-    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
+    if not isinstance(value, str) or any("\ud800" <= char <= "\udfff" for char in value):
         raise ValueError("is not text")
     return value
 

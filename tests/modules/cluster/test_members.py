@@ -143,7 +143,7 @@ def test_compared_values_must_be_shared(tmp_path: Path) -> None:
         ({"name": "a" * 65}, "is not a valid barrier name"),
         ({"name": "a/b"}, "is not a valid barrier name"),
         ({"name": "prepared", "share": {"a": "x" * 50_000}}, "is larger than 48 KiB"),
-        ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deep"),
+        ({"name": "prepared", "share": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "is nested too deeply"),
     ],
 )
 def test_unsendable_value_fails_and_keeps_the_connection(tmp_path: Path, args: dict[str, Any], message: str) -> None:

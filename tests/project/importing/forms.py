@@ -104,6 +104,6 @@ def list_questions(text: str) -> list[str]:
     return [question.key for question in import_recipe(text).report.questions]
 
 
-def format_rows(imported: ImportedRecipe, sort: str = "") -> str:
-    """Return the rows of a report, or those of one sort."""
-    return "\n".join(f"{row.what}: {row.why}" for row in imported.report.rows if sort in ("", row.sort))
+def format_rows(imported: ImportedRecipe, kind: str = "") -> str:
+    """Return the rows of a report, or those of one kind."""
+    return "\n".join(f"{row.what}: {row.reason}" for row in imported.report.rows if kind in ("", row.kind))

@@ -122,8 +122,8 @@ def test_script_and_deploy_create_the_same_container(client: Any, field: str, tm
     [
         ('ports: ["8000:8000", "127.0.0.1:8000:8001"]', "publishes the host's port of '127.0.0.1:8000:8001' twice"),
         ("ports: [22:22]", "quote it"),
-        ('volumes: ["/a:/c", "/b:/c/"]', "'/a:/c' is mounted at /c already"),
-        ('volumes: ["/a:/model/"]', "the model's folder is mounted at /model already"),
+        ('volumes: ["/a:/c", "/b:/c/"]', "'/a:/c' is already mounted at /c"),
+        ('volumes: ["/a:/model/"]', "the model's folder is already mounted at /model"),
     ],
 )
 def test_conflicting_values_are_refused(field: str, message: str, tmp_path: Path) -> None:

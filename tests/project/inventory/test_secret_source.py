@@ -60,7 +60,7 @@ RECIPES = {
     "flag": ("vllm: {api-key: SECRET}\n", "`vllm.api-key`: a key in the flags"),
     "flag in another spelling": ("vllm: {--api_key: [SECRET]}\n", "`server_key: {env: SPARK_KEY}`"),
     "key in the environment": ("  env: {VLLM_API_KEY: SECRET}\n", "`server_key: {env: SPARK_KEY}`"),
-    "token in the environment": ("  env: {HF_TOKEN: SECRET}\n", "belongs under `secrets:` of the host"),
+    "token in the environment": ("  env: {HF_TOKEN: SECRET}\n", "belongs under the host's `secrets:`"),
     "token flag": ("vllm: {hf-token: SECRET}\n", "`vllm.hf-token` looks like a secret"),
     "token in a flag": ("vllm: {kv-config: {hub: {token: SECRET}}}\n", "`vllm.kv-config.hub.token`"),
     "label": ("  labels: {db_password: SECRET}\n", "`container.labels.db_password`"),

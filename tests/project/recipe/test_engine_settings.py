@@ -121,7 +121,7 @@ MISTAKES = [
     (HEAD + "engine: 7\n", "9: `engine` must be a string, got 7"),
     (HEAD + "engine: vllm\n", "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`."),
     (HEAD + "engine: vllm\nllama_cpp: {}\n",
-     "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. Write them under `vllm:`, or `engine: llama_cpp`."),
+     "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. Write them under `vllm:`, or set `engine: llama_cpp`."),
     (HEAD + "sglang: {}\n", "9: `sglang` sets flags of SGLang, but `engine` is missing. Add `engine: sglang`."),
     (HEAD + "vllm: {}\nsglang: {}\n", "10: `vllm` and `sglang` are both set, but a recipe has only one engine. Remove `sglang:`."),
     (HEAD + "engine: openai\nvllm: {}\nopenai: {}\n",

@@ -46,7 +46,7 @@ def test_invalid_field_is_refused_with_its_line(field: str, message: str, tmp_pa
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("vllm/vllm-openai:v1 --privileged", "has a tag that is not valid"),
+        ("vllm/vllm-openai:v1 --privileged", "has an invalid tag"),
         ("VLLM/openai/X:v1", "is not REPOSITORY:TAG"),
         ("a/../../b:v1", "is not REPOSITORY:TAG"),
         ("--rm", "is not REPOSITORY:TAG"),
@@ -125,6 +125,6 @@ def test_invalid_share_of_memory_is_refused_when_resolved(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["../recipes/one", "/etc/one", "x/../one", ""])
 def test_recipe_name_must_be_a_file_of_its_folder(name: str, tmp_path: Path) -> None:
     load_recipe(tmp_path)
-    with pytest.raises(Refused, match="Name a file of recipes/") as excinfo:
+    with pytest.raises(Refused, match="Name a file in recipes/") as excinfo:
         recipe.load(tmp_path, name, named_at="hosts/spark1.yml:3")
     assert excinfo.value.where == "hosts/spark1.yml:3"

@@ -121,7 +121,7 @@ class GatewayFile(Strict):
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = schema_field(
-        "who can reach it: `lan` is for all addresses of the host, `loopback` only for the host itself", "lan"
+        "who can reach it: `lan` publishes it on all addresses of the host, `loopback` only to the host itself", "lan"
     )
     tls: TlsFile | Literal["none"] = schema_field("{certificate: FILE, key: SOURCE}, or `none` for plain HTTP")
     key: SecretSource | None = schema_field(

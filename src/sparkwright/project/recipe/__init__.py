@@ -1,4 +1,4 @@
-"""Recipes: one way to serve one model, and its container on a host.
+"""Recipes, each of which is one way to serve one model, and their containers on hosts.
 
 Many plays do not need `recipe.engine_settings`, which imports all rules of the engine, so it is imported where it is used.
 """

@@ -1,4 +1,4 @@
-"""Settings of a host as a member of a cluster, and the checks that recipe, cluster and host are compatible."""
+"""Determines a host's settings as a member of a cluster, and checks that recipe, cluster and host are compatible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolution of a recipe's settings: the flags as the engine will run them, and the findings about them."""
+"""Resolves a recipe's settings: the flags with which the engine will run, and the findings about them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sparkwright.trust.container_option_rules import normalize_mount_point
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """A recipe's settings as its engine will run them, with the findings about them."""
+    """The settings with which a recipe's engine will run, with the findings about them."""
 
     engine: Engine
-    #: flags of the command line
+    #: command-line flags
     flags: Mapping[str, Any]
     #: state of chunked prefill that the engine log must show
     expected: PrefillExpectation

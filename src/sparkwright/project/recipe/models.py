@@ -70,8 +70,8 @@ class Model(_Source):
     mmproj: str = schema_field("for llama.cpp: the GGUF file for images and audio, or a pattern", "")
     draft: str = schema_field("for llama.cpp: the GGUF file of a smaller model that drafts tokens, or a pattern", "")
     page_cache: Literal["drop", "fit"] | None = schema_field(
-        "when its files are dropped from the host's page cache before a start: `drop`: always; `fit`: only if the server "
-        "does not fit next to them (default: the host's variable `page_cache`)",
+        "when to drop its files from the host's page cache before a start: `drop` always, `fit` only if the server does not "
+        "fit next to them (default: the host's variable `page_cache`)",
         None,
     )
 
@@ -182,7 +182,9 @@ class Load(Strict):
 class Expect(Strict):
     """Conditions that must hold once the server runs."""
 
-    tok_per_s: float | None = schema_field("decode rate of one stream; less than half of it is a failure", None, gt=0)
+    tok_per_s: float | None = schema_field(
+        "decode rate of one stream; a measured rate below half of it is a failure", None, gt=0
+    )
     ready_s: int = schema_field("maximum duration of a start, seconds", defaults.READY_TIMEOUT_S, ge=1)
     chunked_prefill: Literal["any", "enabled", "disabled"] = schema_field(
         "chunked prefill according to the engine log; `disabled` also sets the flags for it", "any"
@@ -223,7 +225,7 @@ class Expect(Strict):
 
 
 class ParallelFile(Strict):
-    """The split of the model over the hosts of a cluster. tensor times pipeline must be the number of hosts."""
+    """The split of the model over the hosts of a cluster. tensor times pipeline must equal the number of hosts."""
 
     tensor: int = schema_field(
         "number of hosts over which each layer is split; makes a single stream faster", 1, ge=1, le=64
@@ -270,12 +272,12 @@ class RecipeFile(Strict):
     )
     container: Container
     files: dict[str, FileSource] = schema_field(
-        "files to mount read-only, by their path in the container: `{template: NAME}` of templates/, or "
-        "`{file: PATH}` of the project",
+        "files to mount read-only, by their path in the container: `{template: NAME}` from templates/, or "
+        "`{file: PATH}` from the project",
         default_factory=dict,
     )
     publish: Literal["loopback", "lan"] = schema_field(
-        "who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
+        "who can reach the server: `lan` publishes it on all addresses of the host, `loopback` only to the host itself. "
         "An address in `container.ports` overrides it for that port",
         "lan",
     )
@@ -299,7 +301,7 @@ class RecipeFile(Strict):
         "for `engine: openai`: how to start and query a server with the OpenAI API", None
     )
     task: Task = schema_field(
-        "what the server does, and so how it is verified: generate (text), embed (vectors), rerank (scores)",
+        "what the server does, which determines how it is verified: generate (text), embed (vectors), rerank (scores)",
         GENERATE,
     )
     parallel: ParallelFile | None = schema_field(

@@ -40,7 +40,7 @@ from sparkwright.visible import one_line
 
 #: variable in a client's setup for a key that comes from a file or command
 DEFAULT_KEY_VARIABLE = "SPARK_KEY"
-#: suffixes of files with weights, of all engines
+#: suffixes of weight files, for all engines
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt")
 #: characters that make a file name a pattern
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -218,7 +218,7 @@ class Recipe:
 
     @property
     def published_container_port(self) -> int:
-        """Container port of the first published port, at which clients send requests.
+        """Container port of the first published port, to which clients send requests.
 
         0 if no port is published, or the first one is not a TCP port.
         """
@@ -251,7 +251,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """
     if reason := check_file_name(name):
         message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
-        raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
+        raise Refused(message, where=named_at, fix="Name a file in recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
         document.refuse_yaml_suffix(path)
@@ -281,7 +281,7 @@ def load_valid(project: Path) -> tuple[list[Recipe], list[Refused]]:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """Return the port of the host on which the server answers.
+    """Return the host port on which the server answers.
 
     Raises Refused if the host sets a port other than the engine's for a server on the host's network.
     """
@@ -358,7 +358,7 @@ def _merge_option(value: Any, addition: Any) -> Any:
 
 
 def _list_ports(recipe: Recipe, host: Host) -> list[str]:
-    """Return the ports at which the server answers; empty for a worker of a cluster."""
+    """Return the ports on which the server answers; empty for a worker of a cluster."""
     if host.is_worker:
         return []
     if not is_on_host_network(recipe.file):

@@ -1,4 +1,4 @@
-"""Rules for recipes of all engines."""
+"""Rules that apply to the recipes of all engines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield sections that do not match the engine: a recipe has one section of flags, named after its engine."""
+    """Yield mistakes in the choice of sections: a recipe has one section of flags, named after its engine."""
     sections = [name for name in engine.TITLES if name in file.model_fields_set]
     recipe_engine = engine.get_engine(file.engine)
     other = next((name for name in sections if name != file.engine), "")
@@ -81,7 +81,7 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, (other,), f"Remove `{other}:`." if file.engine in sections else "Remove one of them."
     if other and "engine" in file.model_fields_set:
         message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is {file.engine}."
-        yield message, (other,), f"Write them under `{file.engine}:`, or `engine: {other}`."
+        yield message, (other,), f"Write them under `{file.engine}:`, or set `engine: {other}`."
     if other:
         message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is missing."
         yield message, (other,), f"Add `engine: {other}`."
@@ -98,11 +98,11 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_described_section(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield mistakes in the section of an engine that the recipe itself describes."""
     for place, reason in engine.get_engine(file.engine).find_mistakes(file.flags):
-        dotted = one_line(".".join(map(str, (file.engine, *place))), max_chars=200)
+        dotted_place = one_line(".".join(map(str, (file.engine, *place))), max_chars=200)
         fix = "Correct it." if place else "Add it."
         if len(place) == 1 and reason.startswith("is unknown"):
             fix = "Write the server's flags in `command`."
-        yield f"`{dotted}` {reason}.", (file.engine, *place), fix
+        yield f"`{dotted_place}` {reason}.", (file.engine, *place), fix
 
 
 def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -130,7 +130,7 @@ def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield flags that contradict `task`, and settings that do not apply to it."""
+    """Yield a mistake for each flag that contradicts `task`, and for settings that do not apply to it."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for name, needed_value in recipe_engine.task_flags.needs.get(task, {}).items():
@@ -150,7 +150,7 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield probes that do not apply to the task, and probes that cannot pass because of the engine or a missing flag."""
+    """Yield a mistake for each probe that does not apply to the task, or cannot pass with this engine and these flags."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for n, probe in enumerate(file.expect.probes):
@@ -214,7 +214,7 @@ def _check_ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield server keys that others can read, and settings that conflict with `server_key`."""
+    """Yield a mistake for each server key that others can read, and for settings that conflict with `server_key`."""
     recipe_engine = file.resolved_engine
     key, fix = recipe_engine.key, SERVER_KEY_FIX.format(file.engine)
     if key is None:
@@ -250,15 +250,15 @@ def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         if place[0] == file.engine:
             place = (*flag_place(source, str(place[1])), *place[2:])
         fix = (
-            "A hub token belongs under `secrets:` of the host; the container does not need it. "
+            "A hub token belongs under the host's `secrets:`; the container does not need it. "
             "Mount any other secret as a file (`container.volumes`)."
         )
-        dotted = ".".join(map(str, place))
-        yield f"`{dotted}` looks like a secret: {WHERE_SECRETS_SHOW}.", place, fix
+        dotted_place = ".".join(map(str, place))
+        yield f"`{dotted_place}` looks like a secret: {WHERE_SECRETS_SHOW}.", place, fix
 
 
 def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield conflicting ports. Docker would create such a container, but fail to start it."""
+    """Yield a mistake for each conflicting port. Docker would create the container, but fail to start it."""
     for count in range(1, len(file.container.ports) + 1):
         conflict = container_option_rules.find_port_conflict(file.container.ports[:count])
         if conflict:
@@ -290,26 +290,26 @@ def _check_duplicate_mounts(file: RecipeFile, source: Document) -> Iterator[Mist
     mounts = _list_fixed_mounts(file)
     for point, place, description in _list_container_mounts(file):
         if point in mounts:
-            message = f"`container.{place[1]}`: {mounts[point]} is mounted at {point} already."
+            message = f"`container.{place[1]}`: {mounts[point]} is already mounted at {point}."
             yield message, place, "Mount it elsewhere."
         mounts[point] = description
 
 
 def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield writable host folders that contain the source of another mount.
+    """Yield a mistake for each writable host folder that contains the source of another mount.
 
     The container could replace that source with a link, and its next start would mount the link's target. The host also compares
     the real paths before each start (host/containers/mount_sources.py).
     """
     container: Any = file.container
-    inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_DATA_FOLDER}
-    inner |= {f"the folder of the {role}": model.dir for role, model in file.further_models.items()}
-    inner |= {f"'{volume}'": volume.split(":")[0] for volume in container.volumes}
+    mounted_folders = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_DATA_FOLDER}
+    mounted_folders |= {f"the folder of the {role}": model.dir for role, model in file.further_models.items()}
+    mounted_folders |= {f"'{volume}'": volume.split(":")[0] for volume in container.volumes}
     for n, volume in enumerate(container.volumes):
         outer, _, *modes = volume.split(":")
         if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
             continue
-        for description, folder in inner.items():
+        for description, folder in mounted_folders.items():
             if container_option_rules.is_below(folder, outer):
                 message = f"`container.volumes`: {description} is inside {outer}, where the container may write."
                 fix = "Mount folders that are not inside each other, or mount the outer one read-only (`:ro`)."
@@ -317,7 +317,7 @@ def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake
 
 
 def _check_file_paths(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield files whose path in the container is invalid or overlaps a mount or another file."""
+    """Yield a mistake for each file whose path in the container is invalid or overlaps a mount or another file."""
     mounts = _list_fixed_mounts(file) | {point: label for point, _, label in _list_container_mounts(file)}
     for path in file.files:
         place, label = ("files", path), one_line(path, max_chars=100)
@@ -333,7 +333,7 @@ def _check_file_paths(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_publish(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield ports whose explicit address contradicts `publish`."""
+    """Yield a mistake for each port whose explicit address contradicts `publish`."""
     if "publish" not in file.model_fields_set or is_on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, published_addresses(file), strict=True)):

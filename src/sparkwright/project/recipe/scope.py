@@ -51,7 +51,7 @@ PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinne
 DEFAULT_SHM_SIZE = "64m"
 #: maximum size of a file, as written and as rendered
 MAX_FILE_BYTES = 1 << 20
-SECRET_FIX = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
+SECRET_FIX = "A secret belongs under the host's `secrets:`, or in `server_key`; anyone on the host can read this file."
 
 
 def scope(
@@ -77,17 +77,17 @@ def scope(
         interim: the server that may answer requests during a swap (app/plans/server_context.py).
     """
     home = home_folder(host, user)
-    names: dict[str, Any] = {
+    variables: dict[str, Any] = {
         **DEFAULTS,
         **host.vars,
         "home": home,
         "host": _host_context(host, user, gateways, turns, interim),
     }
     if recipe is None:
-        return names
-    names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
+        return variables
+    variables |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
     if host.cluster is not None and recipe.engine.parallel is not None:
-        names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
+        variables["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
     is_alone = host.cluster is None and recipe.split is None
     member_settings = None if is_alone else cluster_member.member_settings(recipe, host)
     server_settings = _server_settings(recipe, pinned, server_settings, member_settings)
@@ -95,9 +95,9 @@ def scope(
     further_entries = pinned.get("models") or {}
     memory = recipe.memory(pinned.get("model") or {}, server_settings.flags, further_entries)
     model = _model_context(recipe, pinned.get("model") or {}, further_entries)
-    names |= _recipe_names(recipe, pinned, server_settings, memory, serve_port(host, recipe))
-    names |= {"beside": list(other_servers), "pinned_model": model}
-    texts = render_files(recipe, names) if recipe.file.files else {}
+    variables |= _recipe_names(recipe, pinned, server_settings, memory, serve_port(host, recipe))
+    variables |= {"beside": list(other_servers), "pinned_model": model}
+    texts = render_files(recipe, variables) if recipe.file.files else {}
     digests = {path: content_digest(text) for path, text in texts.items()}
     spec = build_container_spec(recipe, host, home, pinned.get("image"), command, digests, member_settings)
     spec = replace(spec, caches=cache_key(recipe, spec, model, command))
@@ -106,7 +106,7 @@ def scope(
     memory_needs = engine_memory(memory, container, commits)
     options = (*spec.docker_options(), *file_mount_options(digests, home), *cache_options(recipe, spec, home))
     return {
-        **names,
+        **variables,
         "engine_memory": memory_needs,
         "recipe_files": {digests[path]: text for path, text in texts.items()},
         "container": container,
@@ -163,7 +163,7 @@ def _server_settings(
     server_settings: ServerSettings | None,
     member_settings: MemberSettings | None,
 ) -> ServerSettings:
-    """Return the settings of the server, with the flags for a member of a cluster. A member's flag of None is removed."""
+    """Return the settings of the server, with a cluster member's flags. Flags that are None for the member are removed."""
     if server_settings is None:
         from sparkwright.project.recipe.engine_settings import resolve_settings
 
@@ -282,12 +282,12 @@ def home_folder(host: Host, user: str) -> str:
     return "/root" if user == "root" else f"/home/{user}"
 
 
-def render_files(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return the contents of the recipe's files, by path in the container. names: for templates.
+def render_files(recipe: Recipe, variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the contents of the recipe's files, by path in the container. variables: for templates.
 
     Raises Refused for a file that is missing, too large, not text, cannot be rendered, or contains a secret.
     """
-    return {path: _render_file(recipe, path, names) for path in recipe.file.files}
+    return {path: _render_file(recipe, path, variables) for path in recipe.file.files}
 
 
 def content_digest(content: str) -> str:
@@ -296,7 +296,7 @@ def content_digest(content: str) -> str:
 
 
 def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of `docker run` that mount the files from where a deploy stores them. home: of the host's user."""
+    """Yield the options of `docker run` that mount the files from where a deploy stores them. home: home of the host's user."""
     for path, digest in sorted(digests.items()):
         yield (
             "--mount",
@@ -304,7 +304,7 @@ def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[
         )
 
 
-def _render_file(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
+def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str:
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
     file = shipped_files.resolve_path(root, f"templates/{source.template}") if source.template else root / source.file
@@ -322,7 +322,7 @@ def _render_file(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
     text = document.read_text(file, max_bytes=MAX_FILE_BYTES)
     if source.template:
         try:
-            text = str(expressions.render(text, names))
+            text = str(expressions.render(text, variables))
         except expressions.ExpressionError as error:
             raise Refused(f"{error}.", where=ErrorLocator.in_template(file)(error.line)) from None
     if len(text.encode()) > MAX_FILE_BYTES:
@@ -364,7 +364,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
 
 
 def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
-    """Return the options of `docker run` for the compile caches. home: of the host's user."""
+    """Return the options of `docker run` for the compile caches. home: home of the host's user."""
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []

@@ -22,7 +22,7 @@ Mistake = tuple[str, Place, str]
 
 
 def check_container(file: Any, source: Document) -> Iterator[Mistake]:
-    """Yield container options that Docker would reject or ignore, and contradictory options. file: a RecipeFile."""
+    """Yield a mistake for each option that Docker would reject or ignore, or that contradicts another. file: a RecipeFile."""
     for rule in CONTAINER_RULES:
         yield from rule(file)
 
@@ -39,7 +39,7 @@ def _check_reachable(file: Any) -> Iterator[Mistake]:
 
 
 def _check_host_ports(file: Any) -> Iterator[Mistake]:
-    """Yield settings of published ports that have no effect on the host's network."""
+    """Yield a mistake for each setting of published ports that has no effect on the host's network."""
     if not is_on_host_network(file):
         return
     if "ports" in file.container.model_fields_set and file.container.ports:
@@ -141,7 +141,7 @@ def written_flags(source: Document) -> list[str]:
 
 
 def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield additional models that the engine cannot use, or that a flag also sets."""
+    """Yield a mistake for each additional model that the engine cannot use, or that a flag also sets."""
     if not file.models:
         return
     recipe_engine = engine.get_engine(file.engine)
@@ -163,7 +163,7 @@ def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield adapters that the engine cannot serve, and flags that duplicate or contradict `adapters`."""
+    """Yield a mistake for adapters that the engine cannot serve, and for flags that duplicate or contradict `adapters`."""
     if not file.adapters:
         return
     recipe_engine = engine.get_engine(file.engine)
@@ -185,7 +185,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, adapter_flags: AdapterFlags) -> Iterator[Mistake]:
-    """Yield adapter names that are not unique, or that requests cannot use."""
+    """Yield a mistake for each adapter name that is not unique, or that requests cannot use."""
     served_names = recipe_engine.flags.served_names(
         recipe_engine.flags.normalize(file.flags), file.model.file or file.model.mount
     )
@@ -203,12 +203,12 @@ def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, adapter_flags:
             )
             yield message, place, f"Set the flag for the served name to {name}, or serve it with vLLM."
     if adapter_flags.prefixed and ":" in served_names[0]:
-        message = f"{recipe_engine.title} takes what follows a colon in a request's model for the name of an adapter."
+        message = f"{recipe_engine.title} treats what follows a colon in a request's model as the name of an adapter."
         yield message, (file.engine,), "Serve the model under a name without a colon."
 
 
 def _check_model_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield adapters and additional models whose `file` is missing, or set for an engine that serves folders."""
+    """Yield a mistake for each adapter or additional model whose `file` is missing, or set for an engine that serves folders."""
     recipe_engine = engine.get_engine(file.engine)
     file_rules = recipe_engine.files
     for role, model in file.further_models.items():
@@ -220,7 +220,7 @@ def _check_model_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_shared_folders(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield folders of models, on the host or in the container, that overlap."""
+    """Yield a mistake for each pair of overlapping model folders, on the host or in the container."""
     for role, model in file.further_models.items():
         key = _model_key(file, role)
         others = {
@@ -277,7 +277,7 @@ def _find_parallel_mistakes(file: RecipeFile, split: ParallelFile, source: Docum
 
 
 def _check_cluster_settings(file: RecipeFile, source: Document, parallel: Parallel) -> Iterator[Mistake]:
-    """Yield flags and environment variables that the cluster sets for each member."""
+    """Yield a mistake for each flag or environment variable that the cluster sets for each member."""
     for name, setter in parallel.SET_BY.items():
         if name in file.flags:
             place = flag_place(source, name)
@@ -285,4 +285,4 @@ def _check_cluster_settings(file: RecipeFile, source: Document, parallel: Parall
     for name in parallel.VARIABLES:
         if name in file.container.env:
             message = f"`container.env.{name}` cannot be set with `parallel`: the cluster sets it for each member."
-            yield message, ("container", "env", name), "Remove it; it follows from `fabric` in hosts/*.yml."
+            yield message, ("container", "env", name), "Remove it; it is derived from `fabric` in hosts/*.yml."
