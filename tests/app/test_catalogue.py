@@ -43,8 +43,8 @@ def test_catalogue_has_every_shipped_recipe_and_a_source_for_every_figure() -> N
     for name, entry in catalogue.ENTRIES.items():
         assert entry.model == recipe.load(TOP, name).file.model.id
         assert entry.uses and set(entry.uses) <= set(catalogue.USES)
-        assert entry.reported is None or (entry.reported.source and entry.reported.tok_per_s > 0)
-        assert entry.served is None or (entry.served.source and entry.served.date)
+        assert entry.reported_rate is None or (entry.reported_rate.source and entry.reported_rate.tok_per_s > 0)
+        assert entry.vendor_run is None or (entry.vendor_run.source and entry.vendor_run.date)
 
 
 def test_evidence_is_measured_reported_a_ceiling_or_unknown() -> None:

@@ -88,10 +88,10 @@ class CatalogueRow:
         if best := self._newest_measured(simulated=False):
             conditions = f"measured on {best.host}, {best.verified_at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
-        if self.entry.reported is not None:
-            return "reported", self.entry.reported.tok_per_s, str(self.entry.reported)
-        if self.entry.served is not None:
-            return "served", 0.0, str(self.entry.served)
+        if self.entry.reported_rate is not None:
+            return "reported", self.entry.reported_rate.tok_per_s, str(self.entry.reported_rate)
+        if self.entry.vendor_run is not None:
+            return "served", 0.0, str(self.entry.vendor_run)
         if self.entry.bytes_per_token:
             rate = BANDWIDTH_BYTES_PER_S[GPU] / self.entry.bytes_per_token
             return (

@@ -44,8 +44,8 @@ class CatalogueEntry:
     uses: tuple[str, ...]  # from USES
     weights_gb: float = 0.0  # 0 if unknown
     bytes_per_token: int = 0  # weight bytes read per token; 0 if unknown
-    reported: ReportedRate | None = None
-    served: VendorRun | None = None
+    reported_rate: ReportedRate | None = None
+    vendor_run: VendorRun | None = None
 
 
 _QWEN35 = CatalogueEntry(
@@ -53,7 +53,7 @@ _QWEN35 = CatalogueEntry(
     ("chat", "coding", "agents"),
     weights_gb=35.0,
     bytes_per_token=3_650_000_000,
-    reported=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
+    reported_rate=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
 #: entries by the name of the shipped recipe
 ENTRIES: Mapping[str, CatalogueEntry] = {
@@ -64,7 +64,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         "deepseek-ai/DeepSeek-V4-Flash-0731",
         _GENERAL_USES,
         weights_gb=167.0,
-        reported=ReportedRate(
+        reported_rate=ReportedRate(
             37.6, "getainode/ainode #94 (two hosts, DSpark with 5 tokens, a patched build of vLLM)", "2026-09-14"
         ),
     ),
@@ -73,14 +73,14 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         "nvidia/Gemma-4-26B-A4B-NVFP4",
         ("chat", "vision"),
         weights_gb=18.2,
-        served=VendorRun("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
+        vendor_run=VendorRun("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
     ),
     "glm-4.7-flash": CatalogueEntry("zai-org/GLM-4.7-Flash", _GENERAL_USES),
     "gpt-oss-120b": CatalogueEntry(
         "openai/gpt-oss-120b",
         _GENERAL_USES,
         weights_gb=63.0,
-        reported=ReportedRate(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
+        reported_rate=ReportedRate(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
     ),
     "gpt-oss-120b-gguf": CatalogueEntry("ggml-org/gpt-oss-120b-GGUF", _GENERAL_USES, weights_gb=64.0),
     "llama-3.1-8b": CatalogueEntry(
@@ -91,7 +91,9 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
         (*_GENERAL_USES, "long-context"),
         weights_gb=75.0,
-        reported=ReportedRate(23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"),
+        reported_rate=ReportedRate(
+            23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"
+        ),
     ),
     "qwen3-1.7b": CatalogueEntry("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
     "qwen3-coder-next": CatalogueEntry("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
@@ -101,28 +103,28 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     "qwen3.5-35b": _QWEN35,
     "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
     # the reports are about Qwen3.6 or other formats: see recipes/qwen3.5-35b-mtp.yml
-    "qwen3.5-35b-mtp": replace(_QWEN35, reported=None),
-    "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
+    "qwen3.5-35b-mtp": replace(_QWEN35, reported_rate=None),
+    "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported_rate=None),
     # 8.57 bits a parameter: 0xBakeer/inference-atlas #159
     "qwen3.6-35b": CatalogueEntry(
         "Qwen/Qwen3.6-35B-A3B-FP8",
         (*_GENERAL_USES, "vision"),
         weights_gb=37.5,
-        reported=ReportedRate(
+        reported_rate=ReportedRate(
             58.6, "0xBakeer/inference-atlas #159 (256 tokens in and out, MTP with 2 tokens)", "2026-08-31"
         ),
     ),
     "qwen3.6-35b-gguf": CatalogueEntry(
         "unsloth/Qwen3.6-35B-A3B-MTP-GGUF",
         _GENERAL_USES,
-        served=VendorRun("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
+        vendor_run=VendorRun("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
     ),
     # 6.06 bits a parameter: 0xBakeer/inference-atlas #140
     "qwen3.6-35b-nvfp4": CatalogueEntry(
         "nvidia/Qwen3.6-35B-A3B-NVFP4",
         (*_GENERAL_USES, "long-context", "vision"),
         weights_gb=26.5,
-        reported=ReportedRate(
+        reported_rate=ReportedRate(
             97.7, "vllm-project/recipes #918 (8k in, 256 out, MTP with 3 tokens, v0.28.0)", "2026-09-02"
         ),
     ),
@@ -131,7 +133,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         "unsloth/Qwen3.8-27B-NVFP4",
         (*_GENERAL_USES, "vision"),
         weights_gb=22.9,
-        reported=ReportedRate(
+        reported_rate=ReportedRate(
             22.0, "0xBakeer/inference-atlas #218 (256 tokens in and out, MTP with 3 tokens)", "2026-09-16"
         ),
     ),
@@ -141,14 +143,14 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         (*_GENERAL_USES, "vision"),
         weights_gb=30.9,
         bytes_per_token=28_750_000_000,
-        reported=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
+        reported_rate=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
     ),
     # size in memory; its files are 135 GB, of which a 51 GB table stays on disk: recipes/qwen3.8-flash-next.yml
     "qwen3.8-flash-next": CatalogueEntry(
         "nvidia/Qwen3.8-Flash-Next-NVFP4",
         _GENERAL_USES,
         weights_gb=84.0,
-        reported=ReportedRate(
+        reported_rate=ReportedRate(
             30.1, "sgl-project/sglang #37995 (1024 in, 256 out, 3 drafted steps, a development image)", "2026-09-06"
         ),
     ),

@@ -24,7 +24,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.version import __version__
 
 ORIGINALS_FOLDER = ".ejected"
-#: map from the name of a file that `init` of an earlier version copied to git blob ids; written by tools/earlier_copies.py
+#: git blob ids of the files that `init` of earlier versions copied, by file name; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
 _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"

@@ -22,7 +22,7 @@ class Project:
 
     @classmethod
     def here(cls) -> Project:
-        """Return the project in the current folder or the nearest parent folder. Raises Refused if there is no project."""
+        """Return the project that contains the current folder. Raises Refused if there is none."""
         current = here.project_folder()
         for folder in (current, *current.parents):
             if cls.is_project(folder):

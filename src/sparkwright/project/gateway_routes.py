@@ -246,7 +246,7 @@ def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
 
 
 def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield a mistake for each additional served name of two models, or of only some of a model's servers."""
+    """Yield a mistake for each additional served name that two models share, or that some servers of a model lack."""
     groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
     for first, group in groups.items():
         for server in group:

@@ -39,7 +39,7 @@ def model_key(model_id: str, revision: str, file: str = "") -> str:
     return f"{model_id}@{revision}:{file}" if file else f"{model_id}@{revision}"
 
 
-def _check_model_key(key: str) -> str:
+def _model_key_error(key: str) -> str:
     model_id, at, revision = key.partition("@")
     if not at:
         return "has no revision, e.g. OWNER/NAME@main"
@@ -47,7 +47,7 @@ def _check_model_key(key: str) -> str:
 
 
 FileName = Annotated[str, build_validator(model_files.check_model_file)]
-ModelKey = Annotated[str, build_validator(_check_model_key)]
+ModelKey = Annotated[str, build_validator(_model_key_error)]
 ImageName = Annotated[str, build_validator(check_image)]
 Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 

@@ -70,7 +70,7 @@ def _encoded_forms(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(secret: bytes) -> Iterator[str]:
-    """Yield the characters that every base64 text has in common if it encodes the secret within a longer one: `user:password`.
+    """Yield the part of a base64 text that depends only on the secret, even if the text encodes more, as in `user:password`.
 
     They depend on the secret's offset in a group of three bytes, so there are three forms, each in both alphabets.
     """

@@ -33,21 +33,21 @@ class SecretSource(Strict):
         return self
 
 
-def check_image_tag(image: str) -> str:
+def image_tag_error(image: str) -> str:
     """Return the reason why an image name is invalid or has a digest; empty if it is valid."""
     return "has a digest: use a tag; spark.lock pins its digest" if "@" in image else check_image(image)
 
 
-def _check_address(text: str) -> str:
+def _address_error(text: str) -> str:
     return "" if is_ip_address(text) or not check_hostname(text) else "is neither an IP address nor a host name"
 
 
-def _check_client_name(text: str) -> str:
+def _client_name_error(text: str) -> str:
     return "" if clients.CLIENT_NAME.fullmatch(text) else f"needs {clients.CLIENT_NAME_RULE}"
 
 
-ClientName = Annotated[str, build_validator(_check_client_name)]
-Address = Annotated[str, build_validator(_check_address)]
+ClientName = Annotated[str, build_validator(_client_name_error)]
+Address = Annotated[str, build_validator(_address_error)]
 
 
 class TlsFile(Strict):
@@ -117,7 +117,7 @@ class GatewayFile(Strict):
         ge=1024,
         le=65535,
     )
-    image: Annotated[str, build_validator(check_image_tag)] = schema_field(
+    image: Annotated[str, build_validator(image_tag_error)] = schema_field(
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = schema_field(
@@ -154,11 +154,11 @@ class GatewayFile(Strict):
     )
 
 
-def _check_home(path: str) -> str:
+def _home_error(path: str) -> str:
     return "" if path.startswith("/") and ":" not in path else "is not a directory path: start with /, no colons"
 
 
-Home = Annotated[str, build_validator(_check_home)]
+Home = Annotated[str, build_validator(_home_error)]
 
 
 class Shared(Strict):
@@ -193,7 +193,7 @@ Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
 Adapter = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
-def _check_ip_address(text: str) -> str:
+def _ip_address_error(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -208,7 +208,7 @@ class FabricFile(Strict):
     interfaces: list[Interface] = schema_field(
         "its network interfaces, both halves of a port: [enp1s0f1np1, enP2p1s0f1np1]", min_length=1, max_length=8
     )
-    address: Annotated[str, build_validator(_check_ip_address)] = schema_field("its IP address on the first interface")
+    address: Annotated[str, build_validator(_ip_address_error)] = schema_field("its IP address on the first interface")
     adapters: list[Adapter] = schema_field(
         "RDMA adapters of the interfaces, if not named after them: [rocep1s0f1, roceP2p1s0f1]",
         default_factory=list,
@@ -229,7 +229,7 @@ class ClusterFile(Strict):
     )
 
 
-def _check_duration(text: str) -> str:
+def _duration_error(text: str) -> str:
     try:
         units.parse_duration(text, min_s=60)
     except Refused:
@@ -237,7 +237,7 @@ def _check_duration(text: str) -> str:
     return ""
 
 
-Duration = Annotated[str, build_validator(_check_duration)]
+Duration = Annotated[str, build_validator(_duration_error)]
 
 
 class ServedFile(Strict):

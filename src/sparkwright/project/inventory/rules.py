@@ -21,7 +21,7 @@ from sparkwright.project.inventory.patterns import ALL_HOSTS, GROUPS_FILE
 from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, url_password
 
 URL_PASSWORD_FIX = "Remove user and password from the URL."
-#: finds why no pattern can match a name: a character with a meaning in patterns, a space at an end, or an empty name
+#: finds names that no pattern can match: with a character that patterns use, a space at an end, or nothing at all
 UNMATCHABLE_NAME = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 PATTERN_CHARACTERS_HINT = "`, : ! & * ? [ ]` have a special meaning in patterns"
 

@@ -38,7 +38,7 @@ WEIGHT_PATTERNS = (
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def _check_adapter_name(name: str) -> str:
+def _adapter_name_error(name: str) -> str:
     if ADAPTER_NAME.fullmatch(name):
         return ""
     return "must be 1 to 64 letters, digits, dots, hyphens or underscores, and start with a letter or digit"
@@ -99,7 +99,7 @@ class SecondModel(_Source):
 class Adapter(SecondModel):
     """A LoRA adapter of the main model."""
 
-    name: Annotated[str, build_validator(_check_adapter_name)] = schema_field("its name in requests")
+    name: Annotated[str, build_validator(_adapter_name_error)] = schema_field("its name in requests")
     dir: value_types.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
     mount: value_types.Target = schema_field("its mount point in the container (default: /adapters/NAME)", "")
 

@@ -296,7 +296,7 @@ def content_digest(content: str) -> str:
 
 
 def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of `docker run` that mount the files from where a deploy stores them. home: home of the host's user."""
+    """Yield the options of `docker run` that mount the files from where a deploy stores them. home: the user's home folder."""
     for path, digest in sorted(digests.items()):
         yield (
             "--mount",
@@ -364,7 +364,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
 
 
 def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
-    """Return the options of `docker run` for the compile caches. home: home of the host's user."""
+    """Return the options of `docker run` for the compile caches. home: the user's home folder on the host."""
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []

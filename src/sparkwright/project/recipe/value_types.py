@@ -11,32 +11,32 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from sparkwright.engines import engine
 from sparkwright.engines.probes import table as probes
 from sparkwright.project.documents.validation import build_message_validator, build_validator, suggest_name
-from sparkwright.project.inventory.models import check_image_tag
+from sparkwright.project.inventory.models import image_tag_error
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, RESERVED_NAMES, RESERVED_SUFFIXES, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_option_rules
 from sparkwright.visible import one_line
 
 
-def _check_environment(env: dict[str, str]) -> str:
+def _environment_error(env: dict[str, str]) -> str:
     return _first_message(container_option_rules.check_variable(*variable) for variable in env.items())
 
 
-def _check_container_name(name: str) -> str:
+def _container_name_error(name: str) -> str:
     for suffix in RESERVED_SUFFIXES:
         if name.endswith(suffix):
             return f"'{one_line(name, max_chars=80)}': names that end with `{suffix}` are reserved. Use another."
     return f"'{name}' is reserved for the gateway's containers. Use another." if name in RESERVED_NAMES else ""
 
 
-def _check_labels(labels: dict[str, str]) -> str:
+def _labels_error(labels: dict[str, str]) -> str:
     reserved = next((name for name in labels if name.startswith(OWN_LABELS)), "")
     if reserved:
         return f"'{one_line(reserved, max_chars=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
     return _first_message(map(container_option_rules.check_label_name, labels))
 
 
-def _check_limits(limits: dict[str, str]) -> str:
+def _limits_error(limits: dict[str, str]) -> str:
     return _first_message(map(container_option_rules.check_limit_name, limits))
 
 
@@ -51,7 +51,7 @@ def _refuse_number(value: object) -> object:
     return value
 
 
-def _check_day(text: str) -> str:
+def _day_error(text: str) -> str:
     try:
         is_valid = not text or date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -69,21 +69,21 @@ def _parse_tokens(value: object) -> object:
 
 Tokens = Annotated[int, BeforeValidator(_parse_tokens), WithJsonSchema({"type": ["integer", "string"]})]
 Probe = Annotated[Any, build_message_validator(probes.check_probe), WithJsonSchema(probes.schema())]
-Day = Annotated[str, build_message_validator(_check_day)]
-ImageName = Annotated[str, build_validator(check_image_tag)]
+Day = Annotated[str, build_message_validator(_day_error)]
+ImageName = Annotated[str, build_validator(image_tag_error)]
 Port = Annotated[str, BeforeValidator(_refuse_number), build_message_validator(container_option_rules.check_port)]
 Gpus = Annotated[str, build_message_validator(container_option_rules.check_gpus)]
 Ulimit = Annotated[str, build_message_validator(container_option_rules.check_ulimit)]
-Ulimits = Annotated[dict[str, Ulimit], build_message_validator(_check_limits)]
+Ulimits = Annotated[dict[str, Ulimit], build_message_validator(_limits_error)]
 Volume = Annotated[str, build_message_validator(container_option_rules.check_volume)]
 Source = Annotated[str, build_message_validator(container_option_rules.check_volume_source)]
 Target = Annotated[str, build_message_validator(container_option_rules.check_mount_target)]
-Environment = Annotated[dict[str, str], build_message_validator(_check_environment)]
-ContainerName = Annotated[str, build_message_validator(_check_container_name)]
-Labels = Annotated[dict[str, str], build_message_validator(_check_labels)]
+Environment = Annotated[dict[str, str], build_message_validator(_environment_error)]
+ContainerName = Annotated[str, build_message_validator(_container_name_error)]
+Labels = Annotated[dict[str, str], build_message_validator(_labels_error)]
 
 
-def _check_engine_name(name: str) -> str:
+def _engine_name_error(name: str) -> str:
     if name in engine.TITLES:
         return ""
     suggestion = suggest_name(name, engine.TITLES)
@@ -93,7 +93,7 @@ def _check_engine_name(name: str) -> str:
 
 
 EngineName = Annotated[
-    str, build_message_validator(_check_engine_name), Field(json_schema_extra={"enum": [*engine.TITLES]})
+    str, build_message_validator(_engine_name_error), Field(json_schema_extra={"enum": [*engine.TITLES]})
 ]
 
 
