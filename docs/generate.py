@@ -314,7 +314,7 @@ def _recipes() -> str:
 def _figure(known: catalogue.CatalogueEntry) -> str:
     """The report of a recipe's rate, with source and date."""
     if known.reported_rate is None:
-        return str(known.served or "none found")
+        return str(known.vendor_run or "none found")
     return f"{known.reported_rate.tok_per_s:g}: {known.reported_rate.source}, {known.reported_rate.date or 'no date'}"
 
 

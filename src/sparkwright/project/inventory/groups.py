@@ -46,7 +46,7 @@ class Cluster:
     addresses: tuple[str, ...]
     #: master port of the ranks on the head; None for the engine's default
     port: int | None = None
-    #: port on the head on which the hosts' runs synchronize
+    #: port on the head that the hosts' runs use to synchronize
     barrier_port: int = defaults.BARRIER_PORT
     #: "file:line" of its recipe
     where: str = ""

@@ -121,7 +121,7 @@ class GatewayFile(Strict):
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = schema_field(
-        "who can reach it: `lan` publishes it on all addresses of the host, `loopback` only to the host itself", "lan"
+        "who can reach it: `lan` publishes it on all addresses of the host, `loopback` only on 127.0.0.1", "lan"
     )
     tls: TlsFile | Literal["none"] = schema_field("{certificate: FILE, key: SOURCE}, or `none` for plain HTTP")
     key: SecretSource | None = schema_field(
@@ -225,7 +225,7 @@ class ClusterFile(Strict):
         "the ranks' master port on the head (default: the engine's own)", None, ge=1024, le=65535
     )
     barrier_port: int = schema_field(
-        "port on the head on which the hosts' runs synchronize", defaults.BARRIER_PORT, ge=1024, le=65535
+        "port on the head that the hosts' runs use to synchronize", defaults.BARRIER_PORT, ge=1024, le=65535
     )
 
 
@@ -246,7 +246,7 @@ class ServedFile(Strict):
     recipe: str = schema_field("the recipe: a file of recipes/, without .yml")
     port: int | None = schema_field("publish this server on this port instead of the recipe's", None, ge=1, le=65535)
     wake: Literal["on_request"] | None = schema_field(
-        "under `on_demand`: with `on_request`, a request at a gateway for its model wakes it "
+        "under `on_demand`: with `on_request`, a request to a gateway for its model wakes it "
         "(default: only `invoke switch` does)",
         None,
     )

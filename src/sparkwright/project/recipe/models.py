@@ -277,7 +277,7 @@ class RecipeFile(Strict):
         default_factory=dict,
     )
     publish: Literal["loopback", "lan"] = schema_field(
-        "who can reach the server: `lan` publishes it on all addresses of the host, `loopback` only to the host itself. "
+        "who can reach the server: `lan` publishes it on all addresses of the host, `loopback` only on 127.0.0.1. "
         "An address in `container.ports` overrides it for that port",
         "lan",
     )
