@@ -77,7 +77,7 @@ def test_ambiguous_pattern_lists_all_models_with_sizes(context: RecordingContext
 
 
 def test_pattern_without_a_match_lists_the_models(context: RecordingContext) -> None:
-    with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model of lab/tiny, which has .*m-Q8_0.gguf"):
+    with pytest.raises(Refused, match=r"\*Q7\*.gguf matches no model in lab/tiny, which has .*m-Q8_0.gguf"):
         lock_model(context, file="*Q7*.gguf")
 
 

@@ -44,7 +44,7 @@ def test_values_are_refused_if_the_parser_refuses_them() -> None:
     answers = query_parser([[option.words[0], text] for option, text in cases])
     wrongly_accepted, stricter = [], []
     for (option, text), answer in zip(cases, answers, strict=True):
-        problem = flags.check_value(option.name, text)
+        problem = flags.value_problem(option.name, text)
         if answer is None and not problem and not (option.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
             wrongly_accepted.append((option.name, text))
         if answer is not None and problem:

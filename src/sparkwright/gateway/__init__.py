@@ -1,1 +1,1 @@
-"""Generation of HAProxy's configuration for a gateway, and parsing of its output, without side effects."""
+"""Generate a gateway's HAProxy configuration and parse HAProxy's output, without side effects."""

@@ -57,7 +57,7 @@ def test_several_matching_models_are_named() -> None:
 
 def test_a_pattern_without_a_match_lists_the_models() -> None:
     message = read_refusal({"a-Q8_0.gguf": GIB} | OTHER_FILES, ["*Q4_0*"], repository="o/a")
-    assert message == "*Q4_0* matches no model of o/a, which has a-Q8_0.gguf (1.0 GiB)."
+    assert message == "*Q4_0* matches no model in o/a, which has a-Q8_0.gguf (1.0 GiB)."
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

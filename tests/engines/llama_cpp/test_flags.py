@@ -19,7 +19,7 @@ def test_the_table_has_every_option_of_the_help(build: int) -> None:
     for name in known:
         ours, theirs = flags.TABLE.all_options[name], options[name]
         assert (set(ours.words), set(ours.off)) == (set(theirs.words), set(theirs.off)), name
-        assert {"switch": 0, "bare": 0, "two": 2}.get(ours.kind, 1) == theirs.takes, name
+        assert {"switch": 0, "bare": 0, "two": 2}.get(ours.kind, 1) == theirs.value_count, name
         assert ours.kind == "on" or not theirs.choices or ours.choices == theirs.choices, name
 
 

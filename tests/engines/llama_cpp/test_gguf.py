@@ -92,7 +92,7 @@ def test_memory_is_files_cache_prompts_and_overhead() -> None:
     ("data", "problem"),
     [
         (b"", "ends within its header, or is damaged"),
-        (b"PK\x03\x04" + bytes(40), "does not begin as a GGUF file"),
+        (b"PK\x03\x04" + bytes(40), "does not begin like a GGUF file"),
         (build_header({}, version=1), "is GGUF version 1; 2 and 3 are supported"),
         (build_header({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
         (build_header({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
@@ -103,7 +103,7 @@ def test_memory_is_files_cache_prompts_and_overhead() -> None:
         (build_header({"k": encode_array(99, 5000)}), "has a list of the unknown type 99"),
         (build_header({"k": encode_array(gguf.ARRAY_TYPE, 5000)}), "has a list of lists, which llama.cpp does not load"),
         (build_header({"k": NESTED_LISTS}), "has a list of lists, which llama.cpp does not load"),
-        (build_header({"a": EMPTY_TEXTS, "b": EMPTY_TEXTS}), f"has lists of more than {gguf.MAX_SKIPPED_TEXTS} texts together"),
+        (build_header({"a": EMPTY_TEXTS, "b": EMPTY_TEXTS}), f"has lists with more than {gguf.MAX_SKIPPED_TEXTS} texts in total"),
         (build_header({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
         (build_header(MODEL)[:-3], "ends within its header, or is damaged"),
     ],

@@ -55,4 +55,4 @@ def test_the_options_of_the_image_outrank_the_table(text: str, severities: list[
     [("--switch \n    turns it on", 0), ("--switch", 0), ("--pair A B", 2), ("--choice <a b>   one of them", 1)],
 )
 def test_the_number_of_values_is_the_number_of_placeholders(entry: str, values: int) -> None:
-    assert [option.takes for option in image.parse_help(entry).values()] == [values]
+    assert [option.value_count for option in image.parse_help(entry).values()] == [values]

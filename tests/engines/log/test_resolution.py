@@ -62,8 +62,8 @@ def test_a_flag_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> N
 
 def test_a_real_start_that_resolved_two_settings_otherwise() -> None:
     assert find_recorded_mismatches(DATA / "vllm-0.32.0-resolved") == [
-        "compilation-config.mode 3 was requested, the engine resolved it to NONE",
-        "compilation-config.cudagraph_mode FULL was requested, the engine resolved it to NONE",
+        "compilation-config.mode 3 was requested, but the engine resolved it to NONE",
+        "compilation-config.cudagraph_mode FULL was requested, but the engine resolved it to NONE",
     ]
 
 
@@ -71,7 +71,7 @@ def test_a_real_start_that_resolved_two_settings_otherwise() -> None:
     ("flags", "config", "sentences"),
     [
         ({"kv-cache-dtype": "fp8"}, "kv_cache_dtype=fp8_e4m3, x=1", []),
-        ({"kv-cache-dtype": "fp8"}, "kv_cache_dtype=auto, x=1", ["kv-cache-dtype fp8 was requested, the engine resolved it to auto"]),
+        ({"kv-cache-dtype": "fp8"}, "kv_cache_dtype=auto, x=1", ["kv-cache-dtype fp8 was requested, but the engine resolved it to auto"]),
         ({"quantization": "awq"}, "quantization=awq_marlin, x=1", []),
         ({"dtype": "auto", "max-model-len": "auto", "seed": None}, "dtype=torch.bfloat16, max_seq_len=4096, seed=0", []),
         ({"max-model-len": "32k"}, "max_seq_len=32000, seed=0", []),
@@ -80,7 +80,7 @@ def test_a_real_start_that_resolved_two_settings_otherwise() -> None:
             {"compilation-config": {"pass_config": {"fuse_allreduce_rms": True}, "mode": 3, "cudagraph_mode": "full"}},
             "compilation_config={'mode': <CompilationMode.VLLM_COMPILE: 3>, 'cudagraph_mode': <CUDAGraphMode.FULL: 2>,"
             " 'pass_config': {'fuse_allreduce_rms': False}}, seed=0",
-            ["compilation-config.pass_config.fuse_allreduce_rms on was requested, the engine resolved it to off"],
+            ["compilation-config.pass_config.fuse_allreduce_rms on was requested, but the engine resolved it to off"],
         ),
     ],
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_settings_are_compared_by_meaning(flags: dict[str, Any], config: str, se
 def test_a_line_after_the_dump_outranks_it() -> None:
     text = f"{HEAD}enable_chunked_prefill=True, x=1\n(EngineCore pid=1) Disabling chunked prefill: model has non-causal attention layers.\n"
     assert find_mismatches({"enable-chunked-prefill": True}, text) == [
-        "enable-chunked-prefill on was requested, the engine resolved it to off"
+        "enable-chunked-prefill on was requested, but the engine resolved it to off"
     ]
 
 
@@ -159,14 +159,14 @@ def test_sglang_flags_are_compared_with_its_resolved_arguments() -> None:
     assert "hunter2" not in str(settings) and "random_seed" not in settings
     assert find_kernel_path(text, SGLANG) == {"attention": ["triton"]}
     assert find_mismatches({"attention-backend": "flashinfer", "disable-radix-cache": True}, text, SGLANG) == [
-        "attention-backend flashinfer was requested, the engine resolved it to triton"
+        "attention-backend flashinfer was requested, but the engine resolved it to triton"
     ]
 
 
 def test_llama_cpp_reports_disabled_flash_attention() -> None:
     text = "0.00.100.000 I resolve_fused_ops: Flash Attention was auto, set to disabled\n"
     assert find_mismatches({"flash-attn": "on"}, text, LLAMA) == [
-        "flash-attn enabled was requested, the engine resolved it to disabled"
+        "flash-attn enabled was requested, but the engine resolved it to disabled"
     ]
     assert find_mismatches({"flash-attn": "auto"}, text, LLAMA) == []
     assert find_kernel_path(text, LLAMA) == {"flash attention": ["disabled"]}

@@ -1,1 +1,1 @@
-"""Data about llama.cpp's server, llama-server, and pure readers of its output."""
+"""Flags, rules and parsers for llama-server, llama.cpp's server."""

@@ -36,7 +36,7 @@ _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 
 def version(text: str | None) -> Version | None:
-    """Return the build number in a string, 11549 for "b11549-7e4c0a9"; None if there is none."""
+    """Return the build number in a string, such as 11549 for "b11549-7e4c0a9"; None if there is none."""
     match = _BUILD.search(text or "")
     return Version(match[1]) if match else None
 
@@ -87,7 +87,7 @@ def effective_settings(request: ServerRequest, model: Mapping[str, Any], version
 
 
 def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
-    """Return the memory for the locked GGUF files, the KV cache, cached prompts and compute buffers.
+    """Return the memory needed for the locked GGUF files, the KV cache, cached prompts and compute buffers.
 
     The size of the KV cache follows from the model's header in the lock; without a header it counts as 0.
     """
@@ -99,7 +99,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
-    cache = f"{tokens} tokens, by the model's header" if tokens else "its size does not follow from the model's header"
+    cache = f"{tokens} tokens, from the model's header" if tokens else "its size does not follow from the model's header"
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,
@@ -129,7 +129,7 @@ def chunked_prefill_arms(
 # Sources: src/llama-kv-cache.cpp, and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py). The estimate for the KV
 # cache is exact for a model with attention in all layers, and an upper bound for models with recurrent layers, sliding windows or MLA.
 
-#: bytes and elements of a block, by cache type (ggml-common.h)
+#: (bytes, elements) of a block, by cache type (ggml-common.h)
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -144,7 +144,7 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
 DEFAULT_CACHE_TYPE = "f16"
 #: compute buffers, CUDA's context and the program: a safe assumption; 0.3 to 1.2 GiB are usual at a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
-#: default of --cache-ram, the memory for earlier prompts outside of the KV cache
+#: default of --cache-ram, the memory for earlier prompts outside the KV cache
 DEFAULT_PROMPT_CACHE_MIB = 8192
 MAX_LAYERS = 1024
 
@@ -211,7 +211,7 @@ def _quantized_bytes(elements: int, cache_type: Any) -> int:
 
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
-    """Return the number of KV heads in all layers. The header contains a number for every layer, or a list with a number per layer."""
+    """Return the number of KV heads in all layers. The header has one number that applies to each layer, or a list of them."""
     heads = header.architecture_value("attention.head_count_kv")
     heads = header.architecture_value("attention.head_count") if heads is None else heads
     counts = [count_or_none(layer) for layer in heads[:layers]] if isinstance(heads, list) else [count_or_none(heads)]

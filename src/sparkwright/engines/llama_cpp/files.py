@@ -94,26 +94,26 @@ def resolve_files(
     Raises:
         NoSingleModel: the patterns select no model, or several.
     """
-    where = repository or "the repository"
+    repository = repository or "the repository"
     files = {name: size for name, size in file_sizes.items() if name.lower().endswith(SUFFIX)}
     if not files:
-        raise NoSingleModel(_describe_missing_gguf(file_sizes, where))
+        raise NoSingleModel(_describe_missing_gguf(file_sizes, repository))
     candidates = group_models({name: size for name, size in files.items() if _is_model(name)})
     models = [model for model in candidates if not patterns or any(_matches(name, patterns) for name in model.files)]
     if not models and patterns:
         raise NoSingleModel(
-            f"{_format_patterns(patterns)} matches no model of {where}, which has {format_models(candidates)}."
+            f"{_format_patterns(patterns)} matches no model in {repository}, which has {format_models(candidates)}."
         )
     if not models:
         raise NoSingleModel(
-            f"{where} has no model among its .gguf files: {join_first(sorted(files), MAX_SHOWN_CHOICES)}."
+            f"{repository} has no model among its .gguf files: {join_first(sorted(files), MAX_SHOWN_CHOICES)}."
         )
     if len(models) > 1:
         matching = f" that match {_format_patterns(patterns)}" if patterns else ""
         raise NoSingleModel(
-            f"{where} has {len(models)} models{matching}: name one of {format_models(models)} as `model.file`."
+            f"{repository} has {len(models)} models{matching}: name one of {format_models(models)} as `model.file`."
         )
-    return SelectedFiles(_check_shards(models[0], where), *_select_companions(files, patterns, mmproj, draft, where))
+    return SelectedFiles(_check_shards(models[0], repository), *_select_companions(files, patterns, mmproj, draft, repository))
 
 
 def select_files(
@@ -133,7 +133,7 @@ def select_files(
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engine.Files. Returns the name of the architecture, and the sizes that determine the memory."""
+    """See engine.Files. Returns the architecture's name, and the sizes that determine the memory."""
     header = _parse_beginning(beginning)
     if header is None or not _ARCHITECTURE_NAME.fullmatch(header.architecture):
         return None
@@ -188,7 +188,7 @@ def _is_model(name: str) -> bool:
     return not (_PROJECTOR.search(stem) or _IMPORTANCE_MATRIX.search(stem) or _DRAFT.search(stem))
 
 
-def _check_shards(model: RepositoryModel, where: str) -> tuple[str, ...]:
+def _check_shards(model: RepositoryModel, repository: str) -> tuple[str, ...]:
     numbers = [int(match["number"]) if (match := _SHARD.fullmatch(name)) else 1 for name in model.files]
     missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
     if missing or len(model.files) != model.count:
@@ -196,17 +196,17 @@ def _check_shards(model: RepositoryModel, where: str) -> tuple[str, ...]:
         problem = (
             f"lacks shard {missing[0]} of {model.count}" if missing else f"has {files} files for {model.count} shards"
         )
-        raise NoSingleModel(f"{model.name} in {where} {problem}: it cannot be loaded.")
+        raise NoSingleModel(f"{model.name} in {repository} {problem}: it cannot be loaded.")
     return model.files
 
 
 def _select_companions(
-    files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str
+    files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, repository: str
 ) -> tuple[str, str]:
     """Return the projector and the draft model."""
     return (
-        _select_companion(files, mmproj, patterns, _PROJECTOR, "mmproj", where),
-        _select_companion(files, draft, patterns, _DRAFT, "draft model", where),
+        _select_companion(files, mmproj, patterns, _PROJECTOR, "mmproj", repository),
+        _select_companion(files, draft, patterns, _DRAFT, "draft model", repository),
     )
 
 
@@ -214,22 +214,22 @@ def _select_companion(
     files: Mapping[str, int],
     pattern: str,
     patterns: Sequence[str],
-    names_of_role: re.Pattern[str],
+    role_pattern: re.Pattern[str],
     role: str,
-    where: str,
+    repository: str,
 ) -> str:
-    """Return the file that `pattern` matches; without `pattern`, the file that `names_of_role` and the model's patterns match, or ""."""
+    """Return the file that `pattern` matches; without `pattern`, the file that `role_pattern` and the model's patterns match, or ""."""
     if pattern:
         matches = [name for name in files if _matches(name, [pattern])]
     else:
         matches = [
-            name for name in files if patterns and names_of_role.search(_stem(name)) and _matches(name, patterns)
+            name for name in files if patterns and role_pattern.search(_stem(name)) and _matches(name, patterns)
         ]
     if len(matches) > 1 or (pattern and not matches):
         number = f"{len(matches)} files" if matches else "no file"
         names = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
         raise NoSingleModel(
-            f"{pattern or _format_patterns(patterns)} matches {number}{names} for the {role} in {where}: name one."
+            f"{pattern or _format_patterns(patterns)} matches {number}{names} for the {role} in {repository}: name one."
         )
     return matches[0] if matches else ""
 
@@ -242,7 +242,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern) for pattern in patterns)
 
 
-def _describe_missing_gguf(file_sizes: Mapping[str, int], where: str) -> str:
+def _describe_missing_gguf(file_sizes: Mapping[str, int], repository: str) -> str:
     suffix = next((suffix for suffix in OTHER_WEIGHT_SUFFIXES if any(name.endswith(suffix) for name in file_sizes)), "")
     reason = (
         f"its weights are {suffix} files, which llama.cpp cannot read"
@@ -250,7 +250,7 @@ def _describe_missing_gguf(file_sizes: Mapping[str, int], where: str) -> str:
         else f"it has {format_count(len(file_sizes), 'other file')}"
     )
     return (
-        f"{where} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
+        f"{repository} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
     )
 
 

@@ -1,7 +1,7 @@
 """llama.cpp's implementation of engines.flags.Flags, and the import of command lines of `llama-server`.
 
-Observed on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; the last of repeated flags
-counts. YAML reads `on` and `off` as booleans, so both are accepted here.
+Observed on b10434 and b11549: the parser accepts `_` in place of `-`, but neither abbreviated names nor `--x=y`. If a flag is
+repeated, the last one counts. YAML reads `on` and `off` as booleans, so booleans are accepted here as well.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def format_word(option: Option, value: Any) -> str:
     return option_table.format_word(value)
 
 
-def check_value(name: str, value: Any) -> str:
-    """Return the problem with a value, "must be a whole number, got '128k'"; "" if there is none or the option is unknown."""
+def value_problem(name: str, value: Any) -> str:
+    """Return the problem with a value, such as "must be a whole number, got '128k'"; "" if there is none or the option is unknown."""
     option = TABLE.all_options.get(name)
     if option is None:
         return ""
@@ -129,13 +129,17 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
 TEMPLATES: tuple[str, ...] = ("chat-template", "chat-template-file")
 SAMPLING: tuple[str, ...] | None = None
-#: flags with files below the model's mount point
+#: flags whose files are below the model's mount point
 FILE_FLAGS = (MODEL, "mmproj", "model-draft")
 
-#: flags of every command unless the recipe sets them. The engine's default port will change in a later release; a published port needs
-#: the container's address; the start must not download anything; health checks read /metrics; the log contains sizes and types of
-#: buffers from verbosity 4 on
-DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
+#: flags added to every command unless the recipe sets them
+DEFAULT_FLAGS: Mapping[str, Any] = {
+    HOST: "0.0.0.0",  # a published port forwards to the container's own address
+    PORT: DEFAULT_PORT,  # the engine's default will change in a later release
+    METRICS: True,  # health checks read /metrics
+    VERBOSITY: 4,  # from this level on, the log contains the sizes and types of buffers
+    "offline": True,  # a start must not download anything
+}
 #: number of slots if the flag is not set; they share one context
 DEFAULT_SLOTS = 4
 #: a slot's context is a multiple of this
@@ -148,8 +152,8 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
-    """See `check_value`."""
-    return check_value(name, value(flags, name))
+    """See `value_problem`."""
+    return value_problem(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,9 +162,9 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the flags, with paths in the container, and DEFAULT_FLAGS.
+    """Return the arguments that follow the image: the flags, with paths in the container, and DEFAULT_FLAGS.
 
-    model: the model's folder in the container, which contains the file in the flag MODEL (the first shard).
+    model: the model's folder in the container, which contains the file that the flag MODEL names (the first shard).
     """
     recipe_flags = normalize(flags)
     files = {name: _path_below(model, recipe_flags[name]) for name in FILE_FLAGS if recipe_flags.get(name) is not None}
@@ -182,7 +186,7 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens in its container. The value must be valid."""
+    """Return the port on which the server listens in its container; the default for an invalid value, which rules report."""
     port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
@@ -255,7 +259,7 @@ def _off_word(name: str, option: Option | None) -> str:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command, with values as booleans and numbers where possible. Other words are skipped."""
+    """Return the model and the flags of a command, with values as booleans and numbers where possible. Words that belong to no flag are skipped."""
     flags: dict[str, Any] = {}
     remaining = list(words)
     while remaining:
@@ -308,8 +312,8 @@ IMPORTS = ImportTable(
 )
 
 
-# Flags for embedding and reranking. Sources: b11549, real: without them 501, "Start it with `--embeddings`"; with a pooling of
-# none 400, "not OAI compatible".
+# Flags for embedding and reranking. Source: a real server of b11549, which answers 501, "Start it with `--embeddings`", without
+# them, and 400, "not OAI compatible", with `pooling: none`.
 
 TASK_FLAGS = TaskFlags(
     needs={"embed": {"embeddings": True}, "rerank": {"reranking": True}},
@@ -318,13 +322,13 @@ TASK_FLAGS = TaskFlags(
 
 
 # Flags that cause the problems that probes find. Observed on b11549 (tests/real_llama/test_probes.py): any model returns JSON
-# that fits a schema, tools are refused with --no-jinja, pictures without --mmproj. The other causes are from its help text.
+# that fits a schema, tools are refused with --no-jinja, and pictures are refused without --mmproj. The other causes are from its help text.
 
 TEMPLATE_CAUSE = "--no-jinja, or --chat-template is for another model"
 REASONING_FORMAT_CAUSE = (
     "--reasoning-format none leaves the thinking in the content, or --chat-template is for another model"
 )
-#: llama-server's error for a template that it can't render; its template engine is minja, not Jinja (b11549)
+#: pattern of llama-server's errors about a template that it can't render; its template engine is minja, not Jinja (b11549)
 RENDER_ERRORS = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )

@@ -15,11 +15,11 @@ from sparkwright.units import MIB
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-#: bytes to read from a file; the largest known vocabularies with their merges have about 15 MiB
+#: number of bytes to read from a file; the largest known vocabularies take about 15 MiB, including their merges
 HEADER_BYTES = 64 * MIB
 MAX_PAIRS, MAX_TENSORS, MAX_KEY_BYTES, MAX_TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MAX_ARRAY_ITEMS, MAX_KEPT_ARRAY_ITEMS = 1 << 22, 1024
-#: limits for all arrays together. A vocabulary of 262,000 tokens and its merges are 800,000 texts, skipped one after another
+#: limits for all arrays of a header together. A vocabulary of 262,000 tokens and its merges are 800,000 texts, skipped one after another
 MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS = 1 << 16, 1 << 21
 
 TEXT_TYPE, ARRAY_TYPE = 8, 9
@@ -28,12 +28,12 @@ SCALAR_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f",
 
 
 class NotGguf(ValueError):
-    """The bytes are not a GGUF header. The message is a predicate for the file's name: "does not begin as a GGUF file"."""
+    """The bytes are not a GGUF header. The message continues a sentence that begins with the file's name: "does not begin like a GGUF file"."""
 
 
 ARCHITECTURE_KEY = "general.architecture"
 TEMPLATE_KEY = "tokenizer.chat_template"
-#: keys below general.sampling, by the names in requests: llama-server's defaults unless flags or requests set other values.
+#: keys below general.sampling, by their names in requests. Their values are llama-server's defaults unless flags or requests set others.
 #: Source: llama.cpp pull request 17120 (merged November 2025)
 SAMPLING_KEYS = {
     "temperature": "temp",
@@ -52,7 +52,7 @@ SHAPE_KEYS = (
 
 
 def is_integer(value: Any) -> bool:
-    """Return True for an integer, or a list of integers that is not empty."""
+    """Return True for an integer or a non-empty list of integers."""
     items = value if isinstance(value, list) else [value]
     return bool(items) and all(type(item) is int for item in items)
 
@@ -84,7 +84,7 @@ class Header:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The sampling defaults set by the model's authors, by the names in requests."""
+        """The sampling defaults set by the model's authors, by their names in requests."""
         defaults = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING_KEYS.items()}
         return {
             name: round(value, SAMPLING_DIGITS)
@@ -110,7 +110,7 @@ def parse_header(data: bytes, *, partial: bool = False) -> Header:
     reader = _ByteReader(data)
     try:
         if reader.read_bytes(4) != MAGIC:
-            raise NotGguf("does not begin as a GGUF file")
+            raise NotGguf("does not begin like a GGUF file")
         version = reader.scalar("<I")
         if version not in VERSIONS:
             raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are supported")
@@ -182,7 +182,7 @@ class _ByteReader:
     def _skip_texts(self, item_count: int) -> None:
         self._texts_to_skip -= item_count
         if self._texts_to_skip < 0:
-            raise NotGguf(f"has lists of more than {MAX_SKIPPED_TEXTS} texts together")
+            raise NotGguf(f"has lists with more than {MAX_SKIPPED_TEXTS} texts in total")
         unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._position, len(self._data)
         for _ in range(item_count):
             size = unpack_size(data, position)[0]

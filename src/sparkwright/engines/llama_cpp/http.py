@@ -1,6 +1,6 @@
 """llama-server's HTTP interface, as observed on builds b10434 and b11549; tests/real_llama tests it against the latter.
 
-The port is open before the model is loaded; every path answers 503 until then. The "model" of requests is not checked. /v1/models
+The port is open before the model is loaded; every path answers 503 until then. The field `model` of requests is not checked. /v1/models
 needed no key in b10434 and needs one in b11549, so it counts as protected. A prompt longer than the context is answered with 400
 `exceed_context_size_error`; unknown fields are ignored.
 """
@@ -16,18 +16,19 @@ from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usag
 from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
-#: flag and variable that contain the key; every user of the host can read the flag
+#: flag with the API key, which every user of the host can read
 KEY_FLAG = "api-key"
+#: environment variable with the API key
 KEY_VARIABLE = "LLAMA_API_KEY"
 
 
 def parse_build(props: Any) -> str:
-    """Return the build in an answer of /props, "b11549-7e4c0a9"; empty if there is none."""
+    """Return the build in a response from /props, such as "b11549-7e4c0a9"; empty if there is none."""
     return str(props.get("build_info") or "") if isinstance(props, dict) else ""
 
 
 def parse_settings(props: Any) -> dict[str, Any]:
-    """Return the settings in an answer of /props; missing ones are omitted.
+    """Return the settings in a response from /props; missing ones are omitted.
 
     max_model_len is the number of tokens per slot, max_concurrency the number of slots. Both may differ from the flags.
     """
@@ -45,7 +46,7 @@ def parse_settings(props: Any) -> dict[str, Any]:
 
 
 def slot_context(model: Mapping[str, Any]) -> Any:
-    """Return the context of a slot in tokens from a model in /v1/models; None if it is missing."""
+    """Return a slot's context in tokens from a model's entry in /v1/models; None if it is missing."""
     meta = model.get("meta")
     return meta.get("n_ctx") if isinstance(meta, dict) else None
 
@@ -56,7 +57,7 @@ PATHS = (*OPENAI_PATHS, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/de
 HTTP = Http(
     port=PORT,
     roles={
-        http.GENERATED: MetricSample("llamacpp:tokens_predicted_total"),  # added when a request ends
+        http.GENERATED: MetricSample("llamacpp:tokens_predicted_total"),  # updated when a request ends
         http.HEARTBEAT: MetricSample("llamacpp:n_decode_total"),  # counts every step, except a draft model's
         http.RUNNING: MetricSample("llamacpp:requests_processing"),
         http.WAITING: MetricSample("llamacpp:requests_deferred"),
@@ -99,7 +100,7 @@ HTTP = Http(
 )
 
 
-# The API key is passed in a file with one key per line, so that it is in no argument and no environment variable.
+# The API key is passed in a file with one key per line, so that it is in neither the arguments nor the environment.
 #
 # Observed on b11549 (tests/real_llama/test_http.py): 401 without the key; the key is not in the log; /health needs no key.
 SERVER_KEY = ServerKey(

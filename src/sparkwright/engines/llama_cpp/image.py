@@ -1,4 +1,4 @@
-"""Build and options of the llama-server in an image, from the program's output; the tag is not used."""
+"""Read the build and options of an image's llama-server from the program's output, not from the image's tag."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ListedOption:
     words: tuple[str, ...]
     #: spellings that switch it off, with dashes
     off: tuple[str, ...] = ()
-    #: number of values that follow
-    takes: int = 0
+    #: number of values that follow it
+    value_count: int = 0
     #: allowed values; empty if all are allowed
     choices: tuple[str, ...] = ()
     #: environment variable with the same effect
@@ -110,7 +110,7 @@ def parse_version(text: str) -> str | None:
 
 def parse_options(text: str) -> dict[str, str]:
     """Return the number of values of each option in a help text; empty if the text is not a list of options."""
-    return {name: str(option.takes) for name, option in parse_help(text).items()}
+    return {name: str(option.value_count) for name, option in parse_help(text).items()}
 
 
 @lru_cache(maxsize=1)

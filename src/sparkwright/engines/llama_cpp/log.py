@@ -1,6 +1,6 @@
-"""llama-server's log: its failures, the format for the reader, and the causes of slowness specific to llama.cpp.
+"""llama-server's log: failure patterns, the format for the reader, and causes of slowness specific to llama.cpp.
 
-Rows marked "real" are from logs in tests/data: CPU builds b10068 and b11549, and b10434 until it begins to compute. Rows
+Rows marked "real" are from logs in tests/data: CPU builds b10068 and b11549, and b10434 up to its first computation. Rows
 marked "source" are from llama.cpp's source. Most lines of a start appear only with `-lv 4`; without it their readings are unknown.
 """
 
@@ -45,7 +45,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "error: the supplied chat template is not supported", "", "it does not support the template in chat-template."
     ),
-    # settings that exclude each other; the first two are messages of different builds
+    # mutually exclusive settings; the first two are messages of different builds
     *(
         failure_pattern(needle, "", "a quantized V cache (cache-type-v) needs flash-attn, which is off.", "never")
         for needle in ("V cache quantization requires flash_attn", "quantized V cache requires flash_attn")
@@ -157,10 +157,10 @@ FAILURES: tuple[FailurePattern, ...] = (
 )
 
 
-#: time since the start of the process as minutes.seconds.ms.us, before a letter for the level. Errors about arguments have no prefix
+#: time since the process started, as minutes.seconds.ms.us; a letter for the level follows. Errors about arguments have no prefix
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
-#: function that logs the server's events. real: the first until b10434, the second in b11549
+#: name of the function that logs the server's events: the first up to b10434, the second in b11549. real
 _LOGGED_BY = r"(?:llama_server|init): "
 
 #: the build, only with -lv 4. real
@@ -176,14 +176,14 @@ ARGUMENT_ERRORS = (
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real
 LISTENING = line(": listening on ", _LOGGED_BY + "listening on ")
-#: buffers of the GPU; `CUDA_Host` is memory of the host
+#: device of a GPU buffer; `CUDA_Host` buffers are in the host's memory
 _GPU_DEVICE = r"(?:CUDA|Vulkan|ROCm)\d+ "
-#: one line per cache: a model with sliding windows has two, a draft model one more. real
+#: one line per cache: a model with sliding windows has two, and a draft model adds one. real
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CONTEXT_CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
-#: `fit` reduced the context, which no flag sets, to leave memory free. source; only with -lv 4
+#: `fit` reduced a context that no flag sets, to leave memory free. source; only with -lv 4
 CONTEXT_REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
@@ -210,7 +210,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (LISTENING,)),
 )
 
-#: readings of lines; later lines override earlier ones. real; only with -lv 4, except the line of the slots
+#: readings and the lines that contain them; later lines override earlier ones. real; only with -lv 4, except the line about slots
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),
@@ -220,7 +220,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
-    # no evidence of a GPU: also printed without a GPU. real
+    # does not prove that a GPU is used: also printed without one. real
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
     ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE + r"model buffer size = +([\d.]+) MiB")),
@@ -243,7 +243,7 @@ def _normalize_flash_attention(value: Any) -> Any:
 
 
 LOG = LogFormat(
-    # answers of the model, which may quote exceptions, and lines that are printed for each request
+    # the model's answers, which may quote exceptions, and lines that are printed for each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,

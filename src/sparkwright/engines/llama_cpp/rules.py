@@ -1,4 +1,4 @@
-"""Rules about recipes for llama.cpp: errors that llama-server reports late or not at all."""
+"""Lint rules for llama.cpp recipes: mistakes that llama-server reports late or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.visible import one_line
 
 @dataclass(frozen=True)
 class Case(OptionCase):
-    """The input of the rules."""
+    """The input to the rules."""
 
     ENGINE, TITLE, HISTORY = "llama_cpp", "llama.cpp", flags.HISTORY
 
@@ -67,7 +67,7 @@ HELP = "llama-server --help"
 OVERRIDES_FLAG = "override-kv"
 #: flags that download an unpinned model when the server starts
 DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
-#: True for the values of --spec-type that need a second model. Source: the help of b10434 and b11549, which agree
+#: for each value of --spec-type, whether it needs a second model. Source: the help of b10434 and of b11549, which agree
 SPEC_TYPES: dict[str, bool] = {
     "none": False,
     "draft-simple": True,
@@ -96,17 +96,17 @@ def model_file(case: Case) -> Iterator[Finding]:
     """
     model = case.flag(flags.MODEL)
     if model is None:
-        way = Way("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
-        yield Finding("error", "the recipe names no GGUF file.", (way,), HELP, flags.MODEL)
+        fix = Way("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
+        yield Finding("error", "the recipe names no GGUF file.", (fix,), HELP, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
     if not str(model).lower().endswith(SUFFIX):
-        sentence = f"model is {model}: llama.cpp serves {SUFFIX} files only."
-        yield Finding("error", sentence, (Way("name a GGUF file"),), HELP, flags.MODEL)
+        message = f"model is {model}: llama.cpp serves only {SUFFIX} files."
+        yield Finding("error", message, (Way("name a GGUF file"),), HELP, flags.MODEL)
     elif shard and shard[1] != "00001":
         name = str(model).replace(f"-{shard[1]}-of-", "-00001-of-")
-        sentence = f"model is shard {int(shard[1])}: llama.cpp needs the first shard of a model."
-        yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
+        message = f"model is shard {int(shard[1])}: llama.cpp needs the first shard of a model."
+        yield Finding("error", message, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
@@ -119,9 +119,9 @@ def downloads(case: Case) -> Iterator[Finding]:
     fim_presets = [name for name in names if name.startswith("fim-") and name.endswith("-spec")]
     for name in (*DOWNLOAD_FLAGS, *presets, *fim_presets):
         if case.flag(name) not in (None, False):
-            way = Way("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
-            sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
-            yield Finding("error", sentence, (way,), HELP, name)
+            fix = Way("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
+            message = f"{name} makes llama-server download a model that spark.lock does not pin."
+            yield Finding("error", message, (fix,), HELP, name)
 
 
 @rule(
@@ -146,20 +146,20 @@ def speculation(case: Case) -> Iterator[Finding]:
             closest = next(iter(difflib.get_close_matches(spec_type.lower(), SPEC_TYPES, n=1)), "")
             if closest:
                 corrected = ",".join(closest if other == spec_type else other for other in types)
-                way = Way(f"write {closest}", {SPEC_TYPE: corrected})
+                fix = Way(f"write {closest}", {SPEC_TYPE: corrected})
             else:
-                way = Way(f"choose one of {', '.join(SPEC_TYPES)}")
+                fix = Way(f"choose one of {', '.join(SPEC_TYPES)}")
             is_certain = case.build is not None and case.build <= flags.NEWEST_BUILD
-            sentence = f"{SPEC_TYPE} {one_line(spec_type, max_chars=40)} is not a type of speculation."
-            yield Finding("error" if is_certain else "warning", sentence, (way,), HELP, SPEC_TYPE)
+            message = f"{SPEC_TYPE} {one_line(spec_type, max_chars=40)} is not a type of speculation."
+            yield Finding("error" if is_certain else "warning", message, (fix,), HELP, SPEC_TYPE)
         elif SPEC_TYPES[spec_type] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
-            way = Way(f"mount a drafter and set {DRAFT} to its file")
-            sentence = f"{SPEC_TYPE} {spec_type} needs a drafter, but {DRAFT} is not set."
-            yield Finding("error", sentence, (way,), HELP, SPEC_TYPE)
+            fix = Way(f"mount a drafter and set {DRAFT} to its file")
+            message = f"{SPEC_TYPE} {spec_type} needs a drafter, but {DRAFT} is not set."
+            yield Finding("error", message, (fix,), HELP, SPEC_TYPE)
     minimum, maximum = case.flag(MIN_DRAFTS), case.flag(MAX_DRAFTS)
     if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
-        way = Way("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
-        yield Finding("warning", f"{MIN_DRAFTS} {minimum} is above {MAX_DRAFTS} {maximum}.", (way,), HELP, MIN_DRAFTS)
+        fix = Way("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
+        yield Finding("warning", f"{MIN_DRAFTS} {minimum} is above {MAX_DRAFTS} {maximum}.", (fix,), HELP, MIN_DRAFTS)
 
 
 @rule(
@@ -172,8 +172,8 @@ def speculation(case: Case) -> Iterator[Finding]:
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """llama-server does not start with an unknown option.
-    It prints `error: invalid argument` and exits with code 1, after the previous server was stopped. The rule uses the image's help
-    output, or else sparkwright's table of builds.
+    It prints `error: invalid argument` and exits with code 1, when the previous server has already been stopped. The rule uses the
+    image's help output, or else sparkwright's table of builds.
     """
     yield from unknown_flags(case, HELP, own_options=flags.TABLE.all_options)
 
@@ -206,15 +206,15 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
         return
     unset_flags = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
     if unset_flags:
-        ways = (
+        fixes = (
             Way(
                 "set ctx-size to the context you need and n-gpu-layers to all",
                 {flags.CONTEXT: 32768, flags.LAYERS: "all"},
             ),
             Way("set fit to off", {flags.FIT: False}),
         )
-        sentence = f"{' and '.join(unset_flags)} not set: llama-server may silently reduce {'them' if unset_flags[1:] else 'it'} to fit."
-        yield Finding("warning", sentence, ways, HELP, flags.FIT)
+        message = f"{' and '.join(unset_flags)} not set: llama-server may silently reduce {'them' if unset_flags[1:] else 'it'} to fit."
+        yield Finding("warning", message, fixes, HELP, flags.FIT)
 
 
 @rule(
@@ -228,8 +228,8 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     """
     layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
     if case.request.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
-        sentence = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
-        yield Finding("info", sentence, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
+        message = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
+        yield Finding("info", message, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
 
 
 @rule(
@@ -250,9 +250,9 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     """
     overrides = str(case.flag(OVERRIDES_FLAG) or "")
     if "expert_used_count=" in overrides:
-        sentence = f"{OVERRIDES_FLAG} {one_line(overrides, max_chars=80)} changes the number of experts per token."
+        message = f"{OVERRIDES_FLAG} {one_line(overrides, max_chars=80)} changes the number of experts per token."
         yield Finding(
-            "warning", sentence, (Way("remove it", {OVERRIDES_FLAG: None}),), "the model's metadata", OVERRIDES_FLAG
+            "warning", message, (Way("remove it", {OVERRIDES_FLAG: None}),), "the model's metadata", OVERRIDES_FLAG
         )
 
 
@@ -268,9 +268,9 @@ def quantized_v_cache(case: Case) -> Iterator[Finding]:
     cache_type = case.flag("cache-type-v")
     if cache_type in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
         return
-    ways = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
-    sentence = f"cache-type-v {cache_type} requires flash attention, which is off: llama-server refuses to start."
-    yield Finding("error", sentence, ways, "a real start of b11549", "cache-type-v")
+    fixes = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
+    message = f"cache-type-v {cache_type} requires flash attention, which is off: llama-server refuses to start."
+    yield Finding("error", message, fixes, "a real start of b11549", "cache-type-v")
 
 
 @rule(
@@ -287,9 +287,9 @@ def slot_context(case: Case) -> Iterator[Finding]:
     if total is None or slot_tokens is None or slots < 2 or flags.has_unified_cache(case.request.flags):
         return
     rounded = "" if slot_tokens * slots == total else f" ({slot_tokens * slots} in total)"
-    way = Way(f"for {total} tokens per request, set ctx-size to {total * slots}")
-    sentence = f"ctx-size {total} over {slots} slots gives each request {slot_tokens} tokens{rounded}."
-    yield Finding("info", sentence, (way,), "b11549, /props", flags.CONTEXT)
+    fix = Way(f"for {total} tokens per request, set ctx-size to {total * slots}")
+    message = f"ctx-size {total}, divided among {slots} slots, gives each request {slot_tokens} tokens{rounded}."
+    yield Finding("info", message, (fix,), "b11549, /props", flags.CONTEXT)
 
 
 @rule(
@@ -307,8 +307,8 @@ def cuda12(case: Case) -> Iterator[Finding]:
     build = re.search(r"-b\d+$", match["tag"])
     replacement = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
     defect = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in match["tag"] else "has no CUDA"
-    sentence = f"{without_digest(case.request.image)} {defect}."
-    yield Finding("warning", sentence, (Way(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
+    message = f"{without_digest(case.request.image)} {defect}."
+    yield Finding("warning", message, (Way(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
 
 
 @rule(
@@ -319,8 +319,8 @@ def cuda12(case: Case) -> Iterator[Finding]:
 )
 def newer_release(case: Case) -> Iterator[Finding]:
     """The build is newer than the newest build that sparkwright's tables cover.
-    Options are checked against the build's own `--help` only, and changes of log lines and metrics since then are unknown. The checks of
-    a deploy against the running server work as usual.
+    Options are checked against the build's own `--help` only, and changes to log lines and metrics since then are unknown. A deploy's
+    checks of the running server work as usual.
     """
     if case.build is not None and case.build > flags.NEWEST_BUILD:
         yield from shared_rules.newer_release(case.engine, f"b{flags.NEWEST_BUILD}", "build")
@@ -351,8 +351,8 @@ def api_key(case: Case) -> Iterator[Finding]:
     Use `server_key` in the recipe instead: it is passed in a file that only the container can read, and sparkwright's checks send it.
     """
     if case.flag(flags.KEY):
-        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
-        yield from key_in_arguments(flags.KEY, way, "docker inspect")
+        fix = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
+        yield from key_in_arguments(flags.KEY, fix, "docker inspect")
 
 
 @rule(
@@ -377,13 +377,13 @@ def no_metrics(case: Case) -> Iterator[Finding]:
     sparkwright adds --metrics; health checks compare the number of decoding steps with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
-        way = Way("remove it", {flags.METRICS: None})
-        yield Finding("warning", "metrics is off: health checks cannot detect a stall.", (way,), HELP, flags.METRICS)
+        fix = Way("remove it", {flags.METRICS: None})
+        yield Finding("warning", "metrics is off: health checks cannot detect a stall.", (fix,), HELP, flags.METRICS)
 
 
 @rule(
     "out-of-reach",
-    sources=("docker's documentation: a published port leads to the container's own address",),
+    sources=("docker's documentation: a published port forwards to the container's own address",),
     example=ServerRequest({"model": "a.gguf", "host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:

@@ -1,1 +1,1 @@
-"""Reader of the log of a server's start, by the tables in its engine's folder (a LogFormat)."""
+"""Parse the log of a server's start with the tables of its engine (a LogFormat)."""

@@ -19,8 +19,9 @@ CONTINUATION_WINDOWS: tuple[tuple[str, int], ...] = (
     ("Exception: ", 12),
 )
 
-#: maximum number of lines stored below an exception, of exceptions, and of processes
-MAX_DETAIL_LINES, MAX_EXCEPTIONS, MAX_PROCESSES = 8, 64, 32
+#: maximum number of lines stored below an exception
+MAX_DETAIL_LINES = 8
+MAX_EXCEPTIONS, MAX_PROCESSES = 64, 32
 MAX_DETAIL_CHARS = 200
 #: vLLM's "(EngineCore pid=16) "; the innermost of several. SGLang's rank is part of LogFormat.prefix
 PROCESS_TAG = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
@@ -30,7 +31,7 @@ ANY_EXCEPTION_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,1
 #: an exception without a traceback: a class whose name ends in Error or Exception, or a class with its module
 ERROR_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
 QUALIFIED_NAME = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
-#: code of a frame, also if the beginning of the traceback is missing
+#: code of a frame, even if the beginning of the traceback is missing
 RAISE_STATEMENT = re.compile(r"^ +raise \w")
 #: lines between two tracebacks of a chain
 CHAIN_SEPARATORS = ("During handling of the above exception", "The above exception was the direct cause")
@@ -48,9 +49,9 @@ MAX_DISTANCE_LINES = 600
 MAX_TRAILING_LINES = 2
 MAX_SENTENCE_CHARS = 300
 
-#: start: the engine exits if it is not ready yet. never: the line only explains an exit that another line reports
+#: "start": the engine exits if it is not ready yet. "never": the line only explains an exit that another line reports
 EndsWhen = Literal["start", "always", "never"]
-#: while serving: the exception is appended to the sentence. consequence: an exception explains more than this line
+#: "while serving": the exception is appended to the sentence. "consequence": an exception explains more than this line
 FailureKind = Literal["cause", "while serving", "consequence"]
 
 
@@ -63,9 +64,9 @@ class LoggedException:
     line_number: int
     line: str
     process: str  # such as "EngineCore pid=16"; "" if unknown
-    logged: bool  # the engine's logger wrote it; else a process printed it and exits because of it
-    prefixed: bool  # this line has the log's prefix, and so do the lines below it
-    traced: bool  # a traceback precedes it
+    is_logged: bool  # the engine's logger wrote it; otherwise a process printed it and exits because of it
+    has_prefix: bool  # this line has the log's prefix, and so do the lines below it
+    has_traceback: bool  # a traceback precedes it
     detail: list[str] = field(default_factory=list)  # the lines below it
 
     @property
@@ -161,12 +162,12 @@ def _continues_on_next_line(current: LoggedException | None) -> bool:
 
 
 def _add_detail(process: _ProcessPosition, message: str, has_prefix: bool) -> None:
-    """Add a line to the exception above it. A line that does not belong to the exception ends it."""
+    """Add a line to the exception above it, or end the exception if the line does not belong to it."""
     current, text = process.current, message.strip()
     if current is None or not text:
         return
     if (
-        has_prefix != current.prefixed
+        has_prefix != current.has_prefix
         or text.startswith((*CHAIN_SEPARATORS, *ADVICE_OPENINGS))
         or len(current.detail) >= MAX_DETAIL_LINES
     ):
@@ -218,7 +219,7 @@ class FailureCollector:
     """Collects the failures in a log: at most one for each pattern, and a limited number of exceptions.
 
     Args:
-        failures: specific patterns first; of all causes in a log, the first pattern wins. Exceptions come after the causes and
+        failures: specific patterns first; if a log has several causes, the first pattern wins. Exceptions come after the causes and
             before patterns of the other kinds.
         harmless, consequences, front: see LogFormat.
         exceptions: collector of Python exceptions; None if the engine is not written in Python.
@@ -261,7 +262,7 @@ class FailureCollector:
                     self._mark_exit(line_number)
                 return
         # a process exits after printing an exception, but not after logging one
-        if exception is not None and not exception.logged and not ready and not self._is_consequence(exception):
+        if exception is not None and not exception.is_logged and not ready and not self._is_consequence(exception):
             self._mark_exit(line_number)
 
     def forget(self) -> None:
@@ -302,7 +303,7 @@ class FailureCollector:
         A worker's log or a truncated log may lack the line about the engine's exit.
         """
         last = self._exceptions.last if self._exceptions else None
-        if last is None or self._ready or not (last.traced and last.logged) or not last.process:
+        if last is None or self._ready or not (last.has_traceback and last.is_logged) or not last.process:
             return None
         is_inner = not self._front or self._front not in last.process
         is_at_end = line_count - last.line_number - len(last.detail) <= MAX_TRAILING_LINES

@@ -45,7 +45,7 @@ class Resolution:
 class LogFormat:
     """The format of one engine's log."""
 
-    #: texts in uninformative lines, of which a log may contain a million
+    #: texts that occur in uninformative lines, of which a log may contain a million
     noise: tuple[str, str, str]
     #: line with the arguments, which begins a start if no banner precedes it
     arguments: Line
@@ -70,9 +70,9 @@ class LogFormat:
     banners: tuple[Line, ...] = ()
     #: lines that begin a start and also end it, such as a usage message
     refusals: tuple[Line, ...] = ()
-    #: the same, but only after another start
+    #: like `refusals`, but only after another start
     later_refusals: tuple[Line, ...] = ()
-    #: line with the number of loaded shards and the number of all shards
+    #: line with the number of loaded shards and the total number of shards
     shards: Line | None = None
     #: readings, each with a line whose first group is the value
     values: tuple[tuple[str, Line], ...] = ()
@@ -102,13 +102,13 @@ class LogFormat:
     unmet: tuple[Line, ...] = ()
     #: lines that begin the shutdown; errors after them are ignored
     stopping: tuple[Line, ...] = ()
-    #: the same, if the server was ready
+    #: like `stopping`, but only if the server was ready
     stopping_when_ready: tuple[Line, ...] = ()
-    #: lines that prove that the engine computes on the GPU
+    #: lines that prove that the engine computes on a GPU
     on_gpu: tuple[Line, ...] = ()
     #: lines that prove that the engine computes on the CPU
     on_cpu: tuple[Line, ...] = ()
-    #: needle of lines that are parsed in full length
+    #: needle of lines that are not truncated before they are parsed
     long_line_needle: str = ""
     #: parses lines that the tables cannot express; returns True if the tables need not be applied
     hook: Callable[[EngineState, str], bool] = _ignore_line
@@ -166,7 +166,7 @@ class LineFilter:
 
     def is_noise(self, line: bytes) -> bool:
         """Return True if a line is uninformative, even if it contains a needle."""
-        first, second, third = self._noise  # without a loop: called a million times
+        first, second, third = self._noise  # no loop, because this is called a million times
         return first in line or second in line or third in line
 
     def matches_line(self, line: bytes) -> bool:
@@ -178,7 +178,7 @@ class LineFilter:
         return max((line_count for word, line_count in self._windows if word in line), default=0)
 
     def filter_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
-        """Return the lines of a block with a needle, numbered from 0, and all lines without noise.
+        """Return the lines of a block that contain a needle, numbered from 0, and all lines that are not noise.
 
         line_bytes: maximum length; longer lines are truncated.
         """

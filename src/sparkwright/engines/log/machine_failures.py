@@ -1,4 +1,4 @@
-"""Failure patterns of every engine: problems of the machine or the image, and crashes. Specific patterns come first.
+"""Failure patterns for every engine: problems with the machine or the image, and crashes. Specific patterns come first.
 
 Sources: the reports named in tests/data/last-words, and the messages of CUDA and Triton.
 """
@@ -27,7 +27,7 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern("could not select device driver", "", "the Docker engine has no GPU runtime."),
     failure_pattern("exec format error", "", "the image is for another CPU architecture."),
     failure_pattern("No CUDA GPUs are available", "", NO_GPU),
-    failure_pattern(  # Triton's message, seen on a Spark without a GPU reservation
+    failure_pattern(  # Triton's message, observed on a Spark without a GPU reservation
         "0 active drivers ([])", "", NO_GPU
     ),
     failure_pattern("Found no NVIDIA driver", "", NO_GPU),
@@ -51,7 +51,7 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
     ),
 )
 
-#: problems of the image: missing code for this GPU, libraries or compilers
+#: problems with the image: missing code for this GPU, libraries or compilers
 IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # triton issues 8539, 9181: Triton bundles the ptxas of CUDA 12
         "ptxas fatal",

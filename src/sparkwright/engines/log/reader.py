@@ -1,4 +1,4 @@
-"""Reader of an engine's log: settings and progress of the last start, each with its line as evidence.
+"""Read an engine's log: settings and progress of the last start, each with a log line as evidence.
 
 Later lines take precedence over the config dump. If a line is missing, the value is unknown.
 """
@@ -26,12 +26,12 @@ __all__ = ["EngineState", "LogReader", "Reading", "read_log", "strip_prefix"]
 
 #: longer lines are truncated: their message is at the beginning
 MAX_LINE_CHARS = 4096
-#: maximum number of occurrences of the arguments' needle that are examined in a block
+#: maximum number of occurrences of the arguments' needle to examine in a block
 MAX_MENTIONS = 40
 
 
 class LogReader:
-    """An incremental reader of a log, fed with lines or chunks of bytes. `state` is the state so far.
+    """An incremental reader of a log, which receives lines or chunks of bytes. `state` is the state so far.
 
     Its memory is bounded: it keeps no text of the log except evidence.
     """
@@ -76,7 +76,7 @@ class LogReader:
         return self.state
 
     def _add_suspects(self, failure: FailureReport) -> str:
-        """Return the sentence of a failure, with the settings that may be its cause if the cause is unknown."""
+        """Return the explanation of a failure, with the settings that may be its cause if the cause is unknown."""
         members = self.state.value("world_size") or self.state.value("intended_world_size")
         sentences = [
             failure.single_host_sentence if failure.single_host_sentence and members == 1 else failure.sentence
@@ -211,7 +211,7 @@ class LogReader:
                 self.state.keep(name, seconds_between(start, self._clock), line)
 
     def _keep_warning(self, row: Line, line: str) -> None:
-        """Keep a warning, but only the first of those with the same matched groups, as some are logged for every request."""
+        """Keep a warning, but only the first of those with the same matched groups, because some are logged for every request."""
         new_match = row.match(line)
         matches = (row.match(warning) for warning in self.state.warnings)
         if new_match and not any(match and match.groups() == new_match.groups() for match in matches):
@@ -232,7 +232,7 @@ def strip_prefix(line: str, log_format: LogFormat) -> str:
 
 
 def _find_last_start(block: bytes, log_format: LogFormat) -> int:
-    """Return the offset of the second to last line with arguments, which is before the last start; 0 if there is none."""
+    """Return the offset of the second-to-last line with arguments, which precedes the last start; 0 if there is none."""
     needle, position, starts = log_format.arguments.needle.encode(), len(block), 0
     for _ in range(MAX_MENTIONS):
         position = block.rfind(needle, 0, position)

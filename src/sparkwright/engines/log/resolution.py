@@ -1,4 +1,4 @@
-"""Resolved settings of an engine: parsing its settings dump, and comparing it with another dump or a command line's flags."""
+"""An engine's resolved settings: parse its settings dump, and compare it with another dump or with a command line's flags."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
 UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
 MAX_SHOWN_CHARS = 80
 
-#: same: all changed flags appear in the dumps, and the dumps are equal
+#: "same" means that all changed flags appear in the dumps, and that the dumps are equal
 Verdict = Literal["differs", "same", "not shown"]
 Nested = str | dict[str, "Nested"]
 
 
 def split_parts(text: str) -> Iterator[str]:
-    """Yield the parts of a text, split at commas outside brackets and quotes."""
+    """Yield the parts of a text, which is split at commas outside brackets and quotes."""
     depth, quote, start = 0, "", 0
     for index, character in enumerate(text):
         if quote:
@@ -90,7 +90,7 @@ def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dic
 def evaluate_settings(
     first: Mapping[str, str], second: Mapping[str, str], changed_flags: Collection[str], engine: Engine
 ) -> Verdict:
-    """Return the verdict on the settings of two starts. changed_flags: the flags that differ between their commands."""
+    """Return the verdict on the settings of two starts. changed_flags: the flags that differ between the two commands."""
     if find_differences(first, second):
         return "differs"
     return "same" if first and all(_is_in_dump(flag, first, engine) for flag in changed_flags) else "not shown"
@@ -131,7 +131,7 @@ class Mismatch:
 
     @property
     def sentence(self) -> str:
-        return f"{self.flag} {self.requested} was requested, the engine resolved it to {self.resolved}"
+        return f"{self.flag} {self.requested} was requested, but the engine resolved it to {self.resolved}"
 
 
 def find_mismatches(

@@ -1,4 +1,4 @@
-"""The state of an engine according to its log: values, each with the line as evidence."""
+"""The state of an engine according to its log: values, each with a log line as evidence."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FIELDS: tuple[str, ...] = (
 MAX_EVIDENCE_CHARS = 300
 #: maximum number of kernels of one kind; a model with mixed quantization uses a few
 MAX_KERNELS = 8
-#: readings of sizes, with their unit in bytes; in some logs the weights include the memory of CUDA and its libraries
+#: units of size readings, in bytes, by reading; in some logs, the weights include the memory of CUDA and its libraries
 WEIGHT_READINGS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
 KV_CACHE_READINGS = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
 KV_CACHE_READINGS |= {"recurrent_mib": MIB}
 OTHER_MEMORY_READINGS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
-#: names of all sizes, in the order of a start
+#: names of all size readings, in the order in which a start logs them
 MEMORY_READINGS = (*WEIGHT_READINGS, *OTHER_MEMORY_READINGS, *KV_CACHE_READINGS)
-#: reading with the seconds of a stage, by the stage's name on the screen
+#: reading with a stage's duration in seconds, by the displayed name of the stage
 STAGE_READINGS: dict[str, str] = {
     "weights": "weights_s",
     "compile": "compile_s",
@@ -66,7 +66,7 @@ class EngineState:
     stage: str = ""
     #: seconds from a stage's first line to the next stage's, if the log has times
     stage_s: dict[str, float] = field(default_factory=dict)
-    #: number of loaded shards, number of all shards
+    #: number of loaded shards, total number of shards
     shards: tuple[int, int] = (0, 0)
     warnings: list[str] = field(default_factory=list)
     #: names of the engine's readings in addition to FIELDS
@@ -136,7 +136,7 @@ def _sum_bytes(state: EngineState, readings: dict[str, int]) -> int:
 
 
 def stage_durations(state: EngineState) -> dict[str, float]:
-    """Return the seconds of each stage in the log, by name."""
+    """Return the duration of each stage in the log, in seconds, by name."""
     durations = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
     return {stage: float(seconds) for stage, seconds in durations.items() if seconds is not None}
 

@@ -1,4 +1,4 @@
-"""Splitting a log into lines, matching kinds of lines, and parsing numbers and times."""
+"""Split a log into lines, match kinds of lines, and parse numbers and times."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def iter_chunks(text: LogText) -> Iterator[bytes]:
 
 
 def iter_lines(text: LogText) -> Iterator[str]:
-    """Yield the non-empty lines of a log without colours and line ends. Its memory is bounded."""
+    """Yield the non-empty lines of a log without colours and line ends. Memory use is bounded."""
     splitter = LineSplitter()
     for chunk in iter_chunks(text):
         yield from map(decode_line, filter(None, splitter.push(chunk).split(b"\n")))
@@ -95,8 +95,8 @@ def strip_terminal_codes(text: str) -> str:
 class Line:
     """A kind of log line.
 
-    A log is first searched for the literal needles, and a pattern is compiled only once its needle was found, since few lines
-    contain a needle. The search is fast for needles that begin with a capital letter or a rare character.
+    A log is first searched for the literal needles, and a pattern is compiled only once its needle has been found, since few
+    lines contain a needle. The search is fast for needles that begin with a capital letter or a rare character.
     """
 
     #: a literal text in each line that the pattern matches
@@ -120,12 +120,12 @@ def parse_count(text: str) -> int | None:
 
 
 def parse_number(text: str) -> float | None:
-    """Return a number from a text of digits and points; None for a single point or more than one."""
+    """Return a number from a text of digits and points; None for "." and for more than one point."""
     return float(text) if text.count(".") < 2 and text != "." else None
 
 
 def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
-    """Return the time in a line, in a leap year as lines have no year; None without a time.
+    """Return the time in a line, in an arbitrary leap year because lines have no year; None if there is no time.
 
     pattern: may have the groups month, day, hour, minute, second and milli. Minutes may exceed 59, for a clock that starts with
     the process.

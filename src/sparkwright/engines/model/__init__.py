@@ -1,1 +1,1 @@
-"""Facts from a model's own files, for any engine."""
+"""Read facts about a model from its own files, for every engine."""

@@ -16,16 +16,16 @@ from sparkwright.trust import bounds
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 #: the files of an adapter
 FILES = (CONFIG_FILE, WEIGHTS_FILE)
-#: bytes of the weights file that are read first; enough for the header of most adapters
+#: number of bytes of the weights file to read first; enough for the header of most adapters
 BEGINNING_BYTES = 1 << 18
-#: maximum header size; for a mixture with 128 experts in 48 layers, it has 37,000 tensors and 6 MB
+#: maximum header size; the header for a mixture of 128 experts in 48 layers has 37,000 tensors and 6 MB
 HEADER_BYTES = 12 << 20
 #: keys of extensions to a plain LoRA; source: peft's LoraConfig
 EXTENSION_KEYS = (
     *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
     *("layer_replication", "use_bdlora", "use_qalora"),
 )
-#: beginnings of steps in the paths of tensors outside the language model
+#: prefixes of path components in the names of tensors outside the language model
 OTHER_PART_NAMES = ("vis", "audio", "image", "mm_", "multi_modal")
 MAX_RANK, MAX_LAYERS, MAX_SIZE, MAX_MODULES = 1 << 16, 10_000, 1 << 30, 64
 MAX_NAME_CHARS = 200

@@ -1,4 +1,4 @@
-"""Classification of a model by its config.json, with evidence. Recurrent layers need different engine settings from attention.
+"""Classify a model by its config.json, with evidence. Recurrent layers need other engine settings than attention.
 
 docs/architectures.md explains the rules to users. At run time, the engine's log takes precedence.
 """
@@ -17,7 +17,7 @@ from sparkwright.engines.model.config_parts import ConfigPart, architecture_name
 from sparkwright.visible import one_line
 
 Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
-#: words of the rule of thumb in has_recurrent_substring()
+#: words that has_recurrent_substring() looks for
 RECURRENT_SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
 #: release of vLLM whose registry the tables contain
 REGISTRY_VERSION = "0.32.0"
@@ -46,7 +46,7 @@ KEPT_KEYS = (
     *tables.LENGTH_KEYS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
-#: keys whose value is dropped
+#: keys that are kept without their value
 PRESENCE_KEYS = ("auto_map", "speculators_config", "dflash_config")
 #: subkeys to keep, by key
 KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
@@ -58,7 +58,7 @@ KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
 }
 
 MAX_SEEN_CHARS = 1000
-#: modules to keep of each list of exceptions, which may have hundreds
+#: maximum number of modules to keep of a list of exceptions, which may have hundreds
 MAX_EXCEPTIONS = 8
 
 
@@ -76,7 +76,7 @@ class Architecture:
     """The architecture of a model according to its config.json."""
 
     #: recurrent: a hybrid of recurrent layers and attention. dense: only attention, including embedding models and
-    #: encoder-decoders. unknown: own code, a new name, or a draft model
+    #: encoder-decoders. unknown: a model with its own code or a new name, or a draft model
     kind: Kind
     #: architectures[0]; "" if missing
     name: str = ""
@@ -86,7 +86,7 @@ class Architecture:
     mechanism: str = ""
     #: number of recurrent layers; None if unknown
     recurrent_layers: int | None = None
-    #: number of all layers; None if unknown
+    #: total number of layers; None if unknown
     layers: int | None = None
     #: the decisive evidence first
     evidence: tuple[Evidence, ...] = ()
@@ -295,7 +295,7 @@ def _classify_recurrent(
 
 
 def _count_recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
-    """Return the number of recurrent layers from the layout of the attention layers; None if unknown."""
+    """Return the number of recurrent layers, derived from the layout of the attention layers; None if unknown."""
     if layers is None:
         return None
     if fnmatchcase(part.word("model_type"), "falcon_h1*"):
@@ -346,8 +346,8 @@ def classify(config: Mapping[str, Any]) -> Architecture:
 
 
 def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config for the lock. For it, classify() and block_size() return the same as for
-    the whole config, except `text` and `config`."""
+    """Return the part of a config that the lock stores. classify() and block_size() return the same for it as
+    for the whole config, except for `text` and `config`."""
     return _filter_keys(config, (*KEPT_KEYS, *config_parts.NESTED_KEYS))
 
 
@@ -415,7 +415,7 @@ def kind_in_vllm(config: Mapping[str, Any]) -> Kind | None:
 
 
 def apply_registry(config: Mapping[str, Any], classification: Classification) -> Classification:
-    """Return the classification, or that of vLLM's registry if it differs, with both as evidence."""
+    """Return the classification, or, if vLLM's registry differs, the registry's, with both as evidence."""
     registry_kind = kind_in_vllm(config)
     if registry_kind is None or registry_kind == classification.kind:
         return classification
@@ -436,7 +436,7 @@ def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
 
 
 def has_recurrent_substring(config: Mapping[str, Any]) -> bool:
-    """Return the verdict of a common rule of thumb: True if one of these words is anywhere in config.json, in any case.
+    """Return the verdict of a common rule of thumb: True if config.json contains one of these words anywhere, in upper or lower case.
 
     A stricter variant of the rule considers only top-level keys. Both misclassify Qwen3.5: its only such key
     (mamba_ssm_dtype) is in text_config.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def invert_rows(rows: Mapping[T, str]) -> dict[str, T]:
-    """Return the value by name. rows: for each value, its names separated by spaces."""
+    """Return a map from name to value. rows: map from value to its names, separated by spaces."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
 

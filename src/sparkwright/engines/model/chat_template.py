@@ -15,7 +15,7 @@ SAMPLING_FILE = "generation_config.json"
 GGUF_SOURCE = "GGUF file"
 #: keys of generation_config.json that vLLM and SGLang use as defaults for requests; source: vLLM 0.33.0, get_diff_sampling_param
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-#: default of thinking; always: it cannot be turned off. none: the template does not support it
+#: default for thinking; "always": it cannot be turned off; "none": the template does not support it
 Thinking = Literal["on", "off", "always", "none"]
 
 
@@ -24,11 +24,11 @@ class ChatTemplate:
     """The properties of a chat template."""
 
     fields: tuple[str, ...]  # variables that a request may set with chat_template_kwargs, sorted
-    tools: bool  # it renders the tools of a request
+    tools: bool  # the template renders a request's tools
     switch: str  # the field that turns thinking on or off; "" if there is none
     thinking: Thinking | None  # None if unknown
     system_prompt: str  # beginning of the default system prompt; "" if there is none
-    dated: bool  # it adds today's date to the prompt
+    dated: bool  # the template adds today's date to the prompt
     keeps_thinking: bool | None  # the prompt includes the thinking of earlier turns; None if unknown
 
     def to_json(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class ChatTemplate:
 
     @property
     def thinking_sentence(self) -> str:
-        """The default of thinking and how a request changes it; "" if unknown or not supported."""
+        """The default for thinking, and how a request changes it; "" if unknown or not supported."""
         if self.thinking in ("on", "off"):
             opposite = "false" if self.thinking == "on" else "true"
             return f'{self.thinking} by default; per request: "chat_template_kwargs": {{"{self.switch}": {opposite}}}'
@@ -111,16 +111,16 @@ def select_server_chat(pinned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the differences between the `chat` entries of two revisions of a model, as (label, before, after)."""
+    """Yield the differences between the `chat` entries of two revisions of a model, as (label, old text, new text)."""
     old_facts, new_facts = dict(fact_lines(old)), dict(fact_lines(new))
     for label in {**old_facts, **new_facts}:
-        before, after = old_facts.get(label, "nothing"), new_facts.get(label, "nothing")
-        if before != after:
-            yield label, before, after
+        old_text, new_text = old_facts.get(label, "nothing"), new_facts.get(label, "nothing")
+        if old_text != new_text:
+            yield label, old_text, new_text
 
 
 def fact_lines(chat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts in a `chat` entry for users, as (label, sentence)."""
+    """Yield the facts in a `chat` entry as text for users: (label, text)."""
     template = ChatTemplate.from_json(chat.get("template") or {})
     if template is not None:
         fields = ", ".join(template.fields) or "no request fields"

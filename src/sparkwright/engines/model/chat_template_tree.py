@@ -1,10 +1,10 @@
-"""Parser of chat templates, by their syntax tree.
+"""Derive the properties of a chat template from its syntax tree.
 
-A template is untrusted and never rendered. Instead, its conditions on a switch are evaluated with the values true, false and
-undefined. A property that the tree does not determine is None.
+A template is untrusted and never rendered. Instead, its conditions on the thinking switch are evaluated for the values true,
+false and undefined. A property that the tree does not determine is None.
 
 Sources: the templates of Qwen3, Qwen3.5, gpt-oss, DeepSeek-V3.1, Llama 3.1, GLM-4.6 and SmolLM3; transformers'
-apply_chat_template, which passes `chat_template_kwargs` of a request as variables.
+apply_chat_template, which passes a request's `chat_template_kwargs` as variables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUILTIN_VARIABLES = frozenset(
         namespace dict lipsum cycler joiner caller varargs kwargs self super true false none True False None
     """.split()
 )
-#: block around the assistant's text, an extension of transformers
+#: tags around the assistant's text, an extension by transformers
 _GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 _SYSTEM_TEXT = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
 _THINKING_NAMES = frozenset(("reasoning_content", "reasoning", "thinking"))
@@ -78,7 +78,7 @@ def _describe_tree(tree: nodes.Template) -> ChatTemplate:
 
 
 def _local_names(tree: nodes.Template) -> set[str]:
-    """Return the variables that a template sets, except those for which it only sets a default, as requests may set them."""
+    """Return the variables that a template sets, except those that requests may set because the template only gives them a default."""
     set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested_names = {
@@ -128,8 +128,12 @@ class _Mark:
     """A marker that differs from all constants of a template."""
 
 
-#: the value of an undefined variable, a value that cannot be determined, and the missing default of a variable
-_UNDEFINED, _UNKNOWN, _UNSET = _Mark(), _Mark(), _Mark()
+#: the value of an undefined variable
+_UNDEFINED = _Mark()
+#: a value that cannot be determined
+_UNKNOWN = _Mark()
+#: the default of a variable that has none, or one that is not a constant
+_UNSET = _Mark()
 
 
 def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], texts: list[str]) -> Thinking | None:
@@ -148,7 +152,7 @@ def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], text
 
 
 def _switch_default(tree: nodes.Template, switch: str) -> Thinking | None:
-    """Return "on" if a condition on the switch has the same value by default as with true, "off" if the same as with false."""
+    """Return "on" if a condition on the switch has the same value by default as for true, "off" if it has the same value as for false."""
     default_value: Any = _find_default(tree, switch)
     default_value = _UNDEFINED if default_value is _UNSET else default_value
     conditions = [node.test for node in tree.find_all(nodes.If)] + [node.test for node in tree.find_all(nodes.CondExpr)]
@@ -175,7 +179,7 @@ def _find_default(tree: nodes.Template, name: str) -> Any:
 
 
 def _evaluate(node: nodes.Node, name: str, assumed_value: Any) -> Any:
-    """Return an expression's value if a variable has an assumed value and all others are unknown."""
+    """Return an expression's value, assuming a value for one variable and that all others are unknown."""
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
@@ -223,7 +227,7 @@ def _to_bool(value: Any) -> Any:
 
 
 def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
-    """Return True if thinking of earlier turns is rendered, False if the template looks for the last turn or removes thinking."""
+    """Return True if the thinking of earlier turns is rendered, False if the template looks for the last turn or removes thinking."""
     attributes = _find_attributes(tree)
     reads_thinking = bool(attributes & _THINKING_NAMES)
     if any(map(_LAST_TURN.search, {*attributes, *(node.name for node in names)})):
@@ -242,14 +246,14 @@ def _find_names(node: nodes.Node) -> set[str]:
 
 
 def _find_attributes(node: nodes.Node) -> set[str]:
-    """Return attributes and possible keys, for `message.reasoning`, `message['reasoning']` and `'reasoning' in message`."""
+    """Return the names of attributes and of likely keys, for `message.reasoning`, `message['reasoning']` and `'reasoning' in message`."""
     attributes = {child.attr for child in node.find_all(nodes.Getattr)}
     constants = {child.value for child in node.find_all(nodes.Const) if isinstance(child.value, str)}
     return attributes | {constant for constant in constants if len(constant) < 40}
 
 
 def _list_texts(node: nodes.Node) -> Iterator[str]:
-    """Yield a node's text outside of tags and in expressions, in order."""
+    """Yield a node's literal texts, outside tags and in expressions, in order."""
     if isinstance(node, nodes.TemplateData):
         yield node.data
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):

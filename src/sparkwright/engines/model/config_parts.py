@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: keys for the language model's config in multimodal configs
+#: keys that contain the language model's config in multimodal configs
 NESTED_KEYS = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
 MAX_DEPTH = 4
 
@@ -22,7 +22,7 @@ PREDICTION_LAYER_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n
 QUANTISATION_KEY = "quantization_config"
 #: keys for modules that are not quantised: compressed-tensors, ModelOpt, Quark, FP8 and bitsandbytes
 EXCEPTION_KEYS = ("ignore", "exclude_modules", "exclude", "modules_to_not_convert")
-#: texts in the names of multi-token prediction modules
+#: substrings of the names of multi-token prediction modules
 PREDICTION_NAMES = ("mtp", "nextn")
 #: keys for position scaling (transformers 5 uses the second)
 SCALING_KEYS = ("rope_scaling", "rope_parameters")

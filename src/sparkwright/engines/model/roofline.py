@@ -24,7 +24,7 @@ ALL_REDUCES_PER_LAYER = 2
 #: source of `split_rate`
 SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
-#: texts in the names of weights that text tokens do not use
+#: substrings of the names of weights that are not used for text tokens
 IDLE_PARTS = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
 EMBEDDING_NAME = "embed_tokens"
 EXPERT_NAMES = (".experts.", "block_sparse_moe.experts")
@@ -33,7 +33,7 @@ ACTIVE_EXPERT_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk"
 
 
 def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]]) -> int | None:
-    """Return a lower bound of the bytes that are read for each token; None without tensors.
+    """Return a lower bound on the number of bytes that are read for each token; None without tensors.
 
     tensors: (name, bytes) of the whole checkpoint.
     """

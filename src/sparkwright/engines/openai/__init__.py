@@ -1,1 +1,1 @@
-"""Any server with OpenAI's API, described in its recipe."""
+"""Support for a custom server: any server with an OpenAI-compatible API, which its recipe describes under `openai:`."""

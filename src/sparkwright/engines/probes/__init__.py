@@ -1,1 +1,1 @@
-"""Small requests that show if a server answers as its clients need: a tool call, separate thinking, JSON of a schema. Pure."""
+"""Small requests that show whether a server answers as its clients need: tool calls, separate thinking, JSON that matches a schema."""

@@ -1,1 +1,1 @@
-"""Data about SGLang with its sources, and pure readers of its output."""
+"""Flags, rules and parsers for SGLang, with their sources."""

@@ -117,7 +117,7 @@ def _check_words(words: Sequence[str]) -> None:
         value = remaining.pop(0)
         if option.kind == "two" and remaining:
             remaining.pop(0)
-        elif flags.check_value(option.name, value):
+        elif flags.value_problem(option.name, value):
             reason = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
             raise StartError(f'error while handling argument "{word}": {reason}', "", "usage:", f"{word} ...")
 
