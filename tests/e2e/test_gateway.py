@@ -419,7 +419,7 @@ def test_a_client_with_a_key_is_added_without_cutting_a_stream_and_counted(
         ({"alice": {"key": {"env": "NO_KEY_HERE"}}}, "provides no key"),
         ({"alice": {"key": {"env": "ALICE_KEY"}}, "bob": {"key": {"env": "ALICE_KEY"}}}, "the same key as that of alice"),
         ({"alice": {"key": {"env": "ALICE_KEY"}, "models": ["qwen3.5-35"]}}, "no server serves `qwen3.5-35`"),
-        ({"Alice": {"key": {"env": "ALICE_KEY"}}}, "small letters, digits"),
+        ({"Alice": {"key": {"env": "ALICE_KEY"}}}, "lowercase letters, digits"),
     ],
 )  # fmt: skip
 def test_an_invalid_client_is_refused_with_its_line(

@@ -58,7 +58,9 @@ ENGINES: dict[str, Callable[[str, Path], tuple[str, list[Option]]]] = {
 
 def _build_llama_option(option: image.ListedOption, text: str) -> Option:
     names = [word.removeprefix("--") for word in option.words if word.startswith("--") and word != f"--{option.name}"]
-    kind = "switch" if option.off else "bare" if not option.value_count else "two" if option.value_count == 2 else "text"
+    kind = (
+        "switch" if option.off else "bare" if not option.value_count else "two" if option.value_count == 2 else "text"
+    )
     help_text = re.search(rf"^-.*--{re.escape(option.name)}\b[^\n]*\n?(?:(?!-).*\n)*", text, re.M)
     successor = SUCCESSOR.search(help_text[0]) if help_text and "DEPRECATED" in help_text[0] else None
     return Option((option.name, *names), kind, successor[1] if successor else "")

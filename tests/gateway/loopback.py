@@ -146,13 +146,13 @@ def run_gateway(folder: Path, rendered: Gateway, pem: str = "") -> Iterator[Runn
     folder = folder / "files"
     for path in (folder, folder.with_name("sockets")):
         path.mkdir(exist_ok=True)
-    client_hashes = {client.name: _hash_key(client_key(client.name)) for client in rendered.named}
+    client_hashes = {client.name: _hash_key(client_key(client.name)) for client in rendered.named_clients}
     files = {
         **render.render_files(rendered),
         render.CLIENT_KEYS_FILE: _hash_key(KEY) + "\n",
         clients.KEYS_FILE: clients.format_keys(client_hashes),
         render.SERVER_KEYS_FILE: "".join(f"{model.backend} {SERVER_KEY}\n" for model in rendered.models if model.key),
-        operations.OPERATORS_FILE: clients.format_keys({name: _hash_key(key) for name, key in HOST_KEYS.items()}),
+        operations.HOST_KEYS_FILE: clients.format_keys({name: _hash_key(key) for name, key in HOST_KEYS.items()}),
         render.CERTIFICATE_FILE: pem,
     }
     for name, text in files.items():

@@ -35,8 +35,8 @@ CLIENTS = (
     Client("bob", models=("org/small",)),
     Client("few", requests_per_minute=3),
     Client("one", concurrent=1),
-    Client("over", until_s=1_000_000_000),
-    Client("soon", until_s=4_000_000_000),
+    Client("over", expires_at_s=1_000_000_000),
+    Client("soon", expires_at_s=4_000_000_000),
 )
 #: the answer to a client whose tokens of the day are used
 QUOTA_SPENT = (403, "insufficient_quota")
@@ -51,7 +51,7 @@ def servers() -> Iterator[dict[str, StreamServer]]:
 @pytest.fixture(scope="module")
 def lab(servers: dict[str, StreamServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     models = build_model("qwen", servers["one"]), build_model("org/small", servers["small"])
-    with serve_models(tmp_path_factory.mktemp("gateway"), *models, named=CLIENTS) as lab:
+    with serve_models(tmp_path_factory.mktemp("gateway"), *models, named_clients=CLIENTS) as lab:
         yield lab
 
 
@@ -62,7 +62,7 @@ def chat_as(lab: RunningGateway, client: str, name: str = "qwen", **more: Any) -
 def read_counts(lab: RunningGateway) -> dict[str, dict[str, int]]:
     """Return the counts since the process began, and the running requests."""
     table = haproxy_sockets.send_command(lab.sockets, f"show table {clients.TABLE_BACKEND}")
-    names = [client.name for client in lab.gateway.named]
+    names = [client.name for client in lab.gateway.named_clients]
     counts = {row["client"]: row for row in clients.client_usage(table, "", "", names)}
     metrics = lab.ask("GET", usage.METRICS_PATH).body.decode()
     pattern = r'^sparkwright_client_(\w+)_total\{client="(\w+)"\} ([\d.]+)$'
@@ -132,7 +132,7 @@ def test_a_client_can_use_only_its_models(lab: RunningGateway) -> None:
 def test_an_adapter_is_allowed_without_its_model_and_the_model_without_it(server: StreamServer, tmp_path: Path) -> None:
     small = replace(build_model("small", server), aliases=("fast", "sql", "law"), adapters=("sql", "law"))
     named = (Client("all"), Client("base", models=("fast",)), Client("one", models=("sql",)))
-    with serve_models(tmp_path, small, named=named) as lab:
+    with serve_models(tmp_path, small, named_clients=named) as lab:
         allowed = {
             client.name: [name for name in small.names if chat_as(lab, client.name, name).status == 200]
             for client in named
@@ -152,7 +152,7 @@ def test_requests_beyond_the_limit_per_minute_are_refused_and_counted(lab: Runni
     answers = [chat_as(lab, "few") for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].headers["retry-after"] == "5"
-    assert "limit of requests per minute" in answers[-1].json["error"]["message"]
+    assert "per-minute request limit" in answers[-1].json["error"]["message"]
     wait_for_counts(lab, "few", requests=3, refused=2, running=0)
     assert chat_as(lab, "alice").status == 200, "another client's limit was applied"
 
@@ -191,7 +191,7 @@ def test_without_clients_the_configuration_does_not_mention_them(server: StreamS
 def counting(server: StreamServer, tmp_path: Path) -> Iterator[RunningGateway]:
     """A gateway that has not counted anything yet."""
     named = (Client("alice", tokens_per_day=100), Client("bob"))
-    with serve_models(tmp_path, build_model("qwen", server, slots=1), named=named) as lab:
+    with serve_models(tmp_path, build_model("qwen", server, slots=1), named_clients=named) as lab:
         yield lab
 
 
@@ -272,7 +272,7 @@ def test_a_large_usage_file_is_summed_up_without_its_damaged_lines(server: Strea
     day = usage_file(tmp_path / "sockets")
     hostile = "x\n\n  \nalice 1 x\n" + "bob " + "9 " * 500 + "\neve 1 99999999999999999999\n"
     day.write_text(hostile + "alice 1 2 3 0 0 0 0\n" * 20_000)
-    with serve_models(tmp_path, build_model("qwen", server), named=(Client("alice"),)) as lab:
+    with serve_models(tmp_path, build_model("qwen", server), named_clients=(Client("alice"),)) as lab:
         wait_until(lambda: day.stat().st_size < 5000)
         wait_for_file(lab, "alice", prompt_tokens=40_000)
         assert chat_as(lab, "alice", usage=token_usage(1, 1)).status == 200

@@ -102,7 +102,7 @@ class GatewayHost:
         arguments = self.arguments()
         config = self.folder / gateway_folders.LEGACY_FOLDER
         files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in arguments["files"].items()}
-        operators = {operations.OPERATORS_FILE: clients.format_keys(arguments["operators"])}
+        operators = {operations.HOST_KEYS_FILE: clients.format_keys(arguments["operators"])}
         digest = gateway_folders.digest_of(files | operators)
         files[render.CONFIG_FILE] = files[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)
         gateway_folders.folder(self.context, gateway_folders.LEGACY_FOLDER)

@@ -41,7 +41,9 @@ def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFacto
     check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
     named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
-    configuration = replace(build_gateway(tiny), paths=api_paths.merge_paths([PATHS]), named=named, usages=HTTP.usages)
+    configuration = replace(
+        build_gateway(tiny), paths=api_paths.merge_paths([PATHS]), named_clients=named, usages=HTTP.usages
+    )
     with run_gateway(tmp_path_factory.mktemp("gateway"), configuration) as running_gateway:
         running_gateway.up("tiny", "claude-sonnet-4-5")
         yield running_gateway
@@ -91,7 +93,7 @@ def test_the_anthropic_client_sends_and_streams(gateway_server: RunningGateway) 
 
 def test_the_anthropic_client_reads_a_refusal_as_its_own_error(gateway_server: RunningGateway) -> None:
     client = connect_anthropic(gateway_server)
-    with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
+    with pytest.raises(anthropic.NotFoundError, match="serves no model with this name"):
         client.messages.create(model="nothing", max_tokens=1, messages=HI)
     unauthorized = client.with_options(api_key="another")
     with pytest.raises(anthropic.AuthenticationError, match="requires its API key"):
@@ -105,7 +107,7 @@ def test_the_openai_client_uses_both_apis(gateway_server: RunningGateway) -> Non
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     events = client.responses.create(model="tiny", input="hi", max_output_tokens=4, stream=True)
     assert [event.type for event in events][-1] in ("response.completed", "response.incomplete")
-    with pytest.raises(openai.NotFoundError, match="serves no model of this name"):
+    with pytest.raises(openai.NotFoundError, match="serves no model with this name"):
         client.chat.completions.create(model="nothing", messages=HI)
 
 

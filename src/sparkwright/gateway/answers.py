@@ -1,4 +1,4 @@
-"""Error responses of the gateway itself, in the format of both OpenAI's and Anthropic's API."""
+"""Error responses that the gateway itself sends, in a format for both OpenAI's and Anthropic's API."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ NO_MODEL_MESSAGE = (
     "The gateway found no `model` in the body: it must be a JSON object with a string `model`, not deeply nested."
 )
 NO_FIELD_MESSAGE = "The gateway found no field `model` in the form."
-UNKNOWN_MODEL_MESSAGE = "The gateway serves no model of this name; /v1/models lists its models."
+UNKNOWN_MODEL_MESSAGE = "The gateway serves no model with this name; /v1/models lists its models."
 NOT_UP_MESSAGE = "No server of this model is up. Try again."
 
 
 def unknown_path_message(paths: Iterable[str]) -> str:
     """Return the error message for a path that the gateway does not route. paths: the routed paths."""
-    return f"The gateway has no such path; it routes {', '.join(paths)}."
+    return f"The gateway does not route this path; it routes {', '.join(paths)}."
 
 
 def too_large_message(max_bytes: int) -> str:
@@ -89,9 +89,11 @@ HAPROXY_ERRORS = {
     504: ("The server did not answer in time.", "server_timeout"),
 }
 
-#: the filter that adds an error to a stream whose server exited or is silent, and the first version of HAProxy that calls filters
-#: in that case (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
-SCRIPT_FILE, MIN_HAPROXY_VERSION = "cut.lua", "2.8"
+#: script with the filter that adds an error to a stream whose server exited or is silent
+SCRIPT_FILE = "cut.lua"
+#: first version of HAProxy that calls filters in that case (2.6.12 and 3.0.11 were tested; from 2.8 on,
+#: `http_response_forward_body` no longer returns before them)
+MIN_HAPROXY_VERSION = "2.8"
 BROKEN_STREAM_MESSAGE = "The server exited or was silent for too long, so this answer is incomplete."
 #: APIs whose streams have named events
 NAMED_EVENTS = (MESSAGES, RESPONSES)

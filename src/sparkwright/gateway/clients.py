@@ -1,4 +1,4 @@
-"""HAProxy rules for clients with their own keys and limits. The keys and limits are in maps, the counts in a table.
+"""HAProxy rules for clients with their own keys and limits. The keys and limits are in map files, and the counts are in a table.
 
 Keys are looked up by their SHA-256, so that response times reveal nothing about them. Requests that exceed a limit are rejected
 and not counted. A reload resets the counts.
@@ -13,14 +13,16 @@ from typing import Any
 from sparkwright.gateway import answers, usage
 from sparkwright.gateway.model import Gateway
 
-#: files with the clients' names by the SHA-256 of their keys (written on the host, like all secrets), and their permissions
-KEYS_FILE, MODELS_FILE, RATES_FILE = "clients.map", "client_models.map", "client_rates.map"
-CONCURRENT_FILE, TOKENS_FILE, UNTIL_FILE = "client_concurrent.map", "client_tokens.map", "client_until.map"
-FILES = (KEYS_FILE, MODELS_FILE, RATES_FILE, CONCURRENT_FILE, TOKENS_FILE, UNTIL_FILE)
+#: map from the SHA-256 of a key to its client's name; written on the host, like all secrets
+KEYS_FILE = "clients.map"
+#: maps from a client's name to its permissions and limits
+MODELS_FILE, RATES_FILE, CONCURRENT_FILE = "client_models.map", "client_rates.map", "client_concurrent.map"
+TOKENS_FILE, EXPIRY_FILE = "client_tokens.map", "client_until.map"
+FILES = (KEYS_FILE, MODELS_FILE, RATES_FILE, CONCURRENT_FILE, TOKENS_FILE, EXPIRY_FILE)
 #: backend with the table of counts; no model can have this name
 TABLE_BACKEND = "-clients"
 CLIENT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
-CLIENT_NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
+CLIENT_NAME_RULE = "up to 40 lowercase letters, digits and . _ -, beginning with a letter or a digit"
 MAX_CLIENTS, MINUTE_S = 1000, 60
 #: a row of the table, usually about 150 characters
 _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
@@ -28,27 +30,27 @@ _FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
 _LIMIT = re.compile(r"(?m)^(\S{1,40}) ([0-9]{1,13})$")
 
 EXPIRED_MESSAGE = "This key has expired."
-OTHER_MODEL_MESSAGE = "This key does not allow this model."
-RATE_LIMIT_MESSAGE = "This key has reached its limit of requests per minute. Try again."
-CONCURRENCY_LIMIT_MESSAGE = "This key has reached its limit of concurrent requests. Try again."
+MODEL_NOT_ALLOWED_MESSAGE = "This key does not allow this model."
+RATE_LIMIT_MESSAGE = "This key has reached its per-minute request limit. Try again later."
+CONCURRENCY_LIMIT_MESSAGE = "This key has reached its limit on concurrent requests. Try again later."
 TOKEN_LIMIT_MESSAGE = "This key has reached its token limit for today. The limit is reset at 0:00 UTC."
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the files with the clients' permissions; empty if no client has its own key."""
-    if not gateway.named:
+    if not gateway.named_clients:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
     rows: dict[str, list[str]] = {name: [] for name in FILES[1:]}
     adapters = _adapter_names(gateway)
-    for client in gateway.named:
+    for client in gateway.named_clients:
         allowed = dict.fromkeys(name if name in adapters else backends[name] for name in client.models or backends)
         rows[MODELS_FILE] += [f"{client.name}:{name} 1" for name in allowed]
         limits = {
             RATES_FILE: client.requests_per_minute,
             CONCURRENT_FILE: client.concurrent,
             TOKENS_FILE: client.tokens_per_day,
-            UNTIL_FILE: client.until_s,
+            EXPIRY_FILE: client.expires_at_s,
         }
         for name, limit in limits.items():
             rows[name] += [f"{client.name} {limit}"] if limit else []
@@ -56,12 +58,12 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def format_keys(hashes: Mapping[str, str]) -> str:
-    """Return the content of a key file.
+    """Return the contents of a key file.
 
     Args:
         hashes: SHA-256 of each key, in hexadecimal, by client or host.
     """
-    return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
+    return "".join(f"{key_hash} {name}\n" for name, key_hash in sorted(hashes.items()))
 
 
 def parse_client_names(text: str) -> list[str]:
@@ -73,7 +75,7 @@ def parse_client_names(text: str) -> list[str]:
 
 def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield the section with the table that counts the clients' requests."""
-    if gateway.named:
+    if gateway.named_clients:
         counters = f"gpc0,gpc0_rate({MINUTE_S}s),conn_cur"
         yield (
             f"backend {TABLE_BACKEND}",
@@ -85,9 +87,9 @@ def identification_rules(gateway: Gateway, key_samples: Sequence[str]) -> Iterat
     """Yield the rules that set `txn.client`.
 
     Args:
-        key_samples: HAProxy samples of the places where a request can have a key.
+        key_samples: HAProxy sample expressions for the places where a request may carry its key, in order of precedence.
     """
-    if not gateway.named:
+    if not gateway.named_clients:
         return
     for n, key in enumerate(key_samples):
         unset = "" if n == 0 else " if !{ var(txn.client) -m found }"
@@ -98,8 +100,8 @@ def identification_rules(gateway: Gateway, key_samples: Sequence[str]) -> Iterat
 
 def expiry_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject an expired key."""
-    if gateway.named:
-        yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL_FILE})"
+    if gateway.named_clients:
+        yield f"http-request set-var(txn.until) var(txn.client),map_str_int({EXPIRY_FILE})"
         refusal = answers.error_arguments(401, EXPIRED_MESSAGE, "key_expired")
         yield f"http-request return {refusal} if {{ var(txn.until) -m found }} {{ date,sub(txn.until) ge 0 }}"
 
@@ -109,7 +111,7 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
 
     They need `txn.backend` and `txn.model`.
     """
-    if not gateway.named:
+    if not gateway.named_clients:
         return
     has_client = "{ var(txn.client) -m found }"
     adapters = _adapter_names(gateway)
@@ -118,7 +120,7 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
     if adapters:  # adapters may be allowed without the model, and the model without adapters
         if_adapter = f" if {{ var(txn.model) -m str {' '.join(adapters)} }}"
         yield f"http-request set-var(txn.allowed) var(txn.client),concat(:,txn.model,),map_str({MODELS_FILE}){if_adapter}"
-    refusal = answers.error_arguments(403, OTHER_MODEL_MESSAGE, "model_not_allowed")
+    refusal = answers.error_arguments(403, MODEL_NOT_ALLOWED_MESSAGE, "model_not_allowed")
     yield f"http-request return {refusal} if {has_client} !{{ var(txn.allowed) -m found }}"
     yield f"http-request track-sc2 var(txn.client) table {TABLE_BACKEND} if {has_client}"
     yield f"http-request set-var(txn.rate) var(txn.client),map_str_int({RATES_FILE})"
@@ -133,7 +135,7 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
     for limit, message in (("rate", RATE_LIMIT_MESSAGE), ("now", CONCURRENCY_LIMIT_MESSAGE)):
         rate_refusal = answers.error_arguments(429, message, "rate_limit_exceeded")
         yield f"http-request return {rate_refusal} if {{ var(txn.over) -m str {limit} }}"
-    # not 429: agents repeat the request, or with Retry-After wait for the rest of the day (Codex 0.171, OpenCode 1.18)
+    # not 429: agents would retry at once or, given Retry-After, wait for the rest of the day (Codex 0.171, OpenCode 1.18)
     quota_refusal = answers.error_arguments(403, TOKEN_LIMIT_MESSAGE, "insufficient_quota")
     yield f"http-request return {quota_refusal} if {{ var(txn.over) -m str tokens }}"
     yield f"http-request sc-inc-gpc0(2) if {has_client}"
@@ -147,9 +149,9 @@ def client_usage(table: str, day_text: str, limits_text: str, names: Sequence[st
     """Return the usage of each client: today's counts (`usage.FIELDS`), running requests, and the token limit (0 for none).
 
     Args:
-        table: HAProxy's output of `show table`.
-        day_text: content of today's file of counts.
-        limits_text: content of TOKENS_FILE.
+        table: output of HAProxy's `show table`.
+        day_text: contents of today's file of counts.
+        limits_text: contents of TOKENS_FILE.
         names: names of the clients.
     """
     rows = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(table)}

@@ -1,6 +1,6 @@
-"""The listeners of a gateway, with limits on connections, in total and per client address.
+"""The listeners of a gateway, and their limits on connections, in total and per client address.
 
-An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses can use only a part of the
+An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses can use only part of the
 connections, and a request's head must arrive within seconds, so that clients without a key can't block clients with a key. The
 gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust their
 connections.
@@ -14,8 +14,12 @@ from sparkwright.gateway.model import Gateway
 
 #: folder of the sockets, relative to HAProxy's working directory
 SOCKETS_FOLDER = "../sockets"
-#: sockets of the serving process, of the master process, and for a deploy's requests
-ADMIN_SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
+#: socket of the serving process
+ADMIN_SOCKET = "admin.sock"
+#: socket of the master process
+MASTER_SOCKET = "master.sock"
+#: socket for a deploy's requests
+PROOF_SOCKET = "proof.sock"
 CERTIFICATE_FILE = "tls.pem"
 
 #: time limit for the head of a request
@@ -23,8 +27,10 @@ HEAD_TIMEOUT_S = 10
 KNOWN_MINUTES = 60
 #: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
 MAX_ADDRESSES = 65536
-#: maximum numbers of connections of a deploy's check and of the gateway's hosts
-MAX_PROOF_CONNECTIONS, MAX_HOST_CONNECTIONS = 8, 64
+#: maximum number of connections of a deploy's check
+MAX_PROOF_CONNECTIONS = 8
+#: maximum number of connections of the gateway's hosts
+MAX_HOST_CONNECTIONS = 64
 #: limit on new connections from an unknown address in RATE_WINDOW_S seconds
 MAX_NEW_CONNECTIONS, RATE_WINDOW_S = 300, 10
 

@@ -14,8 +14,8 @@ Affinity = Literal["none", "prefix"]
 
 #: model names that need no quotes in the configuration
 MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
-MODEL_NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
-#: bytes of a request per token of the longest context: a token has some 4 bytes, and JSON escapes non-ASCII characters
+MODEL_NAME_RULE = "up to 200 letters, digits and . _ : / -, beginning with a letter, a digit or /, without `::`"
+#: bytes of a request per token of the longest context: a token has about 4 bytes, and JSON escapes non-ASCII characters
 BYTES_PER_TOKEN = 8
 #: name of the placeholder server for which requests wait while no other is up; no host can have this name
 WAITING_SERVER = ":waiting"
@@ -23,8 +23,8 @@ WAITING_SERVER = ":waiting"
 INTERIM_SUFFIX = "::interim"
 
 
-def check_model_name(model: str) -> str:
-    """Return the reason why a gateway can't route a model with this name; empty if it can."""
+def model_name_error(model: str) -> str:
+    """Return why a gateway can't route a model with this name; empty if it can."""
     return "" if MODEL_NAME.fullmatch(model) and "::" not in model else f"needs {MODEL_NAME_RULE}"
 
 
@@ -38,7 +38,7 @@ class Progress:
     moves: tuple[MetricSample, ...]
     #: samples of the running and waiting requests; empty if the engine reports none
     requests: tuple[MetricSample, ...] = ()
-    #: number of seconds without a change that is normal while the engine works
+    #: number of seconds without a change that are normal while the engine works
     still_s: int = 0
 
 
@@ -52,8 +52,8 @@ class Upstream:
     port: int
     #: maximum number of concurrent requests; 0 if unknown, in which case they are not limited
     slots: int
-    #: name of the host, which may drain the server; empty if it is the same as `name`
-    machine: str = ""
+    #: name of the host that may drain the server; empty if it is the same as `name`
+    host: str = ""
     #: port of its interim server during a replacement; 0 if it has none
     interim_port: int = 0
     #: metrics of its progress; None if the engine reports none
@@ -63,7 +63,7 @@ class Upstream:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in HAProxy: of the server and, with an `interim_port`, of its interim server."""
+        """The names in HAProxy of the server and, if it has an `interim_port`, of its interim server."""
         return (self.name, self.name + INTERIM_SUFFIX) if self.interim_port else (self.name,)
 
 
@@ -77,7 +77,7 @@ class Model:
     #: context length in tokens; 0 if unknown
     context: int
     #: body of the health check's request
-    check: str
+    check_body: str
     #: name of the secret with its servers' API key; empty if they require none
     key: str = ""
     #: task of the health check's request
@@ -88,7 +88,7 @@ class Model:
     aliases: tuple[str, ...] = ()
     #: names of its adapters, which are also in `aliases`
     adapters: tuple[str, ...] = ()
-    #: names of the probes of additional APIs that its recipe promises
+    #: names of the probes of additional APIs that its recipe expects to pass
     dialects: tuple[str, ...] = ()
 
     @property
@@ -119,7 +119,7 @@ class Client:
     #: limit of prompt and generated tokens together
     tokens_per_day: int = 0
     #: expiry of its key, in seconds since the epoch; 0 for never
-    until_s: int = 0
+    expires_at_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ class Gateway:
     paths: tuple[ApiPath, ...]  #: API paths that clients may use
     stuck_s: int = 0  #: seconds without progress after which a server with requests counts as down; 0 for never
     waits: bool = False  #: True if requests wait while no server of a model is up
-    named: tuple[Client, ...] = ()  #: clients with their own keys
-    usages: tuple[Usage, ...] = USAGES  #: where its servers' answers contain the number of tokens
+    named_clients: tuple[Client, ...] = ()  #: clients with their own keys
+    usages: tuple[Usage, ...] = USAGES  #: fields of its servers' answers that contain the number of tokens
 
 
 def max_body_bytes(contexts: list[int]) -> int:
-    """Return the limit of a request's size in bytes, for the longest context. contexts: context lengths in tokens."""
+    """Return the limit on a request's size in bytes, for the longest context. contexts: context lengths in tokens."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

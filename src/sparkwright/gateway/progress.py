@@ -1,4 +1,4 @@
-"""Progress checks of the servers behind a gateway, which stop requests to a server whose engine is stuck.
+"""Check the progress of the servers behind a gateway, so that a server whose engine is stuck gets no more requests.
 
 A health check that requests a token must wait on a busy server, so it detects a stuck engine only after minutes. The engine's
 counters show a stuck engine within seconds, because they change at every step, even during a long prompt. A Lua script reads
@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
-#: file that lists the metrics to read from each server, and the script that reads them
-LIST_FILE, SCRIPT_FILE = "progress.list", "progress.lua"
-#: interval, timeout and size limit of a reading; a server's /metrics has at most 300 kB
-POLL_INTERVAL_S, READ_TIMEOUT_S, MAX_METRICS_BYTES = 2, 3, 2**20
-#: factor by which the time limit of an unresponsive server is longer; llama.cpp answers /metrics only between chunks of a prompt
+#: file that lists the metrics to read from each server
+LIST_FILE = "progress.list"
+#: script that reads the metrics
+SCRIPT_FILE = "progress.lua"
+POLL_INTERVAL_S, READ_TIMEOUT_S = 2, 3
+#: limit on the size of a server's /metrics, which has at most 300 kB
+MAX_METRICS_BYTES = 2**20
+#: factor of the time limit for a server that does not respond; llama.cpp answers /metrics only between chunks of a prompt
 SILENT_FACTOR = 3
 #: valid names and labels of metrics, which a recipe can set
 METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
@@ -26,7 +29,7 @@ METRIC_LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
 #: Lines of LIST_FILE: "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL", "... check PATH BODY".
 #: A stuck server is down in HAProxy until a health check generates a token. If another server is up, the stuck server's requests
-#: are ended, and those without a first byte are retried on the other one (`retry-on empty-response`).
+#: are terminated, and those without a first byte are retried on the other one (`retry-on empty-response`).
 _SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and marks stuck servers as down.
 local STUCK_S, EVERY_S, READ_S, MOST_BYTES, SILENT = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d, %(silent)d
 local keys = %(keys)s
@@ -186,7 +189,7 @@ def _list_lines(gateway: Gateway) -> Iterator[str]:
             if upstream.progress is None:
                 continue
             for server in upstream.names:
-                check = f"check {tasks.proof_path(model.task)} {model.check}"
+                check = f"check {tasks.proof_path(model.task)} {model.check_body}"
                 yield from (f"{model.backend} {server} {row}\n" for row in (*_progress_lines(upstream.progress), check))
 
 

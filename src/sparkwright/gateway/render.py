@@ -1,4 +1,4 @@
-"""HAProxy's configuration of a gateway, for HAProxy 2.6 and newer.
+"""Render a gateway's files, among them its configuration for HAProxy 2.6 and newer.
 
 Without `option http-no-delay`, the first token is delayed by 200 ms. A request's key, path, method, announced length and headers
 are checked, in this order, before its body is read.
@@ -19,7 +19,7 @@ CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE = "haproxy.cfg", "m
 #: names of all files that a gateway may have
 FILE_NAMES = (
     *(CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE, CERTIFICATE_FILE),
-    *(operations.OPERATORS_FILE, operations.OPERATIONS_FILE, operations.SCRIPT_FILE),
+    *(operations.HOST_KEYS_FILE, operations.OPERATIONS_FILE, operations.SCRIPT_FILE),
     *(requests.MAKERS_FILE, requests.SCRIPT_FILE, *clients.FILES),
     *(progress.LIST_FILE, progress.SCRIPT_FILE, answers.SCRIPT_FILE, usage.SCRIPT_FILE),
 )
@@ -40,24 +40,26 @@ MODELS_PATH, METRICS_PATH, HEALTH_PATH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY_HEADER = "x-api-key"
 MAX_HEADERS_BYTES = 16384
-#: bytes of a buffer in addition to headers and body, for `tune.maxrewrite` and HAProxy's index of the parts
-EXTRA_BUFFER_BYTES, MAX_REWRITE_BYTES = 65536, 1024
+#: bytes of a buffer in addition to headers and body: MAX_REWRITE_BYTES, and HAProxy's index of the parts
+EXTRA_BUFFER_BYTES = 65536
+#: value of `tune.maxrewrite`
+MAX_REWRITE_BYTES = 1024
 BODY_TIMEOUT_S, CONNECT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 5, 60
-#: first version that can run Lua on several threads. With two threads, after some thousand streams, 2.6.12 mixed up the calls of
-#: the filter in `usage`, interrupted streams and crashed; 3.0.11 did not
+#: first version that can run Lua on several threads. With two threads, after several thousand streams, 2.6.12 mixed up the
+#: calls to the filter in `usage`, interrupted streams and crashed; 3.0.11 did not
 MIN_THREADED_VERSION = "3.0"
-#: address where nothing listens, so that HAProxy retries the request each second until a server is up
+#: address on which nothing listens, so that HAProxy retries the request every second until a server is up
 PLACEHOLDER_ADDRESS = "127.0.0.1:1"
 #: interval between checks of a server that is down or has failed its last check
 FAST_CHECK_INTERVAL_S = 2
-#: how long the previous process may take to finish its requests after a reload
+#: time limit for the previous process to finish its requests after a reload
 OLD_PROCESS_TIMEOUT_S = 1800
-#: how long a client may leave a pending answer unread
+#: time for which a client may leave a pending answer unread
 CLIENT_TIMEOUT_S = 60
 #: time limit for an idle connection between two requests (aiohttp keeps idle connections for 15 s)
 IDLE_TIMEOUT_S = 20
 #: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and two for the answer, one at
-#: each end (with 2.6.12, clients that sent four requests at once and read no answer used 5.1)
+#: each end (measured with 2.6.12: clients that sent four requests at once and read no answer used 5.1)
 BUFFERS_PER_CONNECTION = 5
 #: limit on the configured memory
 MAX_MEMORY_BYTES = 8 * 2**30
@@ -87,7 +89,7 @@ def container_limit_bytes(gateway: Gateway) -> int:
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
-    """Return the files of the gateway's folder that contain no secrets, by name."""
+    """Return the contents of those files in the gateway's folder that contain no secrets, by file name."""
     return {
         CONFIG_FILE: "\n".join(_config_lines(gateway)) + "\n",
         ROUTES_FILE: "".join(f"{name} {model.backend}\n" for model in gateway.models for name in model.names),
@@ -172,7 +174,7 @@ def _frontend_lines(gateway: Gateway) -> Iterator[str]:
             f"!{{ {key},sha2(256),hex,lower -m str -f {CLIENT_KEYS_FILE} }}" for key in key_samples
         )
         yield from clients.identification_rules(gateway, key_samples)
-        unless_client = " !{ var(txn.client) -m found }" if gateway.named else ""
+        unless_client = " !{ var(txn.client) -m found }" if gateway.named_clients else ""
         yield (
             f"http-request return {answers.error_arguments(401, answers.NO_KEY_MESSAGE, 'invalid_api_key')} if "
             f"{unless_known_key}{unless_client}"
@@ -268,7 +270,7 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
     yield (
         f"http-check send meth POST uri {tasks.proof_path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type "
         "application/json"
-        f"{authorization} body {quote(model.check)}"
+        f"{authorization} body {quote(model.check_body)}"
     )
     yield f"http-check expect rstring {tasks.proof_word(model.task)}"
     soon_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)

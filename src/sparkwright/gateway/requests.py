@@ -1,7 +1,7 @@
-"""HAProxy rules that select the backend of a request by its path and its model, or by the response that it refers to.
+"""HAProxy rules that select a request's backend by path and model, or by the earlier response that the request refers to.
 
-The model is in a JSON body or in a field of a multipart form. A request about an earlier response contains no model and goes to
-the server that created the response; a table contains this server by the response's id. A reload clears the table, because
+The model is in a JSON body or in a field of a multipart form. A request about an earlier response names no model and goes to
+the server that created the response; a table maps the response's ID to that server. A reload clears the table, because
 HAProxy can transfer tables only through a TCP port (not through a unix socket, tested with 2.6.12).
 """
 
@@ -15,15 +15,21 @@ from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES, ApiPath, Model
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
-#: file with the backend of each server by the server's number, and the script that reads forms
-MAKERS_FILE, SCRIPT_FILE = "makers.map", "forms.lua"
+#: map from each server's number to its backend
+MAKERS_FILE = "makers.map"
+#: script that reads forms
+SCRIPT_FILE = "forms.lua"
 #: backend with the table of responses; no model can have this name
 TABLE_BACKEND = "-responses"
-#: maximum number of responses in the table, and how long they are kept in hours
-MAX_RESPONSES, RETENTION_H = 20_000, 24
-#: maximum length of a response's id, and size of the beginning of an answer in which it is searched
-MAX_ID_CHARS, ID_WITHIN_BYTES = 64, 4096
-#: time limit for the beginning of an answer, and its minimum size
+#: maximum number of responses in the table
+MAX_RESPONSES = 20_000
+#: number of hours for which the table keeps a response
+RETENTION_H = 24
+#: maximum length of a response's ID
+MAX_ID_CHARS = 64
+#: number of bytes at the beginning of an answer that are searched for the ID
+ID_WITHIN_BYTES = 4096
+#: time limit for the beginning of an answer, and the minimum size of that beginning
 BEGIN_TIMEOUT_S, MIN_BEGIN_BYTES = 60, 60
 ID_CHARACTER = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE_MESSAGE = "The gateway has no record of this response; its records are lost when it reloads its files."
@@ -59,7 +65,7 @@ def server_number(model: Model, server: str) -> int:
 
 
 def select_paths(gateway: Gateway, place: ModelPlace) -> tuple[ApiPath, ...]:
-    """Return the paths whose requests contain the model in a certain place."""
+    """Return the paths whose requests name the model in this place."""
     return tuple(path for path in gateway.paths if path.model == place)
 
 
@@ -123,7 +129,7 @@ def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
 
 def _response_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that look up the server of a response, and that record the server of a new response."""
+    """Yield the rules that look up the server that created a response, and that record the server of a new response."""
     patterns = " ".join(_path_pattern(path) for path in select_paths(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"

@@ -11,7 +11,7 @@ from sparkwright.gateway.model import INTERIM_SUFFIX, WAITING_SERVER, model_name
 #: limits of `show stat`; hundreds of servers need fewer rows, and HAProxy 3 has 100 columns
 MAX_ROWS, MAX_HEAD_CHARS = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
-#: prefix of backends with a table instead of a model
+#: prefix of the names of backends that have a table instead of a model
 TABLE_PREFIX = "-"
 #: beginnings of a server's state in `show stat`
 UP, DRAIN = "UP", "DRAIN"
@@ -19,7 +19,7 @@ STATES = ("up", "draining", "maintenance", "down", "unknown")
 
 
 def parse_stat(text: str) -> list[dict[str, str]]:
-    """Return the rows of `show stat` by column, without truncated rows, up to the first row that is not valid CSV."""
+    """Return the rows of `show stat` as mappings by column, without truncated rows, up to the first row that is not valid CSV."""
     lines = text.removeprefix("# ").splitlines()
     names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < MAX_HEAD_CHARS else []
     rows: list[dict[str, str]] = []
@@ -35,8 +35,8 @@ def parse_stat(text: str) -> list[dict[str, str]]:
 def model_statistics(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Return the statistics of each model from the rows of `show stat`.
 
-    They are requests (since HAProxy's start), running, queued, errors (5xx answers, also those for requests that timed out in the
-    queue) and servers.
+    They are requests (since HAProxy's start), running, queued, errors (5xx answers, including those for requests that timed out
+    in the queue) and servers.
     """
     model_rows = (row for row in rows if not row.get("pxname", "").startswith(TABLE_PREFIX))
     return [_model_statistics(row, rows) for row in model_rows if row.get("svname") == BACKEND]

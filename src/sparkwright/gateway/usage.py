@@ -1,4 +1,4 @@
-"""Token counts of clients with their own keys, from the usage in the servers' answers.
+"""Count the tokens of clients with their own keys, from the usage in the servers' answers.
 
 The usage is at the end of an answer's body, which HAProxy's rules can't read, so a Lua filter keeps the first and last bytes of
 each answer to these clients. If an answer has no usage, the tokens are estimated from the request's size and the number of events
@@ -15,16 +15,22 @@ from sparkwright.engines import dialects
 from sparkwright.gateway.listeners import SOCKETS_FOLDER
 from sparkwright.gateway.model import Gateway
 
-#: the script, and the prefix of the day in the names of its files
-SCRIPT_FILE, FILE_PREFIX = "usage.lua", "usage."
+SCRIPT_FILE = "usage.lua"
+#: prefix of the names of the script's files; the date follows
+FILE_PREFIX = "usage."
 #: path of the metrics for Prometheus, which require the gateway's `key`
 METRICS_PATH = "/metrics/clients"
-#: counters of a client, in the order of a file's columns
+#: a client's counters, in the order of a file's columns
 FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
-#: interval of writes, retention of files, and the size beyond which a file's lines are summed up
-WRITE_INTERVAL_S, RETENTION_DAYS, MAX_FILE_BYTES = 5, 31, 2**18
-#: bytes kept from an answer's beginning and from its end, and bytes read from the beginning of a usage object
-KEPT_BYTES, USAGE_BYTES = 4096, 600
+WRITE_INTERVAL_S = 5
+#: number of days for which files are kept
+RETENTION_DAYS = 31
+#: size beyond which a file's lines are summed up
+MAX_FILE_BYTES = 2**18
+#: number of bytes kept from an answer's beginning, and from its end
+KEPT_BYTES = 4096
+#: number of bytes read from the beginning of a usage object
+USAGE_BYTES = 600
 #: bytes of a request per token, for estimates
 BYTES_PER_TOKEN = 4
 #: paths that return text, whose tokens are estimated if an answer has no usage
@@ -288,7 +294,7 @@ end)
 
 def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the script; empty if no client has its own key."""
-    if not gateway.named:
+    if not gateway.named_clients:
         return {}
     usages = (
         f'{{ object = "{usage.object}", prompt = {{ {_lua_strings(usage.prompt)} }}, generated = "{usage.generated}" }}'
@@ -316,24 +322,24 @@ def _lua_strings(words: Iterable[str]) -> str:
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the line that loads the script."""
-    if gateway.named:
+    if gateway.named_clients:
         yield f"lua-load {SCRIPT_FILE}"
 
 
 def filter_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the frontend's line for the filter that counts usage."""
-    if gateway.named:
+    if gateway.named_clients:
         yield "filter lua.usage"
 
 
 def metrics_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rule for the metrics. Clients with their own keys can't read them: they contain the counts of other clients."""
-    if gateway.named:
+    if gateway.named_clients:
         yield f"http-request use-service lua.client_metrics if {{ path {METRICS_PATH} }} !{{ var(txn.client) -m found }}"
 
 
 def parse_totals(text: str) -> dict[str, dict[str, int]]:
-    """Return the counts by client from the content of a day's file. Invalid lines are ignored."""
+    """Return the counts by client from the contents of a day's file. Invalid lines are ignored."""
     totals_by_client: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         if row := _ROW.fullmatch(line):

@@ -1,8 +1,8 @@
-"""Waking models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
+"""Wake models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
 
-A host reports its sleeping server over the control port, with the number of seconds until a request would have woken it, which
-include the rest of another server's turn. The answer contains the number of seconds since the last request for the model.
-Reports expire: without a current report, requests are rejected as for any model that is down.
+A host reports its sleeping server over the control port, with the number of seconds that a request would need to wake it,
+including the rest of another server's turn. The answer contains the number of seconds since the last request for the model.
+Reports expire: without a current report, requests are rejected as for any other model that is down.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the report's operation on the control port, and its header with the number of seconds until a request would have woken it
-ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
+#: name of the report's operation on the control port
+ASLEEP = "asleep"
+#: header of a report: the number of seconds that a request would need to wake the server
+SECONDS_HEADER = "x-wake-seconds"
 #: field of the answer with the number of seconds since the last request for the model (since 1970 if there was none)
-ASKED_FIELD = "asked_s"
-#: HAProxy's process-wide variables per model: time of the last request, time of the last report, reported seconds
+LAST_REQUEST_FIELD = "asked_s"
+#: HAProxy's process-wide variables for each model: time of the last request, time of the last report, reported seconds
 VARIABLES = ("asked", "heard", "needs")
 #: maximum number of seconds in a report
 MAX_WAKE_S = 99_999
 REPORT_VALIDITY_S = 30
-#: Retry-After if no start of the server was measured
+#: Retry-After if no start of the server has been measured
 DEFAULT_RETRY_S = 60
 ERROR_CODE = "model_asleep"
 _ASLEEP_MESSAGE = "This model is asleep. Its host wakes it as soon as possible."
 MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, estimated from its last start."
-UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; no start of it was measured yet."
+UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; no start of it has been measured yet."
 LATE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
 
 
@@ -61,7 +63,9 @@ def report_rules(gateway: Gateway) -> Iterator[str]:
         has_seconds = f"{{ req.fhdr({SECONDS_HEADER}) -m reg ^[0-9]{{1,{len(str(MAX_WAKE_S))}}}$ }}"
         yield f"http-request set-var({needs}) req.fhdr({SECONDS_HEADER}),add(0) if {is_report} {has_seconds}"
         yield f"http-request set-var({report}) date if {is_report} {has_seconds}"
-        row = f'{{"backend":"{model.backend}","server":"{upstream.name}","{ASKED_FIELD}":%[date,sub({request})]}}'
+        row = (
+            f'{{"backend":"{model.backend}","server":"{upstream.name}","{LAST_REQUEST_FIELD}":%[date,sub({request})]}}'
+        )
         body = answers.quote(f'{{"servers":[{row}]}}')
         yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {is_report}"
 

@@ -106,7 +106,7 @@ def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, server
         paths=api_paths.merge_paths(server.recipe.engine.http.paths for server in servers),
         waits=file.not_up == "wait",
         usages=tuple(dict.fromkeys(usage for server in servers for usage in server.recipe.engine.http.usages)),
-        named=tuple(_build_client(name, client) for name, client in sorted(file.clients.items())),
+        named_clients=tuple(_build_client(name, client) for name, client in sorted(file.clients.items())),
     )
 
 
@@ -118,7 +118,7 @@ def _build_client(name: str, file: ClientFile) -> model.Client:
         requests_per_minute=file.requests_per_minute or 0,
         concurrent=file.concurrent or 0,
         tokens_per_day=file.tokens_per_day or 0,
-        until_s=int(end.timestamp()) if end else 0,
+        expires_at_s=int(end.timestamp()) if end else 0,
     )
 
 
@@ -138,7 +138,7 @@ def _build_model(project: Path, inventory: Inventory, gateway: Gateway, name: st
         name=name,
         upstreams=tuple(_build_upstream(project, inventory, gateway, server) for server in group),
         context=min(contexts),
-        check=json.dumps(check, separators=(",", ":")),
+        check_body=json.dumps(check, separators=(",", ":")),
         key=first.key_secret if first.file.server_key else "",
         task=task,
         on_demand=all(server.host.turns for server in group),
@@ -206,7 +206,7 @@ def _check_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
     for server_recipe in (server.recipe for server in servers):
         where = server_recipe.source.where(server_recipe.file.engine)
         for name in server_recipe.served_names:
-            if reason := model.check_model_name(name):
+            if reason := model.model_name_error(name):
                 message = (
                     f"the model name '{visible.display_name(name)}' of {server_recipe.name} {reason} behind a gateway."
                 )
@@ -278,7 +278,7 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
     servers_by_name = {name: server for server in servers for name in server.recipe.served_names}
     for alias, name in gateway.file.models.items():
         subject, where = f"`{gateway.name}.gateway.models`: `{visible.display_name(alias)}`", gateway.where("models")
-        if reason := model.check_model_name(alias):
+        if reason := model.model_name_error(alias):
             yield f"{subject} {reason}.", where, "Choose another name."
         elif name not in servers_by_name:
             message = f"{subject} refers to `{visible.display_name(name)}`, which no server serves."

@@ -114,7 +114,7 @@ def test_the_picture_is_a_complete_png() -> None:
     ],
 )
 def test_invalid_probes_are_refused(probe: Any) -> None:
-    assert table.check_probe(probe)
+    assert table.probe_error(probe)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
             "layers", f"{architecture.layers}" if is_plain else f"{recurrent} of {architecture.layers} are recurrent"
         )
     for label, evidence in zip(["because", *[""] * len(architecture.evidence)], architecture.evidence, strict=False):
-        yield _format_line(label, f"{evidence.path}: {evidence.seen}")
+        yield _format_line(label, f"{evidence.path}: {evidence.detail}")
     if architecture.max_position_embeddings:
         yield _format_line(
             "length", f"{architecture.max_position_embeddings} tokens{_describe_extension(architecture, config)}"

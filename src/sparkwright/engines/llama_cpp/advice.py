@@ -99,7 +99,9 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
-    cache = f"{tokens} tokens, from the model's header" if tokens else "its size does not follow from the model's header"
+    cache = (
+        f"{tokens} tokens, from the model's header" if tokens else "its size does not follow from the model's header"
+    )
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,

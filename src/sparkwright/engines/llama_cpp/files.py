@@ -113,7 +113,9 @@ def resolve_files(
         raise NoSingleModel(
             f"{repository} has {len(models)} models{matching}: name one of {format_models(models)} as `model.file`."
         )
-    return SelectedFiles(_check_shards(models[0], repository), *_select_companions(files, patterns, mmproj, draft, repository))
+    return SelectedFiles(
+        _check_shards(models[0], repository), *_select_companions(files, patterns, mmproj, draft, repository)
+    )
 
 
 def select_files(
@@ -222,9 +224,7 @@ def _select_companion(
     if pattern:
         matches = [name for name in files if _matches(name, [pattern])]
     else:
-        matches = [
-            name for name in files if patterns and role_pattern.search(_stem(name)) and _matches(name, patterns)
-        ]
+        matches = [name for name in files if patterns and role_pattern.search(_stem(name)) and _matches(name, patterns)]
     if len(matches) > 1 or (pattern and not matches):
         number = f"{len(matches)} files" if matches else "no file"
         names = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
@@ -249,9 +249,7 @@ def _describe_missing_gguf(file_sizes: Mapping[str, int], repository: str) -> st
         if suffix
         else f"it has {format_count(len(file_sizes), 'other file')}"
     )
-    return (
-        f"{repository} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
-    )
+    return f"{repository} has no .gguf file: {reason}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
 
 
 def _format_model(model: RepositoryModel) -> str:

@@ -51,7 +51,7 @@ def format_word(option: Option, value: Any) -> str:
 
 
 def value_problem(name: str, value: Any) -> str:
-    """Return the problem with a value, such as "must be a whole number, got '128k'"; "" if there is none or the option is unknown."""
+    """Return what is wrong with a value, such as "must be a whole number, got '128k'"; "" if it is valid or the option is unknown."""
     option = TABLE.all_options.get(name)
     if option is None:
         return ""

@@ -28,7 +28,7 @@ SCALAR_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f",
 
 
 class NotGguf(ValueError):
-    """The bytes are not a GGUF header. The message continues a sentence that begins with the file's name: "does not begin like a GGUF file"."""
+    """The bytes are not a GGUF header. The message is a predicate for the file's name, such as "does not begin like a GGUF file"."""
 
 
 ARCHITECTURE_KEY = "general.architecture"

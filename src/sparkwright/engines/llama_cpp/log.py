@@ -210,7 +210,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (LISTENING,)),
 )
 
-#: readings and the lines that contain them; later lines override earlier ones. real; only with -lv 4, except the line about slots
+#: readings and their lines; later lines override earlier ones. real; only with -lv 4, except the line about slots
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),

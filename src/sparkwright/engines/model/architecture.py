@@ -1,4 +1,4 @@
-"""Classify a model by its config.json, with evidence. Recurrent layers need other engine settings than attention.
+"""Classify a model by its config.json, with evidence. Recurrent layers need different engine settings from attention.
 
 docs/architectures.md explains the rules to users. At run time, the engine's log takes precedence.
 """
@@ -57,7 +57,7 @@ KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
 
-MAX_SEEN_CHARS = 1000
+MAX_DETAIL_CHARS = 1000
 #: maximum number of modules to keep of a list of exceptions, which may have hundreds
 MAX_EXCEPTIONS = 8
 
@@ -68,7 +68,7 @@ class Evidence(NamedTuple):
     #: path of the key, such as "text_config.layer_types"
     path: str
     #: the key's value, or an explanation of it
-    seen: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Classification:
     #: path of the decisive key in config.json
     path: str
     #: the key's value, or an explanation of it
-    seen: str
+    detail: str
     #: type of the recurrent layers; "" if unknown
     mechanism: str = ""
     #: number of recurrent layers; None if unknown
@@ -164,8 +164,8 @@ def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
     for part in parts:
         numbers, path = part.items(tables.LAYER_NUMBERS_KEY) or [], part.key_path(tables.LAYER_NUMBERS_KEY)
         if count := numbers.count(0):
-            seen = f"0 (linear) in {count} of {len(numbers)}"
-            return Classification("recurrent", path, seen, tables.LIGHTNING, count, len(numbers))
+            detail = f"0 (linear) in {count} of {len(numbers)}"
+            return Classification("recurrent", path, detail, tables.LIGHTNING, count, len(numbers))
     return None
 
 
@@ -193,8 +193,8 @@ def detect_recurrent_keys(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
         for names, mechanism in tables.RECURRENT_KEYS.items():
             if all(part.keys.get(name) is not None for name in names):
                 path = ", ".join(part.key_path(name) for name in names)
-                seen = ", ".join(str(part.keys[name]) for name in names)
-                return _classify_recurrent(config, part, path, seen, mechanism)
+                detail = ", ".join(str(part.keys[name]) for name in names)
+                return _classify_recurrent(config, part, path, detail, mechanism)
     return None
 
 
@@ -263,14 +263,14 @@ def _classify_list(part: ConfigPart, key: str) -> Classification | None:
         layer_types = (layer_types * (layers // len(layer_types) + 1))[:layers]
     recurrent_types = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYERS]
     if recurrent_types:
-        seen = f"{', '.join(sorted(set(recurrent_types)))} in {len(recurrent_types)} of {len(layer_types)}"
+        detail = f"{', '.join(sorted(set(recurrent_types)))} in {len(recurrent_types)} of {len(layer_types)}"
         has_attention = not tables.ATTENTION_LAYERS.union(tables.HYBRID_LAYERS).isdisjoint(layer_types)
         kind: Kind = "recurrent" if has_attention else "attention_free"
         mechanism = tables.RECURRENT_LAYERS[recurrent_types[0]]
-        return Classification(kind, part.key_path(key), seen, mechanism, len(recurrent_types), len(layer_types))
+        return Classification(kind, part.key_path(key), detail, mechanism, len(recurrent_types), len(layer_types))
     if layer_types and tables.ATTENTION_LAYERS.union(tables.OTHER_LAYERS).issuperset(layer_types):
-        seen = f"{', '.join(sorted(set(layer_types)))} in all {len(layer_types)}"
-        return Classification("dense", part.key_path(key), seen, "", 0, len(layer_types))
+        detail = f"{', '.join(sorted(set(layer_types)))} in all {len(layer_types)}"
+        return Classification("dense", part.key_path(key), detail, "", 0, len(layer_types))
     return None
 
 
@@ -279,7 +279,7 @@ def _mechanism_by_type(model_type: str, table: Mapping[str, str]) -> str | None:
 
 
 def _classify_recurrent(
-    config: Mapping[str, Any], part: ConfigPart, path: str, seen: str, mechanism: str
+    config: Mapping[str, Any], part: ConfigPart, path: str, detail: str, mechanism: str
 ) -> Classification:
     layers = part.layers or text_part(config).layers
     name = architecture_name(config)
@@ -290,8 +290,8 @@ def _classify_recurrent(
         or part.items("attn_layer_idx") == []
     ) and not part.mapping("attn")
     if is_attention_free:
-        return Classification("attention_free", path, seen, mechanism, layers, layers)
-    return Classification("recurrent", path, seen, mechanism, _count_recurrent_layers(part, layers), layers)
+        return Classification("attention_free", path, detail, mechanism, layers, layers)
+    return Classification("recurrent", path, detail, mechanism, _count_recurrent_layers(part, layers), layers)
 
 
 def _count_recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
@@ -336,7 +336,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
         recurrent_layers=classification.recurrent,
         layers=classification.layers or inner.layers,
         evidence=(
-            Evidence(classification.path, one_line(classification.seen, max_chars=MAX_SEEN_CHARS)),
+            Evidence(classification.path, one_line(classification.detail, max_chars=MAX_DETAIL_CHARS)),
             *_list_hints(parts, is_recurrent),
         ),
         max_position_embeddings=_max_length(inner),
@@ -420,13 +420,13 @@ def apply_registry(config: Mapping[str, Any], classification: Classification) ->
     if registry_kind is None or registry_kind == classification.kind:
         return classification
     name = architecture_name(config)
-    seen = (
+    detail = (
         f"{name}: {KIND_TITLES[registry_kind]} in vLLM's registry ({REGISTRY_VERSION}), which takes precedence over "
-        f"{classification.path}: {classification.seen}"
+        f"{classification.path}: {classification.detail}"
     )
     if registry_kind == "dense":
-        return Classification(registry_kind, "architectures", seen, "", 0, classification.layers)
-    return replace(classification, kind=registry_kind, path="architectures", seen=seen)
+        return Classification(registry_kind, "architectures", detail, "", 0, classification.layers)
+    return replace(classification, kind=registry_kind, path="architectures", detail=detail)
 
 
 def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:

@@ -78,7 +78,7 @@ def _describe_tree(tree: nodes.Template) -> ChatTemplate:
 
 
 def _local_names(tree: nodes.Template) -> set[str]:
-    """Return the variables that a template sets, except those that requests may set because the template only gives them a default."""
+    """Return the variables that a template sets, except those that it only gives a default, which requests may set."""
     set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested_names = {
@@ -152,7 +152,7 @@ def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], text
 
 
 def _switch_default(tree: nodes.Template, switch: str) -> Thinking | None:
-    """Return "on" if a condition on the switch has the same value by default as for true, "off" if it has the same value as for false."""
+    """Return "on" if a condition on the switch has by default the value that it has for true, "off" if that for false."""
     default_value: Any = _find_default(tree, switch)
     default_value = _UNDEFINED if default_value is _UNSET else default_value
     conditions = [node.test for node in tree.find_all(nodes.If)] + [node.test for node in tree.find_all(nodes.CondExpr)]
@@ -227,7 +227,7 @@ def _to_bool(value: Any) -> Any:
 
 
 def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
-    """Return True if the thinking of earlier turns is rendered, False if the template looks for the last turn or removes thinking."""
+    """Return True if earlier turns' thinking is rendered, False if the template looks for the last turn or removes thinking."""
     attributes = _find_attributes(tree)
     reads_thinking = bool(attributes & _THINKING_NAMES)
     if any(map(_LAST_TURN.search, {*attributes, *(node.name for node in names)})):

@@ -1,4 +1,4 @@
-"""Implementation of engines.advice.Advice for a described server, of which only the recipe is known."""
+"""Implementation of engines.advice.Advice for a custom server, about which only its recipe is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
 
-#: no flag is known
+#: empty, because no flag is known
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = "whether this server supports it, and by which argument, is unknown; set it in its `command`"
@@ -56,7 +56,7 @@ def decide(
     expected: PrefillExpectation,
     impossible_policy: ImpossiblePolicy,
 ) -> Decision:
-    """Return the decision about chunked prefill; a described server has no known switch for it."""
+    """Return the decision about chunked prefill; no switch for it is known for a custom server."""
     return decide_without_switch(request, "an OpenAI-compatible server", expected, impossible_policy, NO_SWITCH_REASON)
 
 
@@ -73,7 +73,7 @@ def effective_settings(request: ServerRequest, model: Mapping[str, Any], version
 
 
 def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
-    """Return the memory set in the recipe; unknown if it is not set or invalid."""
+    """Return the memory that the recipe sets; unknown if it is not set or invalid."""
     memory_gib = flags.get(openai_flags.MEMORY)
     if memory_gib is None or openai_flags.find_value_problem(flags, openai_flags.MEMORY):
         return Memory()

@@ -1,4 +1,4 @@
-"""The description of a server whose engine sparkwright does not know: the section `openai` of its recipe, stored in a container label.
+"""The description of a custom server, whose engine is unknown: the recipe's section `openai`, stored in a container label.
 
 A label is untrusted and validated like a recipe. If it is invalid, the defaults of OpenAI's API apply.
 """
@@ -15,7 +15,7 @@ from sparkwright.engines import http
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.visible import one_line
 
-#: a mistake in a section: the path of the key, and the reason, such as "must be ..."
+#: a mistake in a section: the path of the key, and what is wrong, such as "must be ..."
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
@@ -103,11 +103,11 @@ _check_served_path = _text_check(
 )
 _check_optional_path = _text_check(re.compile(f"(?:{_PATH.pattern})?"), "a path, such as /version, or empty")
 _check_metric = _text_check(_METRIC, 'the name of a metric, such as requests_running or steps_total{mode="decode"}')
-_check_field = _text_check(_FIELD, "a key of the answer, such as max_seq_len or config.max_seq_len")
+_check_field = _text_check(_FIELD, "a key in the response, such as max_seq_len or config.max_seq_len")
 
 
 def _check_added_path(value: Any) -> Iterator[Mistake]:
-    """Check an additional path for clients: text, or a mapping that also sets the place of the model's name in requests."""
+    """Check an additional path for clients: text, or a mapping that also says where requests name the model."""
     if isinstance(value, Mapping):
         yield from _mapping_check(
             {"path": _check_served_path, "model": _text_check(re.compile("json|form"), "json or form")}, ("path",)
@@ -116,7 +116,7 @@ def _check_added_path(value: Any) -> Iterator[Mistake]:
         yield from _check_served_path(value)
 
 
-#: checks of the keys that the host needs, which are stored in the label
+#: checks of the keys that the host needs; these keys are stored in the label
 LABEL_CHECKS: Mapping[str, Check] = {
     "port": _number_check(1, 65535, integer=True),
     "health": _check_path,
@@ -161,10 +161,10 @@ def render_label(section: Mapping[str, Any]) -> str:
 def parse_label(label: str) -> Mapping[str, Any]:
     """Return the description in a label; empty if it is invalid."""
     try:
-        described = json.loads(label) if len(label) <= MAX_LABEL_CHARS else None
+        section = json.loads(label) if len(label) <= MAX_LABEL_CHARS else None
     except (ValueError, RecursionError):
         return {}
-    return described if isinstance(described, dict) and not any(_mapping_check(LABEL_CHECKS)(described)) else {}
+    return section if isinstance(section, dict) and not any(_mapping_check(LABEL_CHECKS)(section)) else {}
 
 
 def _format_value(value: Any) -> str:

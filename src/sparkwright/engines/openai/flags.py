@@ -1,4 +1,4 @@
-"""The recipe section of a described server: its command and its API (description.py) instead of an engine's flags.
+"""The recipe section of a custom server, with its command and its API (description.py) instead of an engine's flags.
 
 Nothing is added to the arguments under `command`.
 """
@@ -42,7 +42,7 @@ def canonical(spelling: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a key; None if it is not set. The address falls back to `--host` in the command."""
+    """Return the value of a key; None if it is not set. If the address is not set, it is that of `--host` in the command."""
     setting = flags.get(name)
     if setting is None and name == HOST:
         return option_value(command_words(flags), "--host") or None
@@ -75,7 +75,7 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return the single model name for requests."""
+    """Return the only model name for requests."""
     return (served_name(flags, model),)
 
 
@@ -117,11 +117,11 @@ def properties() -> dict[str, Any]:
         "models": {**_PATH_SCHEMA, "description": "path that lists the served models (default /v1/models)"},
         "version": {
             "type": "string",
-            "description": "path whose JSON answer has the engine's version under `version`; empty if there is none",
+            "description": "path whose JSON response has the engine's version under `version`; empty if there is none",
         },
         "settings": {
             **name_mapping,
-            "description": "`path` of a JSON answer with the server's settings, and for each setting its key in the answer",
+            "description": "`path` of a JSON response with the server's settings, and for each setting its key in the response",
         },
         "metrics": {
             **name_mapping,
@@ -153,5 +153,5 @@ def properties() -> dict[str, Any]:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return an empty command: a described server's arguments are not parsed."""
+    """Return an empty command: a custom server's arguments are not parsed."""
     return Command()

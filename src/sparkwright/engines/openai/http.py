@@ -1,4 +1,4 @@
-"""The HTTP interface of a described server, with the defaults of OpenAI's API for missing keys of the description."""
+"""The HTTP interface of a custom server; keys that its description lacks have the defaults of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
 def described_http(label: str) -> Http:
     """Return the HTTP interface for a container label with a description.
 
-    Metrics, settings or version are unknown if the description has no path for them.
+    Metrics, settings and version are unknown if the description has no path for them.
     """
     section = description.parse_label(label)
     metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
@@ -72,7 +72,7 @@ def _parse_sample(name: str) -> MetricSample:
 
 
 def _read_settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
-    """Return the settings in an answer. keys: path of each setting's value; missing and nested values are omitted."""
+    """Return the settings in a response, without missing and nested values. keys: path of each setting's value, by setting."""
     values = {name: _find_value(answer, path) for name, path in keys.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -88,8 +88,8 @@ def _find_value(answer: Any, path: str) -> bool | int | float | str | None:
 def described_server_key(label: str) -> ServerKey | None:
     """Return the server key for a container label with a description; None if the description has no `key`.
 
-    The key is in a file, so that `docker inspect` and lists of processes do not show it. A flag names the file, or a shell in the
-    container sets a variable from it.
+    The key is in a file, so that `docker inspect` and process lists do not show it. Either a flag names the file, or a shell in the
+    container sets a variable to the file's contents.
     """
     key = description.parse_label(label).get("key")
     if not key:

@@ -1,4 +1,4 @@
-"""The log format of a described server, in which no line is recognized."""
+"""The log format of a custom server, which recognizes no line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about recipes for a described server (`openai:`): contradictory settings, and problems that checks would miss."""
+"""Lint rules for recipes of a custom server (`openai:`): contradictory settings, and problems that health checks would miss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.engines.openai import flags
 from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, key_in_arguments, wrong_published_port
 from sparkwright.trust.secret_names import is_secret
 
-#: programs that listen on the loopback by default
+#: programs that listen on loopback by default
 LOOPBACK_PROGRAMS = ("trtllm-serve",)
 
 RULES: Rules[ServerRequest, ServerRequest] = Rules(
@@ -25,13 +25,13 @@ rule = RULES.rule
 @rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
 def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     """Without memory_gib, the server's memory use cannot be checked before a start.
-    sparkwright cannot estimate the memory of a described server. If it is too large, it fails or exhausts the host's memory after the
-    previous server was stopped.
+    sparkwright cannot estimate the memory of a custom server. A server that needs too much fails, or exhausts the
+    host's memory, when the previous server has already been stopped.
     """
     if request.flags and request.flags.get(flags.MEMORY) is None:
-        way = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
-        sentence = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
-        yield Finding("warning", sentence, (way,), "sparkwright's memory check", flags.MEMORY)
+        fix = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
+        message = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
+        yield Finding("warning", message, (fix,), "sparkwright's memory check", flags.MEMORY)
 
 
 @rule(
@@ -42,13 +42,14 @@ def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
 def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     """Without a heartbeat, a stalled server looks like a busy one.
     A heartbeat is a counter that increases with every step while the server generates; a counter that increases only when a request
-    ends is `generated`, but no heartbeat. Without a heartbeat, every health check requests a token, and fails if the request waits in a long queue.
+    ends belongs under `generated` instead. Without a heartbeat, every health check requests a token, and fails if that request
+    waits in a long queue.
     """
     metrics = request.flags.get("metrics") or {}
     if request.flags and engine_http.HEARTBEAT not in metrics:
-        way = Way("set `heartbeat` under `metrics` to such a counter, if the server has one")
-        sentence = "metrics has no heartbeat: a check cannot tell a stall from a long queue."
-        yield Finding("info", sentence, (way,), "sparkwright's health check", "metrics")
+        fix = Way("set `heartbeat` under `metrics` to a counter that increases with every step, if the server has one")
+        message = "metrics has no heartbeat: a health check cannot tell a stall from a long queue."
+        yield Finding("info", message, (fix,), "sparkwright's health check", "metrics")
 
 
 @rule(
@@ -65,8 +66,10 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
         name, equals, value = word.partition("=")
         value = value if equals else "".join(words[index + 1 : index + 2])
         if name.startswith("--") and is_secret(name.lstrip("-"), value):
-            way = Way("remove it; set `server_key`, and `key` in the section, to pass it as a file")
-            yield from key_in_arguments(name, way, DOCKER_SOURCE, flags.COMMAND)
+            fix = Way(
+                "remove it from the command; to pass the key as a file, set `server_key`, and `key` under `openai`"
+            )
+            yield from key_in_arguments(name, fix, DOCKER_SOURCE, flags.COMMAND)
 
 
 @rule(
@@ -76,14 +79,14 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
 )
 def open_to_network(request: ServerRequest) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
-    If the server supports a key, set `key` in its section, and `server_key`. Otherwise publish it on loopback only.
+    If the server supports a key, set `server_key`, and `key` under `openai`. Otherwise publish the server on loopback only.
     """
     yield from shared_rules.open_to_network(request, has_key=bool(request.flags.get("key")))
 
 
 @rule(
     "out-of-reach",
-    sources=(f"{DOCKER_SOURCE}: a published port leads to the container's own address",),
+    sources=(f"{DOCKER_SOURCE}: a published port forwards to the container's own address",),
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
 )
 def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
@@ -94,10 +97,10 @@ def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     host, port = str(flags.value(request.flags, flags.HOST) or ""), option_value(words, "--port")
     is_loopback_program = not host and any(word.rpartition("/")[2] in LOOPBACK_PROGRAMS for word in words)
     if (host.startswith(LOOPBACK_PREFIXES) or is_loopback_program) and request.container.get("network") != "host":
-        sentence = f"{f'host {host}' if host else 'without --host, the server'} is only reachable inside the container."
-        yield Finding("error", sentence, (Way("add --host 0.0.0.0 to the command"),), DOCKER_SOURCE, flags.COMMAND)
+        message = f"{f'host {host}' if host else 'without --host, the server'} is only reachable inside the container."
+        yield Finding("error", message, (Way("add --host 0.0.0.0 to the command"),), DOCKER_SOURCE, flags.COMMAND)
     if port and port != str(listening_port):
-        sentence = f"the command has --port {port}, but `port` is {listening_port}."
-        yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
+        message = f"the command has --port {port}, but `port` is {listening_port}."
+        yield Finding("error", message, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
     else:
         yield from wrong_published_port(request, listening_port, flags.PORT)

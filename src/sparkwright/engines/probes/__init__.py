@@ -1,1 +1,1 @@
-"""Small requests that show whether a server answers as its clients need: tool calls, separate thinking, JSON that matches a schema."""
+"""Small requests that show whether a server answers as clients need: tool calls, separate thinking, JSON that matches a schema."""

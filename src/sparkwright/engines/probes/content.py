@@ -1,4 +1,4 @@
-"""Probes of an answer's content: vector dimension, JSON that matches a schema, language, and description of a picture."""
+"""Probes of an answer's content: a vector's dimension, JSON that matches a schema, a language, and a picture's description."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IMAGE_PIXELS = 112
 RED = b"\xff\x00\x00"
 COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
 IMAGE_TOKENS = 512
-#: port 9 is for the discard service, which usually does not run
+#: port 9 is that of the discard service, which usually does not run
 UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
 
 

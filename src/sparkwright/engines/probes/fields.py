@@ -52,7 +52,7 @@ SECOND_TURN_MESSAGES = [
     {"role": "tool", "tool_call_id": "call00001", "content": "Rain, 11 degrees"},
     {"role": "user", "content": f"And the weather in {SECOND_CITY} now? Call {TOOL_NAME} again."},
 ]
-#: as many as agents send; with many tools, one NVFP4 model wrote its calls as text
+#: number of tools, as many as agents send; with many tools, one NVFP4 model wrote its calls as text
 MANY_TOOLS = 40
 OTHER_TOOLS = [
     {
@@ -97,13 +97,13 @@ def evaluate_answer(reply: Reply) -> ProbeResult:
 
 
 def evaluate_thinking_off(reply: Reply) -> ProbeResult:
-    """Check an answer to a request that turns thinking off. Thinking is not a fault, but only noted."""
+    """Check an answer to a request that turns thinking off. Thinking is noted, but is not a fault."""
     note = "it thinks although a request turns thinking off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
 
 def evaluate_thinking_effort(reply: Reply) -> ProbeResult:
-    """Check an answer to a request that turns thinking off and sets its effort. Thinking is not a fault, but only noted."""
+    """Check an answer to a request that turns thinking off and sets its effort. Thinking is noted, but is not a fault."""
     note = f"`{EFFORT_FIELD}` turns thinking on, even if a request turns it off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
@@ -118,7 +118,7 @@ REASONING_PROBE = Probe(
     evaluate_reasoning,
     thinks=True,
 )
-#: requests of clients that do not mention thinking, turn it off, or also set an effort
+#: requests as clients send them that do not mention thinking, that turn it off, or that also set an effort
 REASONING_VARIANTS = (
     REASONING_PROBE.as_stream(),
     replace(REASONING_PROBE, name="reasoning, not mentioned", rule=evaluate_answer, thinks=None, variant=True),
@@ -181,7 +181,7 @@ def _evaluate_call(call: Any) -> ProbeResult:
 
 
 def evaluate_second_turn(reply: Reply) -> ProbeResult:
-    """Check that the second turn has a tool call with the second turn's city."""
+    """Check that the second turn has a tool call with the city of the second question."""
     result = evaluate_tool_call(reply)
     if result.verdict == "proved" and SECOND_CITY.lower() not in result.evidence.lower():
         return ProbeResult("disproved", f"for a question about {SECOND_CITY}, it {result.evidence}", "no tool call")
@@ -189,7 +189,7 @@ def evaluate_second_turn(reply: Reply) -> ProbeResult:
 
 
 def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
-    """Check that the answer is text without a tool call, because of `tool_choice: none`."""
+    """Check that the answer is text without a tool call, as `tool_choice: none` demands."""
     calls = reply.first_message.get("tool_calls")
     if (isinstance(calls, list) and calls) or TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
@@ -201,7 +201,7 @@ def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
 
 
 def evaluate_tool_choice_required(reply: Reply) -> ProbeResult:
-    """Check for a tool call that `tool_choice: required` forces although the prompt needs none. Text is only noted."""
+    """Check for a tool call that `tool_choice: required` forces although the prompt needs none. Text is noted, but not a fault."""
     calls = reply.first_message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return ProbeResult("proved", "called a tool with `tool_choice: required`")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "inconclusive"]
-#: fault of an answer; ProbeFlags.causes names the responsible flags
+#: a fault in an answer; ProbeFlags.causes names the responsible flags
 Fault = Literal[
     "tools refused",
     "tool call as text",
@@ -66,7 +66,7 @@ class Reply:
     message: str
     #: parsed JSON; None if it is invalid
     body: Any
-    #: error in the order of a stream's events, as a clause; empty if the order is right
+    #: error in the order of a stream's events, as a clause; empty if the order is correct
     disorder: str = ""
 
     @property
@@ -94,7 +94,7 @@ class Reply:
 
     @property
     def thinking_field(self) -> str:
-        """The name of the field with the thinking; empty if there is no thinking."""
+        """The name of the field that contains the thinking; empty if there is no thinking."""
         return next((name for name in THINKING_FIELDS if _as_text(self.first_message.get(name))), "")
 
     @property
@@ -140,7 +140,7 @@ class Probe:
 class ProbeFlags:
     """The flags of an engine that a probe depends on."""
 
-    #: flag that shows that clients need the probed feature, by probe
+    #: flag whose presence shows that clients need the probed feature, by probe
     promises: Mapping[str, str] = field(default_factory=dict)
     #: flags without which a probe fails, by probe
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

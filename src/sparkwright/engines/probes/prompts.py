@@ -16,8 +16,10 @@ from sparkwright.engines.probes.fields import TOOL
 from sparkwright.engines.probes.probe import quote_text
 from sparkwright.visible import one_line
 
-#: maximum length of a prompt, and of an error message
-MAX_SEARCHED_CHARS, MAX_SHOWN_CHARS = 1 << 16, 120
+#: maximum length of a prompt
+MAX_SEARCHED_CHARS = 1 << 16
+#: maximum length of an error message
+MAX_SHOWN_CHARS = 120
 SYSTEM, LATE_SYSTEM = "You are the keeper of a lighthouse.", "Speak of the harbour only."
 FIRST_QUESTION, ANSWER, SECOND_QUESTION = "How tall is the tower?", "Forty metres.", "And how old is it?"
 #: earlier thinking, by the name of its field
@@ -31,7 +33,7 @@ PART_TEXTS = ("leftpart", "rightpart")
 TEXT_PARTS = tuple({"type": "text", "text": part} for part in PART_TEXTS)
 #: number of characters before a message that identify its role
 OPENING_CHARS = 12
-#: a template's text of at least this length, without marks, is reported
+#: text that a template adds is reported from this length on, not counting marks
 MIN_PROSE_CHARS = 40
 TEMPLATE_MARKS = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
 EMPTY_THINKING_MARKS = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
@@ -66,7 +68,7 @@ def _user_message(text: Any) -> dict[str, Any]:
 
 
 def _two_questions(*middle: Mapping[str, Any], **answer_fields: Any) -> list[Mapping[str, Any]]:
-    """Return two questions with an answer and further messages between them."""
+    """Return two questions, with an answer and further messages between them."""
     return [
         _user_message(FIRST_QUESTION),
         {"role": "assistant", "content": ANSWER, **answer_fields},
@@ -115,9 +117,9 @@ CONVERSATIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def parse_prompt(status: int, answer: Any, message: str) -> Prompt:
-    """Return the prompt in a server's answer.
+    """Return the prompt in a server's response.
 
-    answer: parsed JSON with the text under `prompt`. message: the error message if the status is not 200.
+    answer: the parsed JSON, with the text under `prompt`. message: the error message if the status is not 200.
     """
     if status != 200:
         last_line = next((line for line in reversed(message.splitlines()) if line.strip()), f"status {status}")
@@ -127,7 +129,7 @@ def parse_prompt(status: int, answer: Any, message: str) -> Prompt:
 
 
 def notes(prompts: Prompts, *, has_thinking: bool) -> list[str]:
-    """Return a clause for each unexpected property of the prompts, the important ones first.
+    """Return a clause for each unexpected property of the prompts, the most important ones first.
 
     prompts: by name of the request; some may be missing. has_thinking: also check the thinking of earlier turns.
     """
@@ -152,8 +154,8 @@ def _check_template_text(prompts: Prompts) -> Iterator[str]:
     )
     if len(template_text) > MIN_PROSE_CHARS:
         is_always_added = len(template_text) - len(text_after_system) < MIN_PROSE_CHARS
-        where = "every conversation" if is_always_added else "a conversation without a system prompt"
-        yield f"it adds text before {where}: {quote_text(template_text)}"
+        conversation = "every conversation" if is_always_added else "a conversation without a system prompt"
+        yield f"it adds text before {conversation}: {quote_text(template_text)}"
 
 
 def _check_late_system(prompts: Prompts) -> Iterator[str]:

@@ -15,7 +15,7 @@ from sparkwright.visible import format_count
 
 # Probes of APIs other than chat: a streamed tool call, separate thinking, and a correct token count.
 #
-# Coding agents use these: Claude Code the Messages API, Codex the Responses API. Tool calls may work in one API and fail in
+# Coding agents use them: Claude Code uses the Messages API, Codex the Responses API. Tool calls may work in one API and fail in
 # another.
 
 #: token limit of a request with thinking; above the request's thinking budget
@@ -54,7 +54,7 @@ COUNT_TOKENS_PROBE = Probe(
 
 
 def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
-    """Return the variants of an API's probe. names: all probes of the recipe."""
+    """Return the variants of an API's probe. names: names of all probes in the recipe."""
     body = {**probe.body, "messages": fields.SECOND_TURN_MESSAGES}
     variants = [
         replace(probe, name=f"{probe.name}, second turn", body=body, rule=fields.evaluate_second_turn, variant=True),
@@ -99,7 +99,7 @@ def probe_name(entry: Any) -> str:
     return str(next(iter(entry)) if isinstance(entry, Mapping) else entry)
 
 
-def check_probe(entry: Any) -> str:
+def probe_error(entry: Any) -> str:
     """Return why an entry is not a valid probe, such as "must be one of ..."; empty if it is valid."""
     if isinstance(entry, str):
         return "" if entry in PLAIN_PROBES else f"must be one of {_list_choices()}."
@@ -122,7 +122,7 @@ def parse_probes(entries: Sequence[Any]) -> list[Probe]:
     """Return the probes for the entries of a recipe. Raises ValueError for an invalid entry."""
     probes = []
     for entry in entries:
-        if problem := check_probe(entry):
+        if problem := probe_error(entry):
             raise ValueError(f"a probe {problem}")
         name = probe_name(entry)
         if not isinstance(entry, Mapping):
@@ -135,9 +135,9 @@ def parse_probes(entries: Sequence[Any]) -> list[Probe]:
 
 
 def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
-    """Return the variants of a probe that other clients send, such as a stream, a second turn or many tools.
+    """Return the variants of a probe, which resemble other clients' requests, such as a stream, a second turn or many tools.
 
-    names: all probes of the recipe.
+    names: names of all probes in the recipe.
     """
     if probe.name in API_PROBES:
         return api_variants(probe, names)
@@ -147,7 +147,7 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a recipe's probe."""
+    """Return the JSON Schema of a probe in a recipe."""
     value_schemas = {
         DIMENSION: {"type": "integer", "minimum": 1, "maximum": MAX_DIMENSION},
         LANGUAGE: {"enum": list(content.LANGUAGES)},

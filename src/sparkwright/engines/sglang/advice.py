@@ -30,18 +30,21 @@ RULES = (rules.RULES,)
 CHUNKING_OFF = -1
 #: default chunk size on GPUs with 90 to 160 GB (source of 0.5.23)
 DEFAULT_CHUNK_TOKENS = 8192
-#: numbers in SGLang's formula for the memory of computation (source of 0.5.9): the minimum for a chunk, the default of
-#: max-prefill-tokens, and the requests in the largest CUDA graph on GPUs with 90 to 160 GB
-MIN_CHUNK_TOKENS, DEFAULT_PREFILL_TOKENS, MAX_GRAPH_REQUESTS = 2048, 16384, 256
+#: smallest chunk in SGLang's formula for the memory of computation (source of 0.5.9)
+MIN_CHUNK_TOKENS = 2048
+#: default of max-prefill-tokens in that formula
+DEFAULT_PREFILL_TOKENS = 16384
+#: number of requests in the largest CUDA graph on GPUs with 90 to 160 GB, in that formula
+MAX_GRAPH_REQUESTS = 256
 GRAPHS_OFF = "disable-cuda-graph"
-#: keys of config.json with the number of rows and the width of the table of n-gram embeddings
+#: keys of config.json with the number of rows, and with the width, of the table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
 MAX_TEXT_CHARS = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
 
 def version(text: str | None) -> Version | None:
-    """Return the release in a string, 0.5.23 for "v0.5.23-cu130"; None if there is none."""
+    """Return the release in a string, such as 0.5.23 for "v0.5.23-cu130"; None if there is none."""
     match = _VERSION.search((text or "")[:MAX_TEXT_CHARS])
     return Version(match[1]) if match else None
 
@@ -95,7 +98,7 @@ def check(
 
 
 def effective_settings(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> EffectiveSettings:
-    """Return the settings in the flags; those that SGLang chooses are unknown before it runs."""
+    """Return the settings in the flags; those that SGLang chooses itself are unknown until it runs."""
     flags = sglang_flags.normalize(request.flags)
     chunk_tokens = sglang_flags.chunk_size(flags)
     return EffectiveSettings(

@@ -1,7 +1,7 @@
 """SGLang's implementation of engines.flags.Flags, and the import of command lines of `sglang serve`.
 
-Source of 0.5.23: its parser is argparse, which accepts `--x=y` and prefixes of names, but not `_` for `-`. The last of repeated
-flags counts.
+From the source of 0.5.23: its parser is argparse, which accepts `--x=y` and abbreviated names, but not `_` in place of `-`. If a
+flag is repeated, the last one counts.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     unsupported_keys=("use_dora",),
     source="SGLang 0.5.23, lora/lora_manager.py and entrypoints/openai/serving_base.py",
 )
-#: flags of every command unless the recipe sets them. The engine's defaults are the container's loopback and no /metrics
+#: flags added to every command unless the recipe sets them. SGLang itself listens on the container's loopback, without /metrics
 DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 #: words before the model in a command; older guides run the Python module
 PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
@@ -144,7 +144,7 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the model's folder, DEFAULT_FLAGS, the flags."""
+    """Return the arguments that follow the image: the model's folder, DEFAULT_FLAGS and the flags."""
     recipe_flags = normalize(flags)
     defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
     return argv({MODEL: model, **defaults, **recipe_flags})
@@ -156,18 +156,18 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return the single model name for requests."""
+    """Return the only model name for requests."""
     return (served_name(flags, model),)
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens in its container. The value must be valid."""
+    """Return the port on which the server listens in its container; the default for an invalid value, which rules report."""
     port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that the flags set, in tokens; None if they set none."""
+    """Return the maximum sequence length that the flags set, in tokens; None if they set none."""
     return parse_integer(value(flags, CONTEXT))
 
 
@@ -206,7 +206,7 @@ def _flag_words(name: str, setting: Any) -> list[str]:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command. Switches become booleans, digits numbers, and several words a list.
+    """Return the model and the flags of a command. Switches become booleans, digits become numbers, and several words become a list.
 
     The model may also be the first word, as 0.5.23 accepts it.
     """

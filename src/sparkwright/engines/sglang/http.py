@@ -1,7 +1,7 @@
 """SGLang's HTTP interface, from the source of 0.5.9 to 0.5.23; not tested with a real server.
 
-/health generates a token unless the server generated one for another request just before. It answers 503 during start and stop,
-and if no token comes within 20 s. /server_info (formerly /get_server_info) returns the resolved arguments. /metrics needs
+/health generates a token unless the server generated one for another request just before. It answers 503 during startup and shutdown,
+and if no token arrives within 20 s. /server_info (formerly /get_server_info) returns the resolved arguments. /metrics needs
 --enable-metrics.
 """
 
@@ -34,14 +34,14 @@ STATE_CHUNK_TOKENS = 256
 
 
 def parse_version(info: Any) -> str:
-    """Return the release in an answer of /server_info; empty if there is none."""
+    """Return the release in a response from /server_info; empty if there is none."""
     return (_text_or_none(info.get("version")) or "") if isinstance(info, dict) else ""
 
 
 def parse_settings(info: Any) -> dict[str, Any]:
-    """Return the settings in an answer of /server_info; missing ones are omitted.
+    """Return the settings in a response from /server_info; missing ones are omitted.
 
-    max_model_len is present only if a flag sets it; /v1/models always contains it. slots is the maximum number of concurrent requests,
+    max_model_len is present only if a flag sets it; /v1/models always contains it. slots is the maximum number of concurrent requests, and
     mem_fraction_static the share of all memory for weights and KV cache.
     """
     if not isinstance(info, dict):
@@ -66,7 +66,7 @@ def parse_settings(info: Any) -> dict[str, Any]:
 
 
 def context_length(model: Mapping[str, Any]) -> Any:
-    """Return the maximum sequence length in tokens from a model in /v1/models; None if it is missing."""
+    """Return the maximum sequence length in tokens from a model's entry in /v1/models; None if it is missing."""
     return model.get("max_model_len")
 
 
@@ -91,17 +91,17 @@ PATHS = (
 HTTP = Http(
     port=PORT,
     roles={
-        http.GENERATED: MetricSample("sglang:generation_tokens_total"),  # added when a request ends
+        http.GENERATED: MetricSample("sglang:generation_tokens_total"),  # updated when a request ends
         http.HEARTBEAT: MetricSample(
             "sglang:realtime_tokens_total", 'mode="decode"'
-        ),  # every decode-log-interval steps
+        ),  # updated every decode-log-interval steps
         http.RUNNING: MetricSample("sglang:num_running_reqs"),
         http.WAITING: MetricSample("sglang:num_queue_reqs"),
         http.PREFIX_QUERIES: MetricSample("sglang:prompt_tokens_total"),
         http.PREFIX_HITS: MetricSample("sglang:cached_tokens_total"),
         http.KV_CACHE_USED: MetricSample("sglang:token_usage"),
     },
-    task_roles={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # added when a request ends
+    task_roles={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # updated when a request ends
     # the heartbeat changes every decode-log-interval (40) steps: every 27 s at 1.5 steps per second
     still_s=27,
     loading=(503,),

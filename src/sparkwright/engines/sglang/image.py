@@ -1,4 +1,4 @@
-"""Version and options of the SGLang in an image, from the program's output; the tag is not used.
+"""Read the version and options of an image's SGLang from the program's output, not from the image's tag.
 
 Source: 0.5.23; not tested with a real image.
 """
@@ -35,7 +35,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the options in a help text, "0" for switches and "1" for other options, by name; empty if the text is not a list of options.
+    """Return "0" for each switch in a help text and "1" for each other option, by name; empty if the text is not a list of options.
 
     The text begins with the options for language models. The options for image and video models follow, and are ignored.
     """

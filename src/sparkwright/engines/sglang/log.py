@@ -41,8 +41,8 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (READY,)),
 )
 
-#: readings of lines; later lines override earlier ones, and the scheduler's line is the last. Its chunked_prefill_size is -1 if chunked
-#: prefill is off
+#: readings and the lines that contain them; later lines override earlier ones, and the scheduler's line comes last. Its
+#: chunked_prefill_size is -1 if chunked prefill is off
 VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", LOADED),
     ("weights_gib", line(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
@@ -64,7 +64,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
-#: readings implied by a line. managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
+#: values of readings that a line implies. managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
 FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )

@@ -1,4 +1,4 @@
-"""Rules about recipes for SGLang: errors that SGLang reports late or not at all."""
+"""Lint rules for SGLang recipes: mistakes that SGLang reports late or not at all."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ FORMER_NAMES: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
     "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
-#: works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
+#: share that works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
 #: images whose tag is not that of a release
 MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
-#: allows a context longer than the model's, at the user's risk
+#: variable that allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 #: an image built with CUDA 12, by its tag
 CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
@@ -46,7 +46,7 @@ CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 @dataclass(frozen=True)
 class Case(OptionCase):
-    """The input of the rules."""
+    """The input to the rules."""
 
     #: the model's maximum sequence length in tokens; None if unknown
     model_maximum: int | None = None
@@ -100,8 +100,8 @@ def rule(
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """SGLang does not start with an unknown flag.
-    Its parser exits with code 2, after the previous server was stopped. Flags are added, removed and renamed in nearly every release.
-    The rule uses the image's help output, or else sparkwright's table of releases.
+    Its parser exits with code 2, when the previous server has already been stopped. Flags are added, removed and renamed in nearly
+    every release. The rule uses the image's help output, or else sparkwright's table of releases.
     """
     yield from unknown_flags(case, SOURCE)
 
@@ -120,15 +120,15 @@ def flag_value(case: Case) -> Iterator[Finding]:
 def memory_unset(case: Case) -> Iterator[Finding]:
     """Without mem-fraction-static, SGLang's memory use cannot be checked before a start.
     SGLang then chooses a share, depending on the memory that is free at its start. The share includes weights and KV cache: if SGLang
-    fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights: raise it.
+    fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights, so raise it.
     """
     if case.flag(flags.MEMORY) is None:
-        way = Way(
+        fix = Way(
             f"set {flags.MEMORY}, e.g. to {SUGGESTED_MEMORY_SHARE} for one server on a GB10",
             {flags.MEMORY: SUGGESTED_MEMORY_SHARE},
         )
-        sentence = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
-        yield Finding("warning", sentence, (way,), SOURCE, flags.MEMORY)
+        message = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
+        yield Finding("warning", message, (fix,), SOURCE, flags.MEMORY)
 
 
 @rule(
@@ -141,9 +141,9 @@ def idle_spin(case: Case) -> Iterator[Finding]:
     On a GB10, CPU and GPU share the power and cooling that this core uses.
     """
     if case.request.platform == "gb10" and case.flag(flags.SLEEP_ON_IDLE) is not True:
-        sentence = f"{flags.SLEEP_ON_IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
-        way = Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True})
-        yield Finding("info", sentence, (way,), "users' reports", flags.SLEEP_ON_IDLE)
+        message = f"{flags.SLEEP_ON_IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
+        fix = Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True})
+        yield Finding("info", message, (fix,), "users' reports", flags.SLEEP_ON_IDLE)
 
 
 @rule(
@@ -158,15 +158,15 @@ def downloads(case: Case) -> Iterator[Finding]:
     for name in FETCHED_FLAGS:
         model = case.flag(name)
         if model is not None and not str(model).startswith("/"):
-            way = Way("mount its folder (`container.volumes`) and write the path in the container", {name: None})
-            ways = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), way)
-            sentence = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
-            yield Finding("error", sentence, ways, SOURCE, name)
+            fix = Way("mount its folder (`container.volumes`) and write the path in the container", {name: None})
+            fixes = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), fix)
+            message = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
+            yield Finding("error", message, fixes, SOURCE, name)
     for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
+            message = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
             fix = Way(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
-            yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS_FLAG)
+            yield Finding("error", message, (fix,), SOURCE, ADAPTERS_FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +217,16 @@ ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs an algorithm that this release supports, and usually a drafter.
     A drafter proposes tokens, and the model verifies them in one step. For an unknown algorithm, a missing drafter or an incomplete set
-    of numbers, SGLang exits with a ValueError or an AssertionError, after the previous server was stopped. Without
-    speculative-algorithm, the other flags of speculation have no effect. docs/speculation.md describes what to measure.
+    of numbers, SGLang exits with a ValueError or an AssertionError, when the previous server has already been stopped.
+    Without speculative-algorithm, the other flags of speculation have no effect. docs/speculation.md describes what to measure.
     """
     setting = case.flag(ALGORITHM)
     names = (name for name in case.request.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
     other_flags = [name for name in names if case.flag(name) not in (None, False)]
     if setting is None:
         for name in other_flags[:1]:
-            way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
-            yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (way,), SOURCE, name)
+            fix = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
+            yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (fix,), SOURCE, name)
         return
     is_old = case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS)
     name = str(setting) if is_old else str(setting).upper()
@@ -234,14 +234,14 @@ def speculation(case: Case) -> Iterator[Finding]:
     if algorithm is None or case.is_before(algorithm.present_in):
         yield from _unavailable_algorithm(case, name, algorithm)
     elif algorithm.needs_drafter and case.flag(DRAFT) is None:
-        sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
-        yield Finding("error", sentence, (Way(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
+        message = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
+        yield Finding("error", message, (Way(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
     flags_needing_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
     has_steps = case.flag(STEPS_FLAG) is not None or case.flag("speculative-adaptive")
     if name in ALGORITHMS_WITH_STEPS and flags_needing_steps and not has_steps:
-        sentence = f"{flags_needing_steps[0]} without {STEPS_FLAG}: SGLang exits with an AssertionError."
+        message = f"{flags_needing_steps[0]} without {STEPS_FLAG}: SGLang exits with an AssertionError."
         yield Finding(
-            "error", sentence, (Way(f"set {STEPS_FLAG} too", {STEPS_FLAG: 1}),), SOURCE, flags_needing_steps[0]
+            "error", message, (Way(f"set {STEPS_FLAG} too", {STEPS_FLAG: 1}),), SOURCE, flags_needing_steps[0]
         )
 
 
@@ -250,14 +250,14 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
     if algorithm is not None:
         is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
-        sentence = f"{ALGORITHM} {name} is in SGLang {algorithm.present_in} and later."
-        yield Finding(severity, sentence, (Way("use another algorithm or another image"),), SOURCE, ALGORITHM)
+        message = f"{ALGORITHM} {name} is in SGLang {algorithm.present_in} and later."
+        yield Finding(severity, message, (Way("use another algorithm or another image"),), SOURCE, ALGORITHM)
         return
     closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
-    way = Way(f"write {closest}", {ALGORITHM: closest}) if closest else Way(f"choose one of {', '.join(ALGORITHMS)}")
+    fix = Way(f"write {closest}", {ALGORITHM: closest}) if closest else Way(f"choose one of {', '.join(ALGORITHMS)}")
     severity = "error" if case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS) else "warning"
-    sentence = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
-    yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
+    message = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
+    yield Finding(severity, message, (fix,), SOURCE, ALGORITHM)
 
 
 @rule("api-key-in-arguments", sources=(SOURCE,), example=ServerRequest({"api-key": "sk-1"}))
@@ -267,8 +267,8 @@ def api_key(case: Case) -> Iterator[Finding]:
     """
     for name in flags.KEY_FLAGS:
         if case.flag(name):
-            way = Way("remove it and write `publish: loopback`", {name: None})
-            yield from key_in_arguments(name, way, SOURCE)
+            fix = Way("remove it and write `publish: loopback`", {name: None})
+            yield from key_in_arguments(name, fix, SOURCE)
 
 
 @rule(
@@ -289,9 +289,9 @@ def no_metrics(case: Case) -> Iterator[Finding]:
     sparkwright adds --enable-metrics; health checks compare the number of decoded tokens with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
-        way = Way("remove it", {flags.METRICS: None})
+        fix = Way("remove it", {flags.METRICS: None})
         yield Finding(
-            "warning", f"{flags.METRICS} is off: checks cannot detect a stall.", (way,), SOURCE, flags.METRICS
+            "warning", f"{flags.METRICS} is off: checks cannot detect a stall.", (fix,), SOURCE, flags.METRICS
         )
 
 
@@ -305,9 +305,9 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     Its compute capability is 12.1. The kernels in SGLang's CUDA 12 packages have no code for it ("no kernel image is available").
     """
     if case.request.platform == "gb10" and CUDA_12_IMAGE.match(case.request.image):
-        sentence = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
-        way = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
-        yield Finding("warning", sentence, (way,), "SGLang's installation page", "image")
+        message = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
+        fix = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
+        yield Finding("warning", message, (fix,), "SGLang's installation page", "image")
 
 
 @rule(
@@ -331,9 +331,9 @@ def model_length(case: Case) -> Iterator[Finding]:
         return
     is_allowed = str(case.request.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
-    way = Way(f"lower {flags.CONTEXT} to {case.model_maximum}", {flags.CONTEXT: case.model_maximum})
-    sentence = f"{flags.CONTEXT} {requested} exceeds the model's {case.model_maximum}: {outcome}."
-    yield Finding("warning" if is_allowed else "error", sentence, (way,), SOURCE, flags.CONTEXT)
+    fix = Way(f"lower {flags.CONTEXT} to {case.model_maximum}", {flags.CONTEXT: case.model_maximum})
+    message = f"{flags.CONTEXT} {requested} exceeds the model's {case.model_maximum}: {outcome}."
+    yield Finding("warning" if is_allowed else "error", message, (fix,), SOURCE, flags.CONTEXT)
 
 
 @rule(
@@ -344,8 +344,8 @@ def model_length(case: Case) -> Iterator[Finding]:
 )
 def newer_release(case: Case) -> Iterator[Finding]:
     """The engine is newer than the newest release that sparkwright's tables cover.
-    Options are checked against the engine's own `--help` only, and changes of log lines and metrics since then are unknown. The checks
-    of a deploy against the running server work as usual.
+    Options are checked against the engine's own `--help` only, and changes to log lines and metrics since then are unknown. A deploy's
+    checks of the running server work as usual.
     """
     if case.is_after(flags.SOURCE_RELEASE):
         yield from shared_rules.newer_release(case.engine, flags.SOURCE_RELEASE)
@@ -367,7 +367,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 
 @rule(
     "out-of-reach",
-    sources=("docker's documentation: a published port leads to the container's own address",),
+    sources=("docker's documentation: a published port forwards to the container's own address",),
     example=ServerRequest({"host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:

@@ -112,10 +112,10 @@ def compose_files(
     if certificate:
         contents[listeners.CERTIFICATE_FILE] = _reveal_secret(certificate, context)
     current_hashes = operations.parse_key_hashes(
-        read_files(current_folders(state_of(context)).files).get(operations.OPERATORS_FILE, ""), host_key_hashes
+        read_files(current_folders(state_of(context)).files).get(operations.HOST_KEYS_FILE, ""), host_key_hashes
     )
     new_hashes = {host: key_hash for host, key_hash in host_key_hashes.items() if key_hash}
-    contents[operations.OPERATORS_FILE] = clients.format_keys({**current_hashes, **new_hashes})
+    contents[operations.HOST_KEYS_FILE] = clients.format_keys({**current_hashes, **new_hashes})
     digest = digest_of(contents)
     return contents | {render.CONFIG_FILE: contents[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)}
 

@@ -108,7 +108,7 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_delay_s
     rows = _request_rows(
         gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_delay_s), wake.MAX_WAKE_S))}
     )
-    age_s = bounds.count_or_none(rows[0].get(wake.ASKED_FIELD)) if rows else None
+    age_s = bounds.count_or_none(rows[0].get(wake.LAST_REQUEST_FIELD)) if rows else None
     if age_s is None:
         raise GatewayError("does not wake models on request")
     return None if age_s > MAX_REQUEST_AGE_S else age_s

@@ -68,7 +68,7 @@ def _parse_tokens(value: object) -> object:
 
 
 Tokens = Annotated[int, BeforeValidator(_parse_tokens), WithJsonSchema({"type": ["integer", "string"]})]
-Probe = Annotated[Any, build_message_validator(probes.check_probe), WithJsonSchema(probes.schema())]
+Probe = Annotated[Any, build_message_validator(probes.probe_error), WithJsonSchema(probes.schema())]
 Day = Annotated[str, build_message_validator(_day_error)]
 ImageName = Annotated[str, build_validator(image_tag_error)]
 Port = Annotated[str, BeforeValidator(_refuse_number), build_message_validator(container_option_rules.check_port)]
