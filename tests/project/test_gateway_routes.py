@@ -154,7 +154,7 @@ def test_invalid_gateway_is_refused(project: Path, before: str, after: str, refu
     [
         ("small", "served-model-name: small", "served-model-name: qwen",
          "the recipes chat (spark1) and small (spark3) both serve `qwen` with different models, Qwen/Qwen3.5-35B and Qwen/Qwen3-4B."),
-        ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small needs letters, digits"),
+        ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small must consist of up to 200 letters, digits"),
         ("small", "container:", "publish: loopback\ncontainer:",
          "the server of spark3 listens on loopback only: spark1 cannot reach it."),
         ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is reserved for the gateway's containers."),
@@ -194,7 +194,7 @@ def test_name_of_the_group_for_an_engine_that_accepts_any(project: Path) -> None
     [
         ("{fast: qwne}", "hosts/groups.yml:7: `lab.gateway.models`: `fast` refers to `qwne`, which no server serves. Did you mean `qwen`?"),
         ("{small: qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `small` is already a served name of small."),
-        ("{'a b': qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `a b` needs letters, digits"),
+        ("{'a b': qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `a b` must consist of up to 200 letters, digits"),
         ("{fast: qwen}", "`fast` would be refused by chat's server. Add it to `served-model-name` in recipes/chat.yml, after `qwen`."),
     ],
 )  # fmt: skip

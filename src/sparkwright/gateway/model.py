@@ -25,7 +25,7 @@ INTERIM_SUFFIX = "::interim"
 
 def model_name_error(model: str) -> str:
     """Return why a gateway can't route a model with this name; empty if it can."""
-    return "" if MODEL_NAME.fullmatch(model) and "::" not in model else f"needs {MODEL_NAME_RULE}"
+    return "" if MODEL_NAME.fullmatch(model) and "::" not in model else f"must consist of {MODEL_NAME_RULE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _operation_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def parse_key_hashes(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of each host's key, by host, from the contents of HOST_KEYS_FILE, without hosts that it lacks."""
+    """Return the SHA-256 of each host's key, by host, from the contents of HOST_KEYS_FILE. Hosts without a key are omitted."""
     hashes = {name: key_hash for key_hash, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: hashes[name] for name in names if name in hashes}
 

@@ -21,7 +21,7 @@ SCRIPT_FILE = "progress.lua"
 POLL_INTERVAL_S, READ_TIMEOUT_S = 2, 3
 #: limit on the size of a server's /metrics, which has at most 300 kB
 MAX_METRICS_BYTES = 2**20
-#: factor of the time limit for a server that does not respond; llama.cpp answers /metrics only between chunks of a prompt
+#: multiplier of the time limit for a server that does not respond; llama.cpp answers /metrics only between chunks of a prompt
 SILENT_FACTOR = 3
 #: valid names and labels of metrics, which a recipe can set
 METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")

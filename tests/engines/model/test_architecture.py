@@ -91,7 +91,7 @@ def test_a_nested_language_model_is_found() -> None:
 
 @pytest.mark.parametrize("name", DRAFT_MODELS)
 def test_a_draft_model_is_recognized(name: str) -> None:
-    assert "a draft" in classify(load_config(name)).evidence[0].seen
+    assert "a draft" in classify(load_config(name)).evidence[0].detail
 
 
 @pytest.mark.parametrize("name", ["Qwen3_5MoeMTP", "DeepSeekMTPModel", "EagleLlamaForCausalLM", "MedusaModel"])
@@ -190,14 +190,14 @@ def test_the_registry_of_vllm_outranks_hybrid_layer_types() -> None:
     wrapped = {"architectures": ["InklingForConditionalGeneration"], "text_config": inner}
     assert classify(wrapped).kind == "dense"
     evidence = classify(wrapped).evidence[0]
-    assert evidence.path == "architectures" and "only attention in vLLM's registry" in evidence.seen
-    assert "text_config.layer_types: linear_attention" in evidence.seen
+    assert evidence.path == "architectures" and "only attention in vLLM's registry" in evidence.detail
+    assert "text_config.layer_types: linear_attention" in evidence.detail
 
 
 def test_a_registered_hybrid_with_recurrent_layers_only_is_recurrent() -> None:
     architecture = classify_layers("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
     assert (architecture.kind, architecture.recurrent_layers, architecture.layers) == ("recurrent", 8, 8)
-    assert "a hybrid in vLLM's registry" in architecture.evidence[0].seen
+    assert "a hybrid in vLLM's registry" in architecture.evidence[0].detail
     sliding = classify_layers("Qwen3NextForCausalLM", ["sliding_attention"] * 8)
     assert sliding.kind == "recurrent", "vLLM exempts attention and full_attention only"
 

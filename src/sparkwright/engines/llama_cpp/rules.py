@@ -172,8 +172,8 @@ def speculation(case: Case) -> Iterator[Finding]:
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """llama-server does not start with an unknown option.
-    It prints `error: invalid argument` and exits with code 1, when the previous server has already been stopped. The rule uses the
-    image's help output, or else sparkwright's table of builds.
+    It prints `error: invalid argument` and exits with code 1, by which time the previous server has already been stopped. The rule
+    uses the image's help output, or else sparkwright's table of builds.
     """
     yield from unknown_flags(case, HELP, own_options=flags.TABLE.all_options)
 

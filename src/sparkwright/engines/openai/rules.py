@@ -26,7 +26,7 @@ rule = RULES.rule
 def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     """Without memory_gib, the server's memory use cannot be checked before a start.
     sparkwright cannot estimate the memory of a custom server. A server that needs too much fails, or exhausts the
-    host's memory, when the previous server has already been stopped.
+    host's memory, only after the previous server has been stopped.
     """
     if request.flags and request.flags.get(flags.MEMORY) is None:
         fix = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")

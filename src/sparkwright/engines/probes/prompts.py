@@ -54,7 +54,7 @@ class Prompt:
         """Return the position of a text; -1 if it is not in the prompt."""
         return self.text.find(text)
 
-    def between(self, start: str, end: str) -> str:
+    def text_between(self, start: str, end: str) -> str:
         """Return the text between two texts; empty if one of them is missing."""
         _, separator, remainder = self.text.partition(start)
         return remainder.partition(end)[0] if separator and end in remainder else ""
@@ -206,12 +206,12 @@ def _check_parts(prompts: Prompts) -> Iterator[str]:
     if "".join(PART_TEXTS) in prompts.get("parts", Prompt()).text:
         yield "it joins the text parts of a message without a space between them"
     prompt = prompts.get("picture", Prompt())
-    if prompt.text and not prompt.between(*PART_TEXTS).strip():
+    if prompt.text and not prompt.text_between(*PART_TEXTS).strip():
         yield "it moves the pictures of a message: the text before and after a picture is joined"
 
 
 def _check_continuation(prompts: Prompts) -> Iterator[str]:
-    openings = [prompts.get(name, Prompt()).between(FIRST_QUESTION, ANSWER).strip() for name in (PLAIN, "continued")]
+    openings = [prompts.get(name, Prompt()).text_between(FIRST_QUESTION, ANSWER).strip() for name in (PLAIN, "continued")]
     if all(openings) and openings[0] != openings[1]:
         yield "an answer to continue begins with different marks from the same answer in an earlier turn: they share no prefix"
 
@@ -236,7 +236,7 @@ def _check_earlier_thinking(prompts: Prompts) -> Iterator[str]:
 
 
 def _check_empty_marks(prompts: Prompts) -> Iterator[str]:
-    if EMPTY_THINKING_MARKS.search(prompts.get(PLAIN, Prompt()).between(FIRST_QUESTION, ANSWER)):
+    if EMPTY_THINKING_MARKS.search(prompts.get(PLAIN, Prompt()).text_between(FIRST_QUESTION, ANSWER)):
         yield "it puts empty thinking marks before earlier answers: histories with and without thinking share no prefix"
 
 

@@ -100,8 +100,8 @@ def rule(
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """SGLang does not start with an unknown flag.
-    Its parser exits with code 2, when the previous server has already been stopped. Flags are added, removed and renamed in nearly
-    every release. The rule uses the image's help output, or else sparkwright's table of releases.
+    Its parser exits with code 2, by which time the previous server has already been stopped. Flags are added, removed and renamed
+    in nearly every release. The rule uses the image's help output, or else sparkwright's table of releases.
     """
     yield from unknown_flags(case, SOURCE)
 
@@ -217,7 +217,7 @@ ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs an algorithm that this release supports, and usually a drafter.
     A drafter proposes tokens, and the model verifies them in one step. For an unknown algorithm, a missing drafter or an incomplete set
-    of numbers, SGLang exits with a ValueError or an AssertionError, when the previous server has already been stopped.
+    of numbers, SGLang exits with a ValueError or an AssertionError, by which time the previous server has already been stopped.
     Without speculative-algorithm, the other flags of speculation have no effect. docs/speculation.md describes what to measure.
     """
     setting = case.flag(ALGORITHM)
