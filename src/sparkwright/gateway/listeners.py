@@ -25,7 +25,7 @@ CERTIFICATE_FILE = "tls.pem"
 #: time limit for the head of a request
 HEAD_TIMEOUT_S = 10
 KNOWN_MINUTES = 60
-#: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
+#: maximum number of addresses in the table; an IPv6 /64 network counts as one
 MAX_ADDRESSES = 65536
 #: maximum number of connections of a deploy's check
 MAX_PROOF_CONNECTIONS = 8

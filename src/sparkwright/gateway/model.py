@@ -17,7 +17,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 MODEL_NAME_RULE = "up to 200 letters, digits and . _ : / -, beginning with a letter, a digit or /, without `::`"
 #: bytes of a request per token of the longest context: a token has about 4 bytes, and JSON escapes non-ASCII characters
 BYTES_PER_TOKEN = 8
-#: name of the placeholder server for which requests wait while no other is up; no host can have this name
+#: name of the placeholder server at which requests wait while no other is up; no host can have this name
 WAITING_SERVER = ":waiting"
 #: suffix of the interim server's name; no server of a host can have it
 INTERIM_SUFFIX = "::interim"

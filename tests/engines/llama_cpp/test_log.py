@@ -112,7 +112,7 @@ def test_chunked_prefill_is_always_on() -> None:
 
 def test_a_capped_context_is_a_warning() -> None:
     state = read_state("capped")
-    (warning,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
+    (warning,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unavailable_features)]
     assert strip_prefix(warning, LOG).startswith("load_model: the slot context (25088) exceeds the training context")
     assert (state.value("max_model_len"), state.ready) == (8192, True)
 

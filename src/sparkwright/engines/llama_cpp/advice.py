@@ -213,7 +213,7 @@ def _quantized_bytes(elements: int, cache_type: Any) -> int:
 
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
-    """Return the number of KV heads in all layers. The header has one number that applies to each layer, or a list of them."""
+    """Return the number of KV heads in all layers. The header has one number that holds for each layer, or a list of one per layer."""
     heads = header.architecture_value("attention.head_count_kv")
     heads = header.architecture_value("attention.head_count") if heads is None else heads
     counts = [count_or_none(layer) for layer in heads[:layers]] if isinstance(heads, list) else [count_or_none(heads)]

@@ -259,7 +259,7 @@ def _off_word(name: str, option: Option | None) -> str:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command, with values as booleans and numbers where possible. Words that belong to no flag are skipped."""
+    """Return the model and the flags of a command, with values as booleans and numbers where possible. Other words are skipped."""
     flags: dict[str, Any] = {}
     remaining = list(words)
     while remaining:

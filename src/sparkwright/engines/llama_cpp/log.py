@@ -258,13 +258,13 @@ LOG = LogFormat(
     ),
     resolution=Resolution(
         readings={"flash-attn": "flash_attention", "parallel": "slots"},
-        values={"flash-attn": _normalize_flash_attention},
+        value_parsers={"flash-attn": _normalize_flash_attention},
     ),
-    fixed=(
+    implied_readings=(
         ("flash_attention", line("resolve_fused_ops: Flash Attention enabled"), "enabled"),
         ("flash_attention", line("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),
     ),
-    types={
+    value_parsers={
         "version": _format_build,
         "kv_cache_dtype": _merge_cache_types,
         "gpu_layers": lambda text: text.replace("/", " of "),
@@ -272,15 +272,15 @@ LOG = LogFormat(
         "kv_unified": lambda text: text == "true",
         **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), parse_count),
     },
-    summed=frozenset(SIZE_READINGS),
+    summed_readings=frozenset(SIZE_READINGS),
     extra_readings=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZE_READINGS),
-    always={
+    constant_readings={
         "chunked_prefill": (
             True,
             "llama-server always processes prompts in batches (-b, -ub); no flag turns that off",
         )
     },
-    unmet=(CONTEXT_CAPPED,),
+    unavailable_features=(CONTEXT_CAPPED,),
     warnings=(
         CONTEXT_REDUCED,
         line("possible training context overflow"),

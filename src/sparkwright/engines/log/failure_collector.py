@@ -221,7 +221,7 @@ class FailureCollector:
     Args:
         failures: specific patterns first; if a log has several causes, the first pattern wins. Exceptions come after the causes and
             before patterns of the other kinds.
-        harmless, consequences, front: see LogFormat.
+        harmless, consequences, front_process: see LogFormat.
         exceptions: collector of Python exceptions; None if the engine is not written in Python.
     """
 
@@ -231,10 +231,10 @@ class FailureCollector:
         harmless: re.Pattern[str],
         exceptions: ExceptionCollector | None = None,
         consequences: re.Pattern[str] | None = None,
-        front: str = "",
+        front_process: str = "",
     ) -> None:
         self._failures, self._harmless = failures, harmless
-        self._exceptions, self._consequences, self._front = exceptions, consequences, front
+        self._exceptions, self._consequences, self._front_process = exceptions, consequences, front_process
         #: by index of the pattern
         self._reports: dict[int, FailureReport] = {}
         #: number of the line that proves the engine's exit
@@ -305,7 +305,7 @@ class FailureCollector:
         last = self._exceptions.last if self._exceptions else None
         if last is None or self._ready or not (last.has_traceback and last.is_logged) or not last.process:
             return None
-        is_inner = not self._front or self._front not in last.process
+        is_inner = not self._front_process or self._front_process not in last.process
         is_at_end = line_count - last.line_number - len(last.detail) <= MAX_TRAILING_LINES
         return last.line_number if is_inner and is_at_end and not self._is_consequence(last) else None
 
@@ -315,7 +315,9 @@ class FailureCollector:
             return None
         nearby_exceptions = self._exceptions.find_near(exit_line, MAX_DISTANCE_LINES)
         causes = [exception for exception in nearby_exceptions if not self._is_consequence(exception)]
-        inner_causes = [exception for exception in causes if not self._front or self._front not in exception.process]
+        inner_causes = [
+            exception for exception in causes if not self._front_process or self._front_process not in exception.process
+        ]
         return next(iter(inner_causes or causes), None)
 
     def _is_consequence(self, exception: LoggedException) -> bool:

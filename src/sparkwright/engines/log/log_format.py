@@ -30,15 +30,15 @@ class Resolution:
     #: kind of kernel that the flag selects, by flag
     kernels: Mapping[str, str] = field(default_factory=dict)
     #: flags that are not compared: names, paths, and values that the engine rounds by design
-    ignored: frozenset[str] = frozenset()
-    #: reading that the flag turns off, by flag
-    turns_off: Mapping[str, str] = field(default_factory=dict)
-    #: groups of equivalent values
-    same: tuple[frozenset[str], ...] = ()
+    ignored_flags: frozenset[str] = frozenset()
+    #: reading whose value is the opposite of the flag's, by flag
+    negated_readings: Mapping[str, str] = field(default_factory=dict)
+    #: groups of values that mean the same
+    equivalent_values: tuple[frozenset[str], ...] = ()
     #: parts of a kernel's printed name that do not identify it
-    trimmed: re.Pattern[str] = re.compile(r"(?!)")
-    #: parser of the flag's value, by flag, such as "128k" to 128000
-    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    ignored_name_parts: re.Pattern[str] = re.compile(r"(?!)")
+    #: parser of a flag's value, by flag, such as "128k" to 128000
+    value_parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LogFormat:
     #: exceptions that result from the exit of another process
     consequences: re.Pattern[str] = re.compile(r"(?!)")
     #: name of the process that answers requests; its exceptions may concern a single request
-    front: str = ""
+    front_process: str = ""
     #: settings that may explain a failure without a known cause, each with a sentence for its value
     suspects: tuple[tuple[str, str], ...] = ()
     #: first lines of a start
@@ -77,7 +77,7 @@ class LogFormat:
     #: readings, each with a line whose first group is the value
     values: tuple[tuple[str, Line], ...] = ()
     #: readings, each with a line and the value that the line implies
-    fixed: tuple[tuple[str, Line, Any], ...] = ()
+    implied_readings: tuple[tuple[str, Line, Any], ...] = ()
     #: kinds of kernels, each with a line whose first group is the kernel's name
     kernels: tuple[tuple[str, Line], ...] = ()
     #: kinds in the kernel path whose name is the value of a reading: (kind, reading)
@@ -89,17 +89,17 @@ class LogFormat:
     #: readings whose value is the seconds between two lines
     spans: tuple[tuple[str, Line, Line], ...] = ()
     #: readings whose lines are summed, such as a buffer size for each device
-    summed: frozenset[str] = frozenset()
+    summed_readings: frozenset[str] = frozenset()
     #: parsers of readings, by name; other readings are text
-    types: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
-    #: values that are the same in every start of this engine, each with its source, by reading
-    always: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    value_parsers: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    #: (value, source) of readings that have the same value in every start, by reading
+    constant_readings: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     #: readings in addition to state.FIELDS
     extra_readings: tuple[str, ...] = ()
     #: lines that are shown to the user
     warnings: tuple[Line, ...] = ()
     #: warnings that a requested feature is not available
-    unmet: tuple[Line, ...] = ()
+    unavailable_features: tuple[Line, ...] = ()
     #: lines that begin the shutdown; errors after them are ignored
     stopping: tuple[Line, ...] = ()
     #: like `stopping`, but only if the server was ready
@@ -113,7 +113,7 @@ class LogFormat:
     #: parses lines that the tables cannot express; returns True if the tables need not be applied
     hook: Callable[[EngineState, str], bool] = _ignore_line
     #: lines for `hook`
-    hooked: tuple[Line, ...] = ()
+    hook_lines: tuple[Line, ...] = ()
     #: returns the settings in a line that dumps the whole configuration; None for any other line
     settings: Callable[[str], Mapping[str, str] | None] = _no_settings
     #: names of a flag's setting in that dump, if they differ from the flag's name
@@ -137,12 +137,12 @@ class LogFormat:
 
     def rows(self) -> Iterator[Line]:
         """Yield all kinds of lines in the tables, except those for the GPU and the CPU."""
-        yield from (*self.banners, self.arguments, *self.refusals, *self.later_refusals, *self.hooked)
+        yield from (*self.banners, self.arguments, *self.refusals, *self.later_refusals, *self.hook_lines)
         yield from (row for _, rows in self.stages for row in rows)
         yield from (row for _, row in (*self.values, *self.kernels))
-        yield from (row for _, row, _ in self.fixed)
+        yield from (row for _, row, _ in self.implied_readings)
         yield from (row for _, *rows in self.spans for row in rows)
-        yield from (*self.warnings, *self.unmet, *self.stopping, *self.stopping_when_ready)
+        yield from (*self.warnings, *self.unavailable_features, *self.stopping, *self.stopping_when_ready)
         yield from (failure.line for failure in self.failures)
         if self.shards is not None:
             yield self.shards

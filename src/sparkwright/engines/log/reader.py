@@ -71,7 +71,7 @@ class LogReader:
             if not self.state.ready:
                 self.state.keep("ready", False, failure.line)
         if self.state.known:
-            for name, (value, source) in self._format.always.items():
+            for name, (value, source) in self._format.constant_readings.items():
                 self.state.readings.setdefault(name, Reading(value, source))
         return self.state
 
@@ -135,7 +135,7 @@ class LogReader:
         log_format = self._format
         exceptions = ExceptionCollector(log_format.prefix) if log_format.tracebacks else None
         self._failures = FailureCollector(
-            log_format.failures, log_format.harmless, exceptions, log_format.consequences, log_format.front
+            log_format.failures, log_format.harmless, exceptions, log_format.consequences, log_format.front_process
         )
         self._stopping = False
         self._stage_starts: dict[str, datetime] = {}
@@ -187,19 +187,19 @@ class LogReader:
         for name, row in log_format.values:
             match = row.match(line)
             if match:
-                value = log_format.types.get(name, str)(match.group(1))
-                if value is not None and name in log_format.summed:
+                value = log_format.value_parsers.get(name, str)(match.group(1))
+                if value is not None and name in log_format.summed_readings:
                     value = round(value + (self.state.value(name) or 0), 3)
                 self.state.keep(name, value, line)
         for kind, row in log_format.kernels:
             match = row.match(line)
             if match:
                 self.state.add_kernel(kind, match.group(1), line)
-        for name, row, value in log_format.fixed:
+        for name, row, value in log_format.implied_readings:
             if row.match(line):
                 self.state.keep(name, value, line)
         self._read_spans(line)
-        for row in (*log_format.unmet, *log_format.warnings):
+        for row in (*log_format.unavailable_features, *log_format.warnings):
             if row.match(line):
                 self._keep_warning(row, line)
 

@@ -148,8 +148,8 @@ def find_mismatches(
     table = engine.log.resolution
     mismatches: list[Mismatch] = []
     for name, requested in flags.items():
-        if name not in table.ignored:
-            parsed = table.values[name](requested) if name in table.values else requested
+        if name not in table.ignored_flags:
+            parsed = table.value_parsers[name](requested) if name in table.value_parsers else requested
             mismatches += _check_flag(name, parsed, state, settings, engine)
     return mismatches
 
@@ -161,10 +161,10 @@ def _check_flag(
     if name in table.kernels:
         yield from _check_kernel(name, requested, state, table)
         return
-    reading = state.reading(table.readings.get(name) or table.turns_off.get(name, ""))
+    reading = state.reading(table.readings.get(name) or table.negated_readings.get(name, ""))
     if reading.value is not None:
         resolved: Nested = str(reading.value)
-        requested = not requested if name in table.turns_off and isinstance(requested, bool) else requested
+        requested = not requested if name in table.negated_readings and isinstance(requested, bool) else requested
         yield from _check_value(name, requested, resolved, reading.evidence, table)
         return
     for setting in _setting_names(name, engine):
@@ -180,7 +180,7 @@ def _check_kernel(name: str, requested: Any, state: EngineState, table: Resoluti
     requested_name = _normalize(str(requested))
     if not resolved or str(requested).casefold() in UNDECIDED_VALUES:
         return
-    if any(_normalize(table.trimmed.sub("", kernel)).startswith(requested_name) for kernel in resolved):
+    if any(_normalize(table.ignored_name_parts.sub("", kernel)).startswith(requested_name) for kernel in resolved):
         return
     yield Mismatch(name, str(requested), ", ".join(sorted(resolved)), next(iter(resolved.values())))
 
@@ -213,7 +213,9 @@ def _is_equivalent(requested: Any, resolved: tuple[str, ...], table: Resolution)
         numbers = [number for number in map(_parse_number, resolved) if number is not None]
         return not numbers or float(requested) in numbers
     requested_text = str(requested).casefold().removeprefix("torch.")
-    equivalents = next((group for group in table.same if requested_text in group), frozenset((requested_text,)))
+    equivalents = next(
+        (group for group in table.equivalent_values if requested_text in group), frozenset((requested_text,))
+    )
     return any(word.casefold() in equivalents or _normalize(word) == _normalize(requested_text) for word in resolved)
 
 

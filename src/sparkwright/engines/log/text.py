@@ -114,7 +114,7 @@ def line(needle: str, pattern: str = "") -> Line:
 
 
 def parse_count(text: str) -> int | None:
-    """Return a count, in which commas may separate thousands; None if it is too long."""
+    """Return the count in a text, in which commas may separate thousands; None if it is too long."""
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
 

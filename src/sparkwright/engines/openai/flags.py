@@ -42,7 +42,7 @@ def canonical(spelling: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a key; None if it is not set. If the address is not set, it is that of `--host` in the command."""
+    """Return the value of a key; None if it is not set. An address that is not set is taken from the command's `--host`."""
     setting = flags.get(name)
     if setting is None and name == HOST:
         return option_value(command_words(flags), "--host") or None

@@ -211,7 +211,9 @@ def _check_parts(prompts: Prompts) -> Iterator[str]:
 
 
 def _check_continuation(prompts: Prompts) -> Iterator[str]:
-    openings = [prompts.get(name, Prompt()).text_between(FIRST_QUESTION, ANSWER).strip() for name in (PLAIN, "continued")]
+    openings = [
+        prompts.get(name, Prompt()).text_between(FIRST_QUESTION, ANSWER).strip() for name in (PLAIN, "continued")
+    ]
     if all(openings) and openings[0] != openings[1]:
         yield "an answer to continue begins with different marks from the same answer in an earlier turn: they share no prefix"
 

@@ -190,13 +190,13 @@ def parse_settings_line(text: str) -> dict[str, str] | None:
 #: server_args.py of 0.5.23: the arguments are printed after they were resolved
 RESOLUTION = Resolution(
     readings={"attention-backend": "attention_backend"},
-    ignored=frozenset(
+    ignored_flags=frozenset(
         (
             *("model-path", "model", "tokenizer-path", "served-model-name", "tool-call-parser", "reasoning-parser"),
             *("chunked-prefill-size", "load-format", "json-model-override-args"),
         )
     ),
-    same=(
+    equivalent_values=(
         frozenset(("half", "float16")),
         frozenset(("modelopt", "modelopt_fp4", "modelopt_fp8")),
         frozenset(("fp8", "fp8_e4m3")),
@@ -210,11 +210,11 @@ LOG = LogFormat(
     later_refusals=(ARGPARSE,),
     stages=STAGES,
     values=VALUES,
-    fixed=FIXED,
+    implied_readings=FIXED,
     kernels=KERNELS,
     resolution=RESOLUTION,
     settings=parse_settings_line,
-    types={
+    value_parsers={
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",
         "weights_s": parse_number,

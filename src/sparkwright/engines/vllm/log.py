@@ -84,17 +84,17 @@ RESOLUTION = Resolution(
         "max-model-len": "max_model_len",
         "quantization": "quantization",
     },
-    turns_off={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
+    negated_readings={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
     kernels={"attention-backend": ATTENTION, "moe-backend": MOE},
     # names, paths, and values that the dump prints in another form
-    ignored=frozenset(
+    ignored_flags=frozenset(
         (
             *("model", "tokenizer", "served-model-name", "download-dir", "load-format"),
             *("revision", "tokenizer-revision"),
             *("speculative-config", "kernel-config", "hf-token", "api-key"),
         )
     ),
-    same=(
+    equivalent_values=(
         frozenset(("half", "float16")),
         frozenset(("float", "float32")),
         frozenset(("fp8", "fp8_e4m3", "fp8_ds_mla", "fp8_inc")),
@@ -104,8 +104,8 @@ RESOLUTION = Resolution(
         frozenset(("mxfp4", "gpt_oss_mxfp4")),
         frozenset(("auto-round", "inc")),
     ),
-    trimmed=re.compile(r"^(?:BATCHED_)?(?:VLLM_)?"),
-    values={"max-model-len": flags.parse_positive_integer},
+    ignored_name_parts=re.compile(r"^(?:BATCHED_)?(?:VLLM_)?"),
+    value_parsers={"max-model-len": flags.parse_positive_integer},
 )
 
 
@@ -160,7 +160,7 @@ LOG = LogFormat(
     stages=log_lines.STAGES,
     shards=log_lines.SHARDS,
     values=(*log_lines.VALUES, *log_lines.MEMBER_VALUES),
-    fixed=(*log_lines.FIXED, *log_lines.MEMBER_FIXED),
+    implied_readings=(*log_lines.FIXED, *log_lines.MEMBER_FIXED),
     kernels=KERNELS,
     kernel_readings=KERNEL_READINGS,
     weight_only=WEIGHT_ONLY,
@@ -169,12 +169,12 @@ LOG = LogFormat(
         ("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),
         ("compile_s", log_lines.CPU_COMPILE_STARTS, log_lines.CPU_COMPILE_ENDS),
     ),
-    types=TYPES,
+    value_parsers=TYPES,
     warnings=(*log_lines.WARNINGS, *log_lines.MEMBER_WARNINGS),
     failures=FAILURES,
     tracebacks=True,
     consequences=CONSEQUENCES,
-    front="APIServer",
+    front_process="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
     extra_readings=("speculation", "compile_mode", *MEMORY_READINGS),
     harmless=log_lines.HARMLESS,
@@ -186,7 +186,7 @@ LOG = LogFormat(
     on_cpu=log_lines.ON_CPU,
     long_line_needle=log_lines.CONFIG_DUMP.needle,
     hook=_read_vllm_line,
-    hooked=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
+    hook_lines=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
     settings=parse_settings_line,
     setting_names=SETTING_NAMES,
 )

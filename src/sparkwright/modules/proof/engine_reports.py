@@ -337,7 +337,7 @@ def evaluate_checks(
 
 def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
     """Return a disproved check for each warning about a request that the engine does not fulfil. Pure."""
-    lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
+    lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unavailable_features)]
     return [Check("serves what was asked", "disproved", strip_prefix(line, engine.log)) for line in lines]
 
 
