@@ -19,7 +19,7 @@ VERSIONS = (2, 3)
 HEADER_BYTES = 64 * MIB
 MAX_PAIRS, MAX_TENSORS, MAX_KEY_BYTES, MAX_TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MAX_ARRAY_ITEMS, MAX_KEPT_ARRAY_ITEMS = 1 << 22, 1024
-#: limits for all arrays of a header together. A vocabulary of 262,000 tokens and its merges are 800,000 texts, skipped one after another
+#: limits for all arrays of a header together. A vocabulary of 262,000 tokens and its merges are 800,000 strings, skipped one after another
 MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS = 1 << 16, 1 << 21
 
 TEXT_TYPE, ARRAY_TYPE = 8, 9
@@ -153,7 +153,7 @@ class _ByteReader:
         return number
 
     def text(self, maximum: int) -> str:
-        return self.read_bytes(self.count("<Q", maximum, "bytes of one text")).decode()
+        return self.read_bytes(self.count("<Q", maximum, "bytes of one string")).decode()
 
     def value(self, value_type: int) -> Any:
         if value_type == TEXT_TYPE:
@@ -182,13 +182,13 @@ class _ByteReader:
     def _skip_texts(self, item_count: int) -> None:
         self._texts_to_skip -= item_count
         if self._texts_to_skip < 0:
-            raise NotGguf(f"has lists with more than {MAX_SKIPPED_TEXTS} texts in total")
+            raise NotGguf(f"has lists with more than {MAX_SKIPPED_TEXTS} strings in total")
         unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._position, len(self._data)
         for _ in range(item_count):
             size = unpack_size(data, position)[0]
             position += 8 + size
             if size > MAX_TEXT_BYTES:
-                raise NotGguf(f"claims {size} bytes of one text, more than any model has")
+                raise NotGguf(f"claims {size} bytes of one string, more than any model has")
             if position > end:
                 raise struct.error
         self._position = position

@@ -103,7 +103,7 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 
 def parse_version(text: str) -> str | None:
-    """Return the build in the output of `llama-server --version`, "b11549"; None if there is none."""
+    """Return the build in the output of `llama-server --version`, such as "b11549"; None if there is none."""
     match = _VERSION.search(text)
     return f"b{match[1]}" if match else None
 

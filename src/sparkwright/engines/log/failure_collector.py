@@ -1,4 +1,4 @@
-"""Failures in an engine's log: the cause of its exit or failed start, from exceptions and known failure lines."""
+"""Find the cause of an engine's exit or failed start in its log, from exceptions and known failure lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.engines.log.text import Line, line
 
 #: first line of a traceback
 TRACEBACK = "Traceback (most recent call last)"
-#: number of lines that may belong to an exception, by a text in its first line
+#: maximum number of lines that belong to an exception, by a string in its first line
 CONTINUATION_WINDOWS: tuple[tuple[str, int], ...] = (
     (TRACEBACK, 200),
     (" ERROR ", 12),

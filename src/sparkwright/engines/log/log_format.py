@@ -45,7 +45,7 @@ class Resolution:
 class LogFormat:
     """The format of one engine's log."""
 
-    #: texts that occur in uninformative lines, of which a log may contain a million
+    #: strings that occur in uninformative lines, of which a log may contain a million
     noise: tuple[str, str, str]
     #: line with the arguments, which begins a start if no banner precedes it
     arguments: Line
@@ -110,7 +110,7 @@ class LogFormat:
     on_cpu: tuple[Line, ...] = ()
     #: needle of lines that are not truncated before they are parsed
     long_line_needle: str = ""
-    #: parses lines that the tables cannot express; returns True if the tables need not be applied
+    #: parses lines that the tables cannot describe; returns True if the tables need not be applied
     hook: Callable[[EngineState, str], bool] = _ignore_line
     #: lines for `hook`
     hook_lines: tuple[Line, ...] = ()
@@ -154,7 +154,7 @@ class LineFilter:
     Needles that begin with a capital letter are found with one regular expression, since few positions in a log line can begin
     such a needle. The others could begin at nearly every position, so each is first searched for in a whole block.
 
-    windows: texts, each with the number of following lines that pass the filter without a needle.
+    windows: strings, each with the number of following lines that pass the filter without a needle.
     """
 
     def __init__(self, needles: Iterable[str], noise: Sequence[str], windows: Sequence[tuple[str, int]] = ()) -> None:

@@ -99,7 +99,7 @@ class Line:
     lines contain a needle. The search is fast for needles that begin with a capital letter or a rare character.
     """
 
-    #: a literal text in each line that the pattern matches
+    #: a literal string in each line that the pattern matches
     needle: str
     pattern: str
 
