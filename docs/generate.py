@@ -179,7 +179,7 @@ def _paths() -> str:
     for path in api_paths.merge_paths(one.http.paths for one in engines.values()):
         served = [_served(one.http.paths, path.path) for one in engines.values()]
         method = f"{path.method} " if path.method != "POST" else ""
-        rows.append(f"| {method}`{path.path}` | {NAMED[path.model]} | {' | '.join(served)} |")
+        rows.append(f"| {method}`{path.path}` | {NAMED[path.model_location]} | {' | '.join(served)} |")
     return "\n".join(rows)
 
 

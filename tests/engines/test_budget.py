@@ -91,12 +91,12 @@ def test_a_described_server_takes_the_memory_of_its_recipe() -> None:
 def test_measured_sizes_replace_assumptions() -> None:
     memory = estimate_memory("vllm", {"gpu-memory-utilization": 0.85})
     gpu_bytes = memory.gpu_bytes(TOTAL) + GIB
-    learned = MeasuredStart(host_bytes=5 * GIB, gpu_bytes=gpu_bytes, kv_tokens=900_000, full_requests=6.9)
-    memory_budget = build_budget(memory, StartFacts(learned=learned, warm=True))
+    last_start = MeasuredStart(host_bytes=5 * GIB, gpu_bytes=gpu_bytes, kv_tokens=900_000, full_requests=6.9)
+    memory_budget = build_budget(memory, StartFacts(last_start=last_start, warm=True))
     assert row_sizes(memory_budget)["host's side"] == 5.0 and row_sizes(memory_budget)["other GPU memory"] == 1.0
     assert not any(row.assumed for row in memory_budget.rows)
     assert "held 900,000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
-    other = build_budget(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
+    other = build_budget(memory, StartFacts(last_start=dataclasses.replace(last_start, same=False), warm=True))
     assert "other GPU memory" not in row_sizes(other) and other.kv_tokens is None
     assert "other arguments of this image" in "\n".join(other.lines())
 
@@ -104,7 +104,7 @@ def test_measured_sizes_replace_assumptions() -> None:
 @pytest.mark.parametrize(("warm", "peak_gib"), [(False, 20.0), (True, 0.0)], ids=["cold", "warm"])
 def test_a_cold_start_reserves_the_peak_of_the_last_cold_start(warm: bool, peak_gib: float) -> None:
     cold = MeasuredStart(host_bytes=5 * GIB, peak_bytes=20 * GIB)
-    start = StartFacts(learned=cold, learned_cold=cold, warm=warm)
+    start = StartFacts(last_start=cold, last_cold_start=cold, warm=warm)
     memory = estimate_memory("vllm", {"gpu-memory-utilization": 0.6})
     assert row_sizes(build_budget(memory, start))["compile peak"] == peak_gib
 

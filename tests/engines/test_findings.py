@@ -8,7 +8,7 @@ import pytest
 from sparkwright.app.findings import format_rule
 from sparkwright.engines import recipe_rules
 from sparkwright.engines.engine import Engine, get_engine, list_served
-from sparkwright.engines.findings import Way
+from sparkwright.engines.findings import Fix
 
 RULES = [
     *((engine, rules, name) for engine in list_served() for rules in engine.advice.RULES for name in rules),
@@ -16,10 +16,10 @@ RULES = [
 ]
 
 
-def apply_changes(case: Any, way: Way, engine: Engine) -> Any:
+def apply_changes(case: Any, fix: Fix, engine: Engine) -> Any:
     """Return the case with the changes of a remedy in its flags, or in the flags of its request."""
     request = getattr(case, "request", case)
-    flags = {name: value for name, value in (request.flags | way.changes).items() if value is not None}
+    flags = {name: value for name, value in (request.flags | fix.changes).items() if value is not None}
     request = dataclasses.replace(request, flags=engine.flags.normalize(flags))
     return dataclasses.replace(case, request=request) if hasattr(case, "request") else request
 
@@ -31,10 +31,10 @@ def test_each_rule_reports_its_example_and_each_remedy_resolves_it(engine: Engin
     findings = list(rule.findings(case))
     assert [finding.rule for finding in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
-    for way in (way for finding in findings for way in finding.ways_out):
+    for fix in (fix for finding in findings for fix in finding.ways_out):
         # the case of memory-budget holds a computed size instead of flags
-        if way.changes and name != "memory-budget":
-            assert not list(rule.findings(apply_changes(case, way, engine))), way.text
+        if fix.changes and name != "memory-budget":
+            assert not list(rule.findings(apply_changes(case, fix, engine))), fix.text
     explanation = rules.explain_rule(name)
     assert explanation is not None
     text = format_rule(explanation)

@@ -77,9 +77,9 @@ OPERATOR_PATHS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|
 
 def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
-    routed = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
+    routed = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model_location != "form"}
     assert routed - POOLING_PATHS <= paths
-    assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= paths
+    assert {api_paths.MESSAGES_PATH, api_paths.COUNT_TOKENS_PATH, api_paths.RESPONSES_PATH} <= paths
 
 
 @pytest.mark.parametrize(

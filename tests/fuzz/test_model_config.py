@@ -32,7 +32,7 @@ def check_config(model_config: Any) -> None:
     if not isinstance(model_config, Mapping):
         return
     architecture = classify(model_config)
-    assert architecture.sentence
+    assert architecture.description
     assert all(len(item.seen) < 2000 for item in architecture.evidence)
     block_size(model_config, "auto", speculative_tokens=3)
     predict_effective_settings(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)

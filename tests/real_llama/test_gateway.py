@@ -28,9 +28,9 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}),
     ("/v1/completions", {"prompt": "hi there"}),
     ("/v1/completions", {"prompt": "hi there", "stream": True}),
-    (api_paths.MESSAGES, {"messages": HI}),
-    (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8}),
-    (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8, "stream": True}),
+    (api_paths.MESSAGES_PATH, {"messages": HI}),
+    (api_paths.RESPONSES_PATH, {"input": "hi", "max_output_tokens": 8}),
+    (api_paths.RESPONSES_PATH, {"input": "hi", "max_output_tokens": 8, "stream": True}),
 )
 #: paths that need another kind of model
 OTHER_MODELS_PATHS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
@@ -55,7 +55,7 @@ def post_message(running: RunningGateway, path: str, body: dict[str, Any]) -> An
 
 def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGateway) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 8, "messages": HI, "stream": True}
-    answer = post_message(gateway_server, api_paths.MESSAGES, body)
+    answer = post_message(gateway_server, api_paths.MESSAGES_PATH, body)
     assert answer.status == 200, answer.body
     rows = [line.removeprefix("data: ") for line in answer.body.decode().splitlines() if line.startswith("data: ")]
     kinds = [json.loads(row)["type"] for row in rows]
@@ -66,8 +66,8 @@ def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGatewa
 
 def test_counted_tokens_match_the_usage(gateway_server: RunningGateway) -> None:
     body = {"model": "tiny", "messages": HI}
-    counted = post_message(gateway_server, api_paths.COUNT_TOKENS, body).json["input_tokens"]
-    usage = post_message(gateway_server, api_paths.MESSAGES, {**body, "max_tokens": 1}).json["usage"]
+    counted = post_message(gateway_server, api_paths.COUNT_TOKENS_PATH, body).json["input_tokens"]
+    usage = post_message(gateway_server, api_paths.MESSAGES_PATH, {**body, "max_tokens": 1}).json["usage"]
     assert counted == usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
 
 
@@ -157,7 +157,7 @@ def wait_for_count(running: RunningGateway, client: str, requests: int) -> dict[
 
 
 def test_counting_tokens_uses_none(gateway_server: RunningGateway) -> None:
-    for n, path in enumerate((api_paths.COUNT_TOKENS, "/tokenize"), 1):
+    for n, path in enumerate((api_paths.COUNT_TOKENS_PATH, "/tokenize"), 1):
         body = {"model": "tiny", "messages": HI, "content": "hi"}
         assert gateway_server.ask("POST", path, body, key=client_key("counted")).status == 200
         counts = wait_for_count(gateway_server, "counted", n)

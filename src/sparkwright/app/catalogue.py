@@ -272,8 +272,8 @@ def _learned_start(
     scope = recipe.scope(host, login_user(host), row.recipe, lock)
     start_key = scope["engine_memory"]["start"]
     return memory_budget.StartFacts(
-        learned=start_memory.measured_figures(start_memory.find_last(starts, start_key)),
-        learned_cold=start_memory.measured_figures(start_memory.find_last(starts, start_key, is_cold=True)),
+        last_start=start_memory.measured_figures(start_memory.find_last(starts, start_key)),
+        last_cold_start=start_memory.measured_figures(start_memory.find_last(starts, start_key, is_cold=True)),
     )
 
 

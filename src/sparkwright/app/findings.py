@@ -159,7 +159,7 @@ def print_findings_text(
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:
     settings, recipe = checked_recipe.settings, checked_recipe.recipe
     pin_note = "; pinned by the sandbox" if checked_recipe.simulated else ""
-    print_prose(f"{recipe.name}: {settings.architecture.sentence}, {checked_recipe.engine}{pin_note}")
+    print_prose(f"{recipe.name}: {settings.architecture.description}, {checked_recipe.engine}{pin_note}")
     for finding in settings.findings:
         print_prose(f"  {finding.severity:<{SEVERITY_WIDTH}}{finding_location(recipe, finding)}: {finding.sentence}")
         print_prose(f"  {'':<{SEVERITY_WIDTH}}{format_advice(finding)}")

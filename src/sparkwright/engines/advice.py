@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
@@ -81,7 +81,7 @@ class Kind(Protocol):
         """recurrent, attention_free, dense or unknown."""
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """The model's name and kind as a phrase for messages."""
 
     @property
@@ -93,7 +93,7 @@ class Kind(Protocol):
 class UnknownKind:
     """A model whose architecture is unknown."""
 
-    sentence: str
+    description: str
     max_position_embeddings: int | None = None
     kind: str = "unknown"
 
@@ -158,15 +158,15 @@ def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decisi
     """Return the decision for a recipe that expects chunked prefill on; an error if its flag turns it off (is_off)."""
     if not is_off:
         return Decision(request.flags, "enabled")
-    sentence = "the recipe expects chunked prefill on, and its flags turn it off."
-    way = Way("leave it on", {flag: None})
+    message = "the recipe expects chunked prefill on, and its flags turn it off."
+    fix = Fix("leave it on", {flag: None})
     return Decision(
-        request.flags, "enabled", "", Finding("error", sentence, (way,), "the recipe", flag, rule=EXPECTED_RULE)
+        request.flags, "enabled", "", Finding("error", message, (fix,), "the recipe", flag, rule=EXPECTED_RULE)
     )
 
 
 def decide_without_switch(
-    request: ServerRequest, title: str, expected: PrefillExpectation, impossible_policy: ImpossiblePolicy, why: str
+    request: ServerRequest, title: str, expected: PrefillExpectation, impossible_policy: ImpossiblePolicy, reason: str
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
@@ -174,7 +174,7 @@ def decide_without_switch(
     """
     if expected == "any":
         return Decision(request.flags, "any")
-    sentence = f"{title} has no switch for chunked_prefill: {why}."
+    message = f"{title} has no switch for chunked_prefill: {reason}."
     if impossible_policy == "refuse":
-        return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED_RULE))
-    return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED_RULE))
+        return Decision(request.flags, "any", "", Finding("error", message, rule=EXPECTED_RULE))
+    return Decision(request.flags, "any", reason, Finding("info", message, rule=EXPECTED_RULE))

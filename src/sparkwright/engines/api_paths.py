@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-MESSAGES = "/v1/messages"
-COUNT_TOKENS = "/v1/messages/count_tokens"
-RESPONSES = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
+RESPONSES_PATH = "/v1/responses"
 
 #: place of the model's name in a request. json: the JSON body. form: a field of a multipart form. response: the request does not
 #: name a model, as its path has the ID of a response, which only the server that generated it stores
-ModelPlace = Literal["json", "form", "response"]
+ModelLocation = Literal["json", "form", "response"]
 #: placeholder in a path for the ID of a response
 RESPONSE_ID = "{id}"
 
@@ -29,7 +29,7 @@ class ApiPath:
     #: oldest release known to serve the path; empty if every supported release serves it
     since: str = ""
     method: str = "POST"
-    model: ModelPlace = "json"
+    model_location: ModelLocation = "json"
 
 
 #: served by every engine that speaks OpenAI's API
@@ -38,7 +38,7 @@ OPENAI_PATHS = tuple(
     for path in (
         "/v1/chat/completions",
         "/v1/completions",
-        RESPONSES,
+        RESPONSES_PATH,
         "/v1/embeddings",
         "/v1/rerank",
         "/v1/score",
@@ -46,10 +46,10 @@ OPENAI_PATHS = tuple(
 )
 #: paths of a stored response, for engines that store responses
 STORED_RESPONSE_PATHS = (
-    ApiPath(f"{RESPONSES}/{RESPONSE_ID}", method="GET", model="response"),
-    ApiPath(f"{RESPONSES}/{RESPONSE_ID}/cancel", model="response"),
+    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID}", method="GET", model_location="response"),
+    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID}/cancel", model_location="response"),
 )
-TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
+TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH = "/v1/audio/transcriptions", "/v1/audio/translations"
 
 
 def first_release(table: Iterable[ApiPath], path: str) -> str:

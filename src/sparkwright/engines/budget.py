@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines.advice import Platform
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.memory import COMPILE_BYTES, HOST_SIDE_BYTES, Memory
 from sparkwright.errors import SparkwrightError
 from sparkwright.trust.bounds import MAX_NUMBER
@@ -96,9 +96,9 @@ class StartFacts:
     """Facts about a start beyond its engine's memory model."""
 
     #: the last similar verified start
-    learned: MeasuredStart | None = None
+    last_start: MeasuredStart | None = None
     #: the last similar cold start whose compile cache is gone
-    learned_cold: MeasuredStart | None = None
+    last_cold_start: MeasuredStart | None = None
     #: an earlier start left a compile cache
     warm: bool = False
     #: size limit of /dev/shm; 0 if unlimited
@@ -207,8 +207,8 @@ def build(
     counted_bytes = sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
     rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *others, *([system] if system else ())]
     rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
-    learned = start.learned if start.learned and start.learned.same else MeasuredStart()
-    return Budget(total_bytes, tuple(rows), available_bytes, learned.kv_tokens, learned.full_requests)
+    last_start = start.last_start if start.last_start and start.last_start.same else MeasuredStart()
+    return Budget(total_bytes, tuple(rows), available_bytes, last_start.kv_tokens, last_start.full_requests)
 
 
 def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
@@ -218,10 +218,10 @@ def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator
         if not part.host:
             when = ", allocated while it serves" if part.later else ""
             yield Row(part.name, part.size_bytes, f"{part.source}{when}", assumed=part.assumed)
-    learned = start.learned
-    if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
-        extra_bytes = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
-        yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs: its log, {learned.source}")
+    last_start = start.last_start
+    if last_start is not None and last_start.same and (last_start.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
+        extra_bytes = (last_start.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
+        yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs: its log, {last_start.source}")
     yield from _host_side_rows(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
@@ -242,9 +242,9 @@ def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
 
 
 def _host_side_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
-    learned = start.learned
-    if learned is not None and learned.host_bytes is not None:
-        yield Row(HOST_SIDE, learned.host_bytes, learned.source)
+    last_start = start.last_start
+    if last_start is not None and last_start.host_bytes is not None:
+        yield Row(HOST_SIDE, last_start.host_bytes, last_start.source)
     elif memory.host_bytes:
         size_bytes = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
         yield Row(HOST_SIDE, size_bytes, "5.4 to 6.7 GiB elsewhere", assumed=True)
@@ -259,7 +259,7 @@ def _compile_row(memory: Memory, total_bytes: int, start: StartFacts) -> Row:
     name = "compile peak"
     if start.warm:
         return Row(name, 0, "the compile cache is warm")
-    cold = start.learned_cold
+    cold = start.last_cold_start
     if cold is not None and cold.same:
         return Row(name, cold.peak_bytes, f"a cold start, {cold.source}")
     weights = memory.weights_bytes
@@ -329,10 +329,10 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     parts = f"{format_gib(budget.owner_bytes('server'))} GiB for the engine, {format_gib(SYSTEM_ROW.size_bytes)} for the system, {RESERVE_GIB} reserve"
     parts += f", {format_gib(shm_bytes)} in /dev/shm" if shm_bytes else ""
     subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "the engine"
-    sentence = f"{subject} leaves too little of the shared memory for the host: {parts}; {format_gib(excess_bytes)} GiB more than a GB10 has."
+    message = f"{subject} leaves too little of the shared memory for the host: {parts}; {format_gib(excess_bytes)} GiB more than a GB10 has."
     flag = "container.shm_size" if excess_bytes <= shm_bytes - SHM_BYTES else case.memory.flag
     yield Finding(
-        "warning", sentence, tuple(_list_ways(case.memory, budget, excess_bytes, shm_bytes)), GB10_SOURCE, flag
+        "warning", message, tuple(_list_fixes(case.memory, budget, excess_bytes, shm_bytes)), GB10_SOURCE, flag
     )
 
 
@@ -350,17 +350,17 @@ def _shm_bytes(container: Mapping[str, Any]) -> int:
         return 0
 
 
-def _list_ways(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int) -> Iterator[Way]:
+def _list_fixes(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int) -> Iterator[Fix]:
     """Yield the fix: a smaller /dev/shm if that suffices, otherwise the largest share or context that fits along with it."""
     if excess_bytes <= shm_bytes - SHM_BYTES:
-        yield Way(f"set shm_size to {SHM_SIZE}")
+        yield Fix(f"set shm_size to {SHM_SIZE}")
         return
     smaller_bytes = min(shm_bytes, SHM_BYTES)
     room_bytes = memory.engine_bytes(budget.total_bytes) - (excess_bytes - shm_bytes + smaller_bytes)
     fit = memory.largest_fit(budget.total_bytes, room_bytes)
     shm_change = f" and shm_size to {SHM_SIZE}" if shm_bytes > smaller_bytes else ""
     if fit is None:
-        yield Way("serve a smaller model, or a shorter context")
+        yield Fix("serve a smaller model, or a shorter context")
         return
     flag, value = fit
-    yield Way(f"set {flag} to {value:g}{shm_change}", {flag: value if memory.share else int(value)})
+    yield Fix(f"set {flag} to {value:g}{shm_change}", {flag: value if memory.share else int(value)})

@@ -38,25 +38,25 @@ class CompileCaches:
         """The environment variables that move every cache below CACHE_MOUNT."""
         return {name: f"{CACHE_MOUNT}/{folder}" for name, folder in self.variables.items()}
 
-    def sources(self, live: str) -> dict[str, str]:
+    def sources(self, live_folder: str) -> dict[str, str]:
         """Return the host folders that a container mounts, by mount point.
 
         No folder is inside another: a container that can write to the parent of a mounted folder could replace that folder with a link,
         and the next start would mount the link's target.
 
-        live: their parent folder on the host, see `live_folder_path`.
+        live_folder: their parent folder on the host, see `live_folder_path`.
         """
         return {
-            CACHE_MOUNT: f"{live}/{CACHE_FOLDER}",
-            **{folder: f"{live}/{name}" for folder, name in self.fixed_folders.items()},
+            CACHE_MOUNT: f"{live_folder}/{CACHE_FOLDER}",
+            **{folder: f"{live_folder}/{name}" for folder, name in self.fixed_folders.items()},
         }
 
-    def is_kept_by_recipe(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
+    def is_kept_by_recipe(self, env: Mapping[str, str], mounted_folders: Iterable[str]) -> bool:
         """Return True if a recipe manages the caches: it sets one of the variables, or mounts a folder over a default location.
 
-        mounted: folders of the container.
+        mounted_folders: mount points in the container.
         """
-        return any(name in env for name in self.variables) or any(map(self._is_cache_folder, mounted))
+        return any(name in env for name in self.variables) or any(map(self._is_cache_folder, mounted_folders))
 
     def _is_cache_folder(self, folder: str) -> bool:
         path = folder.rstrip("/")

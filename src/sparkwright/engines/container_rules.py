@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.http import OPEN_SERVER_ON_HOST_NETWORK_FIX
 from sparkwright.trust import process_option_rules, security_option_rules
 from sparkwright.visible import one_line
@@ -32,7 +32,7 @@ class Danger:
     #: pattern of a host path, device, capability, variable or flag
     pattern: re.Pattern[str]
     #: the rest of a sentence that begins with the setting
-    why: str
+    reason: str
     #: fix, as a clause
     fix: str = "remove it"
     #: root: equal to root on the host; data: access to data other than the server's; code: runs third-party code
@@ -51,19 +51,19 @@ class DetectedDanger:
     #: the setting as the recipe has it: `volumes: /:/host`
     value: str
     #: the rest of a sentence that begins with `value`
-    why: str
+    reason: str
     fix: str
 
     @property
-    def sentence(self) -> str:
+    def message(self) -> str:
         """The full sentence for the user."""
-        return f"{self.value} {self.why}."
+        return f"{self.value} {self.reason}."
 
 
 def _danger(
-    pattern: str, why: str, fix: str = "remove it", kind: DangerKind = "root", *, only_writable: bool = False
+    pattern: str, reason: str, fix: str = "remove it", kind: DangerKind = "root", *, only_writable: bool = False
 ) -> Danger:
-    return Danger(re.compile(pattern), why, fix, kind, only_writable)
+    return Danger(re.compile(pattern), reason, fix, kind, only_writable)
 
 
 _HOME = r"(?:~|/root|/home/[^/]{1,64})"
@@ -227,9 +227,9 @@ def find_dangers(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iter
         if value not in (False, None, ""):
             yield from _find_first(DANGEROUS_FLAGS, name, name, f"--{name}")
     if str(flags.get("load-format")) in _PICKLED_FORMATS:
-        why = "unpickles the weights, and so runs code that comes with the model"
+        reason = "unpickles the weights, and so runs code that comes with the model"
         yield DetectedDanger(
-            "code", "load-format", f"--load-format {flags['load-format']}", why, "use weights in safetensors format"
+            "code", "load-format", f"--load-format {flags['load-format']}", reason, "use weights in safetensors format"
         )
 
 
@@ -242,7 +242,7 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
     recipe_line = f"volumes: {one_line(volume, max_chars=MAX_SHOWN_CHARS)}"
     for danger in DANGEROUS_MOUNTS:
         if danger.pattern.fullmatch(path) and not (danger.only_writable and "ro" in modes):
-            yield DetectedDanger(danger.kind, "container.volumes", recipe_line, danger.why, danger.fix)
+            yield DetectedDanger(danger.kind, "container.volumes", recipe_line, danger.reason, danger.fix)
             return
     yield from _find_first(DANGEROUS_DEVICES, path, "container.volumes", recipe_line)
 
@@ -250,7 +250,7 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
 def _find_first(table: tuple[Danger, ...], value: str, option: str, recipe_line: str) -> Iterator[DetectedDanger]:
     for danger in table:
         if danger.pattern.fullmatch(value):
-            yield DetectedDanger(danger.kind, option, recipe_line, danger.why, danger.fix)
+            yield DetectedDanger(danger.kind, option, recipe_line, danger.reason, danger.fix)
             return
 
 
@@ -258,8 +258,8 @@ RULES: Rules[ServerRequest, ServerRequest] = Rules(describe_example=lambda reque
 rule = RULES.rule
 
 
-def _build_warning(sentence: str, way: str, option: str) -> Finding:
-    return Finding("warning", sentence, (Way(way),), DOCKER_SOURCE, f"container.{option}")
+def _build_warning(message: str, fix: str, option: str) -> Finding:
+    return Finding("warning", message, (Fix(fix),), DOCKER_SOURCE, f"container.{option}")
 
 
 @rule(
@@ -279,15 +279,15 @@ def root_on_the_host(request: ServerRequest) -> Iterator[Finding]:
     """
     container = request.container
     if container.get("privileged"):
-        sentence = "privileged: the container has root privileges on the host."
-        yield _build_warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
+        message = "privileged: the container has root privileges on the host."
+        yield _build_warning(message, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
     yield from _danger_findings(request, "root")
 
 
 def _danger_findings(request: ServerRequest, kind: DangerKind) -> Iterator[Finding]:
     for danger in find_dangers(request.container, request.flags):
         if danger.kind == kind:
-            yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER_SOURCE, danger.option)
+            yield Finding("warning", danger.message, (Fix(danger.fix),), DOCKER_SOURCE, danger.option)
 
 
 @rule(
@@ -337,8 +337,8 @@ def unconfined(request: ServerRequest) -> Iterator[Finding]:
     a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
     """
     for option in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
-        sentence = f"security_opt: {option} turns off a protection of the host."
-        yield _build_warning(sentence, "remove it, or add the capability that it needs", "security_opt")
+        message = f"security_opt: {option} turns off a protection of the host."
+        yield _build_warning(message, "remove it, or add the capability that it needs", "security_opt")
 
 
 @rule(
@@ -357,15 +357,15 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     """
     container = request.container
     if container.get("pid") == "host":
-        sentence = "pid: host: the container can see and kill the processes of the host."
-        yield _build_warning(sentence, "remove it", "pid")
+        message = "pid: host: the container can see and kill the processes of the host."
+        yield _build_warning(message, "remove it", "pid")
     if (
         process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
         and request.open_to_network
     ):
         ports = f"port {request.published} and every other port" if request.published else "every port"
-        sentence = f"network: host: {ports} that the engine opens is open on the host's addresses."
-        yield _build_warning(sentence, OPEN_SERVER_ON_HOST_NETWORK_FIX, "network")
+        message = f"network: host: {ports} that the engine opens is open on the host's addresses."
+        yield _build_warning(message, OPEN_SERVER_ON_HOST_NETWORK_FIX, "network")
 
 
 @rule(
@@ -378,5 +378,5 @@ def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
     The engine's log shows whether expectations such as `chunked_prefill` are met, the stages of a start, and the reason for a crash.
     """
     if request.container.get("log_driver") == "none":
-        sentence = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
-        yield _build_warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")
+        message = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
+        yield _build_warning(message, "remove it; limit the log's size with `log_options`", "log_driver")

@@ -147,7 +147,7 @@ def _keep_answer(body: Any) -> dict[str, Any]:
 CHAT = Dialect("chat", openai_api.CHAT_PATH, _copy_chat, _keep_answer, openai_api.assemble_stream)
 MESSAGES = Dialect(
     "messages",
-    api_paths.MESSAGES,
+    api_paths.MESSAGES_PATH,
     messages_api.convert_request,
     messages_api.convert_answer,
     messages_api.assemble_stream,
@@ -156,7 +156,7 @@ MESSAGES = Dialect(
 )
 RESPONSES = Dialect(
     "responses",
-    api_paths.RESPONSES,
+    api_paths.RESPONSES_PATH,
     convert_to_responses,
     convert_responses_answer,
     assemble_responses,

@@ -99,7 +99,7 @@ class EnginePart(Generic[P]):
             return self._default
         build = getattr(module, f"described_{self._value.lower()}", None)
         if build is not None:
-            return build(engine.described)
+            return build(engine.description_json)
         return getattr(module, self._value, self._default) if self._value else module
 
 
@@ -112,7 +112,7 @@ class Engine:
     #: display name
     title: str
     #: description from the recipe, as the text of the container's label; if empty, the defaults
-    described: str = ""
+    description_json: str = ""
     #: task of the server
     task: Task = GENERATE
 
@@ -168,7 +168,11 @@ class Engine:
         task = {TASK_LABEL: str(self.task)} if self.task != GENERATE else {}
         if self.name == DEFAULT_ENGINE:
             return task
-        return {ENGINE_LABEL: self.name, **({DESCRIPTION_LABEL: self.described} if self.described else {}), **task}
+        return {
+            ENGINE_LABEL: self.name,
+            **({DESCRIPTION_LABEL: self.description_json} if self.description_json else {}),
+            **task,
+        }
 
     @property
     def needs_description(self) -> bool:
@@ -177,12 +181,16 @@ class Engine:
 
     def with_section(self, section: Mapping[str, Any]) -> Engine:
         """Return this engine with the description in a recipe's section; unchanged if the engine needs no description."""
-        return replace(self, described=self._descriptions.render_label(section)) if self.needs_description else self
+        return (
+            replace(self, description_json=self._descriptions.render_label(section)) if self.needs_description else self
+        )
 
     @property
     def description(self) -> Mapping[str, Any]:
         """The recipe's description of the server by its keys there; empty if there is none."""
-        description: Mapping[str, Any] = self._descriptions.parse_label(self.described) if self.described else {}
+        description: Mapping[str, Any] = (
+            self._descriptions.parse_label(self.description_json) if self.description_json else {}
+        )
         return description
 
     def find_mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
@@ -234,9 +242,9 @@ def from_labels(labels: Mapping[str, Any] | None) -> Engine:
     """Return the engine and task in the labels of a container or a spec; the default engine if its name is unknown."""
     labels = labels or {}
     engine = get_or_default(labels.get(ENGINE_LABEL))
-    described, task = labels.get(DESCRIPTION_LABEL), labels.get(TASK_LABEL)
-    if isinstance(described, str) and engine.needs_description:
-        engine = replace(engine, described=described)
+    description, task = labels.get(DESCRIPTION_LABEL), labels.get(TASK_LABEL)
+    if isinstance(description, str) and engine.needs_description:
+        engine = replace(engine, description_json=description)
     return replace(engine, task=task) if task in TASKS else engine
 
 

@@ -11,12 +11,16 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Fix:
     """A way to resolve a finding."""
 
     text: str
     #: flags to set; None removes a flag; empty if flags cannot help
     changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: the former name of Fix
+Way = Fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Finding:
     #: error means that the engine refuses to start or generates wrong output
     severity: Severity
     sentence: str
-    ways_out: tuple[Way, ...] = ()
+    ways_out: tuple[Fix, ...] = ()
     source: str = ""
     #: the flag concerned, to find its line in the recipe
     flag: str = ""
@@ -35,7 +39,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON."""
-        return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
+        return {**asdict(self), "ways_out": [asdict(fix) for fix in self.ways_out], "flag": self.flag or None}
 
 
 #: types of the cases that an engine's rules check, and of the rules' examples

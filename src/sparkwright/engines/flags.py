@@ -277,7 +277,7 @@ class ImportTable:
     #: image of the release that the engine's tables describe
     image: str
     #: port on which the engine listens in that image
-    port_inside: int
+    container_port: int
     #: names of the engine's programs and images
     names: tuple[str, ...]
     #: command that starts the engine in an image without an entrypoint for it

@@ -101,7 +101,7 @@ class Http:
     #: status codes of `health` that mean "still loading"
     loading: tuple[int, ...] = ()
     #: timeout for `health`, in seconds
-    health_s: float = 5.0
+    health_timeout_s: float = 5.0
     #: path that lists the served models
     models: str = "/v1/models"
     #: the server accepts any model name in requests
@@ -157,7 +157,7 @@ class Http:
     #: paths that render a chat's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
     #: seconds for which all PROGRESS_ROLES may stay unchanged while a slow model generates
-    still_s: int = 0
+    max_unchanged_s: int = 0
     #: paths for clients, which a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI_PATHS
 

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.findings import Way
+from sparkwright.engines.findings import Fix
 
 #: `Span.successor` of an option that was removed without a successor
 NO_SUCCESSOR = "nothing"
@@ -54,7 +54,7 @@ class Existence:
     #: None if unknown
     exists: bool | None
     #: reason as a clause; "" for an option that exists
-    why: str = ""
+    reason: str = ""
     #: the option was added in a later release
     is_newer: bool = False
 
@@ -188,28 +188,28 @@ class OptionHistory:
 
 def suggest_fix(
     history: OptionHistory, name: str, value: Any, release: str | None, known_options: Collection[str]
-) -> Way:
+) -> Fix:
     """Return the fix for an option that a release lacks. known_options: names of that release's options."""
     replacement = history.replacement(name, value, release)
     if replacement is not None and replacement.name in known_options:
         change = {name: None} if replacement.value is None else {name: None, replacement.name: replacement.value}
-        return Way(_format_replacement(replacement, value), change)
-    span, removal = history.spans.get(name), Way("remove it", {name: None})
+        return Fix(_format_replacement(replacement, value), change)
+    span, removal = history.spans.get(name), Fix("remove it", {name: None})
     if history.existence(name, release).is_newer or (span is not None and span.successor == NO_SUCCESSOR):
         return removal
     if span is not None and span.last is not None:
         last_release = history.releases[span.last]
-        return Way(f"see the release notes after {last_release} for its replacement", {name: None})
+        return Fix(f"see the release notes after {last_release} for its replacement", {name: None})
     return _suggest_correction(name, value, known_options) or removal
 
 
-def _suggest_correction(name: str, value: Any, known_options: Collection[str]) -> Way | None:
+def _suggest_correction(name: str, value: Any, known_options: Collection[str]) -> Fix | None:
     """Return the correction of a mistyped or negated name; None if no known option matches."""
     if similar := find_similar(name, known_options):
-        return Way(f"write {similar}", {name: None, similar: value})
+        return Fix(f"write {similar}", {name: None, similar: value})
     opposite = find_opposite(name, known_options)
     if opposite and isinstance(value, bool):
-        return Way(f"write {opposite}: {str(not value).lower()}", {name: None, opposite: not value})
+        return Fix(f"write {opposite}: {str(not value).lower()}", {name: None, opposite: not value})
     return None
 
 

@@ -126,10 +126,10 @@ def evaluate_prefix_cache(
     if share >= MIN_HIT_SHARE:
         return PrefixCacheVerdict("hits", f"{count_text}; {time_text}", share=share)
     is_recurrent = hybrid or prefix_cache.is_hybrid(cache)
-    why, fix = (
+    reason, fix = (
         prefix_cache.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
     )
-    message = f"{count_text} although sent {len(measurements)} times; {time_text}{why}"
+    message = f"{count_text} although sent {len(measurements)} times; {time_text}{reason}"
     return PrefixCacheVerdict("few hits" if cached_tokens else "no hits", message, fix, share)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright.engines import budget, container_rules
 from sparkwright.engines import engine as engines
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.flags import AdapterFlags
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.model.chat_template import ChatTemplate
@@ -101,16 +101,16 @@ def adapter_base(case: AdapterCase) -> Iterator[Finding]:
         mismatch = _find_shape_mismatch(adapter, case.config) or _find_name_mismatch(base, case)
         if mismatch:
             made_for = f" It was made for {base}." if base and base not in mismatch else ""
-            way = Way(f"use an adapter for {case.model}, or serve the model that the adapter was made for")
-            sentence = f"adapter {name} does not fit {case.model}: {mismatch}.{made_for}"
-            yield Finding("error", sentence, (way,), "the adapter's files and the model's config.json", ADAPTERS_KEY)
+            fix = Fix(f"use an adapter for {case.model}, or serve the model that the adapter was made for")
+            message = f"adapter {name} does not fit {case.model}: {mismatch}.{made_for}"
+            yield Finding("error", message, (fix,), "the adapter's files and the model's config.json", ADAPTERS_KEY)
         elif base and _base_name(base) != _base_name(case.model):
             sizes = (
                 "its matrices have the right sizes" if adapter.get("sizes") else "the sizes of its matrices are unknown"
             )
-            sentence = f"adapter {name} was made for {base}, but the model is {case.model}; {sizes}."
-            way = Way("check that both models have the same weights; the precision may differ")
-            yield Finding("warning", sentence, (way,), "the adapter's adapter_config.json", ADAPTERS_KEY)
+            message = f"adapter {name} was made for {base}, but the model is {case.model}; {sizes}."
+            fix = Fix("check that both models have the same weights; the precision may differ")
+            yield Finding("warning", message, (fix,), "the adapter's adapter_config.json", ADAPTERS_KEY)
 
 
 @adapter_rule(
@@ -131,9 +131,9 @@ def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
             continue
         flag, allowed_ranks = adapter_flags.max_rank, adapter_flags.allowed_ranks
         needed_rank = next((allowed for allowed in allowed_ranks if allowed >= rank), 0 if allowed_ranks else rank)
-        sentence = f"adapter {name} has rank {rank}, but {flag} is {max_rank}: the server does not start."
-        ways = (Way(f"set {flag} to {needed_rank}", {flag: needed_rank}),) if needed_rank else ()
-        yield Finding("error", sentence, ways, adapter_flags.source, case.locate(flag))
+        message = f"adapter {name} has rank {rank}, but {flag} is {max_rank}: the server does not start."
+        fixes = (Fix(f"set {flag} to {needed_rank}", {flag: needed_rank}),) if needed_rank else ()
+        yield Finding("error", message, fixes, adapter_flags.source, case.locate(flag))
 
 
 @adapter_rule(
@@ -153,9 +153,9 @@ def adapters_at_once(case: AdapterCase) -> Iterator[Finding]:
     slots = _parse_number(case.flags.get(flag)) or adapter_flags.default_max_in_batch
     needed_slots = len(case.adapters) + adapter_flags.base_takes_slot
     if needed_slots > slots:
-        sentence = f"{len(case.adapters)} adapters, but {flag} is {slots}: requests for different adapters wait for each other."
-        way = Way(f"set {flag} to {needed_slots}; each adapter takes memory", {flag: needed_slots})
-        yield Finding("warning", sentence, (way,), adapter_flags.source, case.locate(flag))
+        message = f"{len(case.adapters)} adapters, but {flag} is {slots}: requests for different adapters wait for each other."
+        fix = Fix(f"set {flag} to {needed_slots}; each adapter takes memory", {flag: needed_slots})
+        yield Finding("warning", message, (fix,), adapter_flags.source, case.locate(flag))
 
 
 @adapter_rule(
@@ -174,9 +174,9 @@ def adapter_kind(case: AdapterCase) -> Iterator[Finding]:
             extra for extra in adapter.get("extras") or () if extra in case.adapter_flags.unsupported_keys
         ]
         if unsupported_extensions:
-            sentence = f"adapter {name} sets {', '.join(unsupported_extensions)} in adapter_config.json, which {title} does not support."
-            way = Way("merge the adapter into the model, or train a plain LoRA")
-            yield Finding("error", sentence, (way,), case.adapter_flags.source, ADAPTERS_KEY)
+            message = f"adapter {name} sets {', '.join(unsupported_extensions)} in adapter_config.json, which {title} does not support."
+            fix = Fix("merge the adapter into the model, or train a plain LoRA")
+            yield Finding("error", message, (fix,), case.adapter_flags.source, ADAPTERS_KEY)
 
 
 def _find_shape_mismatch(adapter: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -301,9 +301,11 @@ def template_field_unread(case: TemplateCase) -> Iterator[Finding]:
             continue
         read_fields = f"it reads {', '.join(template.fields)}" if template.fields else "it reads no fields"
         remaining = {key: value for key, value in fields.items() if key != name} or None
-        fix = f"set {template.switch} instead" if template.switch else "remove it"
-        sentence = f"{flag}.{name} has no effect: the model's chat template does not read it ({read_fields})."
-        yield Finding("warning", sentence, (Way(fix, {flag: remaining}),), "the template of the pinned commit", flag)
+        fix_text = f"set {template.switch} instead" if template.switch else "remove it"
+        message = f"{flag}.{name} has no effect: the model's chat template does not read it ({read_fields})."
+        yield Finding(
+            "warning", message, (Fix(fix_text, {flag: remaining}),), "the template of the pinned commit", flag
+        )
 
 
 @template_rule(
@@ -324,12 +326,12 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
         return
     if not case.flags.keys().isdisjoint(flags):
         return
-    sentence = "the model has no generation_config.json: requests without a temperature get the engine's own defaults."
+    message = "the model has no generation_config.json: requests without a temperature get the engine's own defaults."
     change = {flag: {"temperature": 0.7, "top_p": 0.8} for flag in flags[:1]}
-    way = Way(
+    fix = Fix(
         "set the model card's values, such as {temperature: 0.7, top_p: 0.8}, or set them in each request", change
     )
-    yield Finding("info", sentence, (way,), "the files of the pinned commit", "model")
+    yield Finding("info", message, (fix,), "the files of the pinned commit", "model")
 
 
 @dataclass(frozen=True)
@@ -374,8 +376,8 @@ def old_recipe(case: AgeCase) -> Iterator[Finding]:
     """
     age = age_months(case.written, case.today)
     if age is not None:
-        way = Way("compare it with newer recipes (`sparkwright recommend`), or measure it again and update `date`")
-        yield Finding("info", f"its settings and figures are {age} months old (`date`).", (way,), "", DATE_KEY)
+        fix = Fix("compare it with newer recipes (`sparkwright recommend`), or measure it again and update `date`")
+        yield Finding("info", f"its settings and figures are {age} months old (`date`).", (fix,), "", DATE_KEY)
 
 
 #: the rules for all engines

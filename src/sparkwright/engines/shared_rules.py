@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Fix, Severity
 from sparkwright.engines.http import OPEN_SERVER_FIX, OPEN_SERVER_PROBLEM
 from sparkwright.engines.options import (
     Existence,
@@ -32,7 +32,7 @@ class OptionCase:
     #: the engine's release, in the spelling of `HISTORY`; None if unknown
     release: str | None = None
     #: the options in the image's help output, which take precedence over `HISTORY`; empty if the image has not been run
-    listed: Collection[str] = ()
+    listed_options: Collection[str] = ()
 
     #: name of the engine's folder
     ENGINE: ClassVar[str]
@@ -60,15 +60,15 @@ class OptionCase:
     def exists(self, name: str) -> Existence:
         """Return whether the engine has an option, according to its help output or, without that, to the table of releases."""
         existence = self.HISTORY.existence(name, self.release)
-        if not self.listed:
+        if not self.listed_options:
             return existence
-        is_listed = any(listed_name in self.listed for listed_name in self.names(name))
-        return Existence(is_listed, existence.why if existence.exists is False else "its own help does not list it")
+        is_listed = any(listed_name in self.listed_options for listed_name in self.names(name))
+        return Existence(is_listed, existence.reason if existence.exists is False else "its own help does not list it")
 
     @property
     def options(self) -> Collection[str]:
         """Names of the engine's options; if the release is unknown, of all options that it may have."""
-        return self.listed or [name for name in self.known() if self.exists(name).exists is not False]
+        return self.listed_options or [name for name in self.known() if self.exists(name).exists is not False]
 
 
 def unknown_flags(case: OptionCase, source: str, *, own_options: Collection[str] = ()) -> Iterator[Finding]:
@@ -80,67 +80,67 @@ def unknown_flags(case: OptionCase, source: str, *, own_options: Collection[str]
         owner = "" if name in own_options else describe_owner(case.ENGINE, name)
         severity: Severity = "error" if existence.exists is False or owner else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
-        sentence = f"{owner or f'{name}: {existence.why}'}; {case.engine} {outcome} to start."
+        message = f"{owner or f'{name}: {existence.reason}'}; {case.engine} {outcome} to start."
         if owner:
-            way = _suggest_counterpart(case, name, flag_value)
+            fix = _suggest_counterpart(case, name, flag_value)
         else:
-            way = suggest_fix(case.HISTORY, name, flag_value, case.release, case.options)
-        yield Finding(severity, sentence, (way,), source, name)
+            fix = suggest_fix(case.HISTORY, name, flag_value, case.release, case.options)
+        yield Finding(severity, message, (fix,), source, name)
 
 
-def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Way:
+def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Fix:
     """Return the way to replace another engine's flag with this engine's."""
     if counterpart := translate_flag(case.ENGINE, name):
-        return Way(f"write {counterpart}", {name: None, counterpart: flag_value})
+        return Fix(f"write {counterpart}", {name: None, counterpart: flag_value})
     counterparts = format_counterparts(case.ENGINE, name)
-    return Way(f"use {counterparts} instead" if counterparts else "remove it", {name: None})
+    return Fix(f"use {counterparts} instead" if counterparts else "remove it", {name: None})
 
 
 def newer_release(engine: str, newest: str, kind: str = "release", consequence: str = "") -> Iterator[Finding]:
     """Yield a finding for an engine newer than all known releases. consequence: a clause about another consequence."""
-    sentence = (
+    message = (
         f"{engine} is newer than {newest}, the newest {kind} known to this version of sparkwright: "
         f"its options are checked against the image's help{consequence}."
     )
-    way = Way("update sparkwright, if there is a newer version")
-    yield Finding("info", sentence, (way,), f"read up to {newest}")
+    fix = Fix("update sparkwright, if there is a newer version")
+    yield Finding("info", message, (fix,), f"read up to {newest}")
 
 
 def moving_tag(image: str, suggested_tag: str, source: str) -> Iterator[Finding]:
     """Yield a finding for a tag that may be moved to another image. suggested_tag: the tag to use."""
-    sentence = (
+    message = (
         f"{without_digest(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
     )
-    yield Finding("info", sentence, (Way(f"use {suggested_tag}"),), source)
+    yield Finding("info", message, (Fix(f"use {suggested_tag}"),), source)
 
 
-def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterator[Finding]:
+def key_in_arguments(name: str, fix: Fix, source: str, flag: str = "") -> Iterator[Finding]:
     """Yield a finding for a key in the arguments. flag: the recipe's flag with the arguments, by default `name`."""
-    sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
-    yield Finding("error", sentence, (way,), source, flag or name)
+    message = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
+    yield Finding("error", message, (fix,), source, flag or name)
 
 
 def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator[Finding]:
     """Yield a finding if anyone on the network can use the server. has_key: the engine supports a key."""
     if request.open_to_network:
-        way = OPEN_SERVER_FIX if has_key else OPEN_SERVER_FIX.replace("`server_key` or ", "")
-        yield Finding("warning", f"{OPEN_SERVER_PROBLEM}.", (Way(way),), DOCKER_SOURCE, "publish")
+        fix = OPEN_SERVER_FIX if has_key else OPEN_SERVER_FIX.replace("`server_key` or ", "")
+        yield Finding("warning", f"{OPEN_SERVER_PROBLEM}.", (Fix(fix),), DOCKER_SOURCE, "publish")
 
 
 def unreachable_host(case: OptionCase, flag: str, local_suffixes: Collection[str] = ()) -> Iterator[Finding]:
     """Yield a finding if published ports cannot reach the server's address. local_suffixes: suffixes of further such addresses."""
     host = str(case.flag(flag) or "")
     if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(local_suffixes)):
-        sentence = f"{flag} {host} is only reachable inside the container."
-        yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER_SOURCE, flag)
+        message = f"{flag} {host} is only reachable inside the container."
+        yield Finding("error", message, (Fix("remove it", {flag: None}),), DOCKER_SOURCE, flag)
 
 
 def locking_flags(case: OptionCase, names: Iterable[str], connection: str, source: str) -> Iterator[Finding]:
     """Yield a finding for each flag that locks out sparkwright's checks. connection: how the checks connect, such as "over plain HTTP"."""
     for name in names:
         if case.flag(name):
-            sentence = f"{name} locks out sparkwright's checks, which connect {connection}."
-            yield Finding("error", sentence, (Way("remove it", {name: None}),), source, name)
+            message = f"{name} locks out sparkwright's checks, which connect {connection}."
+            yield Finding("error", message, (Fix("remove it", {name: None}),), source, name)
 
 
 def wrong_published_port(request: ServerRequest, server_port: int, flag: str) -> Iterator[Finding]:
@@ -148,6 +148,6 @@ def wrong_published_port(request: ServerRequest, server_port: int, flag: str) ->
     if request.published in (None, server_port):
         return
     target = f"maps to {request.published}" if request.published else "is not a TCP port"
-    sentence = f"the server listens on port {server_port} in its container, but the first published port {target}."
-    way = Way(f"make the first entry of `container.ports` end in :{server_port}")
-    yield Finding("error", sentence, (way,), DOCKER_SOURCE, flag if request.flags.get(flag) is not None else "publish")
+    message = f"the server listens on port {server_port} in its container, but the first published port {target}."
+    fix = Fix(f"make the first entry of `container.ports` end in :{server_port}")
+    yield Finding("error", message, (fix,), DOCKER_SOURCE, flag if request.flags.get(flag) is not None else "publish")

@@ -298,6 +298,6 @@ def detect_thinking(evidence: SlownessEvidence) -> Iterator[Cause]:
 def report_rule_findings(evidence: SlownessEvidence) -> Iterator[Cause]:
     for finding in evidence.findings:
         if finding.severity != "info":
-            fix = "; or ".join(way.text for way in finding.ways_out)
+            fixes = "; or ".join(fix.text for fix in finding.ways_out)
             weight = 50 if finding.severity == "error" else 20
-            yield Cause(f"a flag: {finding.rule}", "possible", finding.sentence, fix, weight)
+            yield Cause(f"a flag: {finding.rule}", "possible", finding.sentence, fixes, weight)

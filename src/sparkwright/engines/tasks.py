@@ -17,7 +17,7 @@ from sparkwright.engines.http import GENERATE, Http, Task
 from sparkwright.trust.bounds import parse_number
 from sparkwright.visible import format_count
 
-EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
+EMBEDDINGS_PATH, RERANK_PATH = "/v1/embeddings", "/v1/rerank"
 PROOF_TEXT = "Say ok."
 QUERY = "What sails on the sea?"
 ANSWER_TEXT, OTHER_TEXT = "A ship sails on the sea.", "The oven is in the kitchen."
@@ -42,7 +42,7 @@ class Proof:
     #: name of one result, such as "vector"
     noun: str
     #: clause about the server, such as "it reranks"
-    serves: str
+    description: str
     #: word in a right answer that is not in an error
     answer_word: str
     path: str
@@ -93,12 +93,14 @@ def _parse_finite_number(value: Any) -> float | None:
 
 
 PROOFS: Mapping[Task, Proof] = {
-    "embed": Proof("vector", "it serves embeddings", "embedding", EMBEDDINGS, {"input": PROOF_TEXT}, _check_vector),
+    "embed": Proof(
+        "vector", "it serves embeddings", "embedding", EMBEDDINGS_PATH, {"input": PROOF_TEXT}, _check_vector
+    ),
     "rerank": Proof(
         "score",
         "it reranks",
         "relevance_score",
-        RERANK,
+        RERANK_PATH,
         {"query": QUERY, "documents": [ANSWER_TEXT, OTHER_TEXT]},
         _check_scores,
     ),
@@ -127,7 +129,7 @@ def task_noun(task: Task) -> str:
 
 def reason_not_generating(http: Http) -> str:
     """Return why a server generates no text, such as "it serves embeddings"; empty if it does."""
-    return "" if http.task == GENERATE else PROOFS[http.task].serves
+    return "" if http.task == GENERATE else PROOFS[http.task].description
 
 
 @dataclass(frozen=True, slots=True)

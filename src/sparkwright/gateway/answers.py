@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from sparkwright.engines.api_paths import MESSAGES, RESPONSES
+from sparkwright.engines.api_paths import MESSAGES_PATH, RESPONSES_PATH
 
 #: value of Retry-After
 RETRY_AFTER_S = 5
@@ -96,7 +96,7 @@ SCRIPT_FILE = "cut.lua"
 MIN_HAPROXY_VERSION = "2.8"
 BROKEN_STREAM_MESSAGE = "The server exited or was silent for too long, so this answer is incomplete."
 #: APIs whose streams have named events
-NAMED_EVENTS = (MESSAGES, RESPONSES)
+NAMED_EVENTS = (MESSAGES_PATH, RESPONSES_PATH)
 #: After the error the connection is still closed without a proper end, so that clients treat the answer as incomplete.
 _SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server exited or is silent.
 local named = { %(named)s }

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES, ApiPath, ModelPlace
+from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES_PATH, ApiPath, ModelLocation
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
@@ -64,9 +64,9 @@ def server_number(model: Model, server: str) -> int:
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
-def select_paths(gateway: Gateway, place: ModelPlace) -> tuple[ApiPath, ...]:
-    """Return the paths whose requests name the model in this place."""
-    return tuple(path for path in gateway.paths if path.model == place)
+def select_paths(gateway: Gateway, location: ModelLocation) -> tuple[ApiPath, ...]:
+    """Return the paths whose requests name the model in this location."""
+    return tuple(path for path in gateway.paths if path.model_location == location)
 
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
@@ -85,7 +85,7 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 def refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject requests by path and method, before the body is read."""
     paths = gateway.paths
-    named_paths = [path.path for path in paths if path.model != "response"]
+    named_paths = [path.path for path in paths if path.model_location != "response"]
     response_patterns = [_path_pattern(path) for path in select_paths(gateway, "response")]
     unknown_path_refusal = answers.error_arguments(
         404, answers.unknown_path_message(path.path for path in paths), "unknown_url"
@@ -131,13 +131,13 @@ def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
 def _response_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that look up the server that created a response, and that record the server of a new response."""
     patterns = " ".join(_path_pattern(path) for path in select_paths(gateway, "response"))
-    depth = RESPONSES.count("/") + 2
+    depth = RESPONSES_PATH.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
     yield f"http-request set-var(txn.made) path,field({depth},/),table_gpt0({TABLE_BACKEND}) if kept"
     yield f"http-request set-var(txn.backend) var(txn.made),map_str({MAKERS_FILE}) if kept"
     unknown_response_refusal = answers.error_arguments(404, UNKNOWN_RESPONSE_MESSAGE, "response_not_found")
     yield f"http-request return {unknown_response_refusal} if kept !{{ var(txn.backend) -m found }}"
-    is_creation = f"{{ path {RESPONSES} }}"
+    is_creation = f"{{ path {RESPONSES_PATH} }}"
     yield f"http-request set-var(txn.makes) bool(true) if {is_creation}"
     previous_server = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
     yield f"http-request set-var(txn.made) {previous_server} if {is_creation}"

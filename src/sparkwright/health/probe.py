@@ -142,7 +142,7 @@ class Prober:
         if not url or (inspected and observation.container.status != "running"):
             return replace(observation, server=Server(url))
         api = container_labels.engine_of_container(inspected).http if inspected else self.api
-        health = http_probe.send_request(url, api.health, timeout_s=max(HEALTH_TIMEOUT_S, api.health_s))
+        health = http_probe.send_request(url, api.health, timeout_s=max(HEALTH_TIMEOUT_S, api.health_timeout_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
             return replace(observation, server=server, loading=health.status in api.loading, error=health.error)

@@ -175,7 +175,9 @@ def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     progress_samples, request_samples = (
         [roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES)
     )
-    return model.Progress(http.metrics, tuple(dict.fromkeys(progress_samples)), tuple(request_samples), http.still_s)
+    return model.Progress(
+        http.metrics, tuple(dict.fromkeys(progress_samples)), tuple(request_samples), http.max_unchanged_s
+    )
 
 
 def _upstream_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:

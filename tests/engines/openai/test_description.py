@@ -70,9 +70,9 @@ def test_a_malformed_label_is_ignored(text: str) -> None:
 
 
 def test_a_description_on_a_container_of_another_engine_is_ignored() -> None:
-    labelled = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.described})
+    labelled = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.description_json})
     assert labelled == engine.get_engine("llama_cpp")
-    assert engine.from_labels({DESCRIPTION_LABEL: DESCRIBED.described}) == engine.get_engine("vllm")
+    assert engine.from_labels({DESCRIPTION_LABEL: DESCRIBED.description_json}) == engine.get_engine("vllm")
 
 
 def test_missing_keys_are_unknown() -> None:

@@ -67,7 +67,7 @@ def test_the_heartbeat_counts_tokens_of_running_requests() -> None:
 
 
 def test_paths_keys_and_public_paths() -> None:
-    assert (HTTP.port, HTTP.health, HTTP.loading, HTTP.health_s) == (30000, "/health", (503,), 20)
+    assert (HTTP.port, HTTP.health, HTTP.loading, HTTP.health_timeout_s) == (30000, "/health", (503,), 20)
     assert {"/health", "/metrics"} <= HTTP.public
     assert not {"/server_info", "/v1/models"} & HTTP.public
     assert HTTP.context_of({"id": "a", "max_model_len": 131072}) == 131072

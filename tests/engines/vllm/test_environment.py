@@ -20,7 +20,7 @@ from sparkwright.engines.vllm.rules.rule import Example
 def test_an_unread_variable_has_a_successor(name: str, version: str | None, reason: str, successor: str) -> None:
     unread = environment.find_unread(name, Version(version) if version else None)
     assert unread is not None
-    assert (unread.why, unread.instead, unread.certain) == (reason, successor, version is not None)
+    assert (unread.reason, unread.replacement, unread.is_certain) == (reason, successor, version is not None)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class ServerProbe:
     def health(self) -> ProbeResult:
         """Probe /health."""
         result = http_probe.send_request(
-            self.url, self.http.health, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_s)
+            self.url, self.http.health, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_timeout_s)
         )
         return ProbeResult(self.url, health=result.status, error=result.error)
 

@@ -297,7 +297,7 @@ def _parse_plain(word: str) -> Any:
 
 IMPORTS = ImportTable(
     image="ghcr.io/ggml-org/llama.cpp:server-cuda13",
-    port_inside=http.PORT,
+    container_port=http.PORT,
     names=("llama-server", "llama.cpp", "llama-cpp", "llama_cpp"),
     program=("llama-server",),
     host=HOST,

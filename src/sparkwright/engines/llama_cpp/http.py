@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines import http
-from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI_PATHS, ApiPath
+from sparkwright.engines.api_paths import COUNT_TOKENS_PATH, MESSAGES_PATH, OPENAI_PATHS, ApiPath
 from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usage
 from sparkwright.trust.bounds import count_or_none
 
@@ -52,7 +52,7 @@ def slot_context(model: Mapping[str, Any]) -> Any:
 
 
 #: routes of b11549
-PATHS = (*OPENAI_PATHS, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/detokenize", "/infill")))
+PATHS = (*OPENAI_PATHS, *map(ApiPath, (MESSAGES_PATH, COUNT_TOKENS_PATH, "/tokenize", "/detokenize", "/infill")))
 
 HTTP = Http(
     port=PORT,

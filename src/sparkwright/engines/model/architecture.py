@@ -98,7 +98,7 @@ class Architecture:
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """The architecture as a clause."""
         if self.kind == "unknown":
             return "architecture unknown"

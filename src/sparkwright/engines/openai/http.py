@@ -63,7 +63,7 @@ def described_http(label: str) -> Http:
 def _parse_path(entry: Any) -> ApiPath:
     if isinstance(entry, str):
         return ApiPath(entry)
-    return ApiPath(entry["path"], model=entry.get("model", "json"))
+    return ApiPath(entry["path"], model_location=entry.get("model", "json"))
 
 
 def _parse_sample(name: str) -> MetricSample:

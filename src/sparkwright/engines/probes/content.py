@@ -56,7 +56,7 @@ def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
 def build_dimension_probe(dimension: int) -> Probe:
     """Return the probe for an embedding model's dimension."""
     rule = partial(evaluate_dimension, dimension)
-    return Probe(f"embedding of {dimension}", tasks.EMBEDDINGS, {"input": tasks.PROOF_TEXT}, rule, thinks=None)
+    return Probe(f"embedding of {dimension}", tasks.EMBEDDINGS_PATH, {"input": tasks.PROOF_TEXT}, rule, thinks=None)
 
 
 def evaluate_json_schema(reply: Reply) -> ProbeResult:

@@ -45,7 +45,7 @@ def evaluate_token_count(reply: Reply) -> ProbeResult:
 #: agents need the count to compact the context in time
 COUNT_TOKENS_PROBE = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
-    api_paths.COUNT_TOKENS,
+    api_paths.COUNT_TOKENS_PATH,
     fields.TOOL_CALL_PROBE.body,
     evaluate_token_count,
     thinks=None,

@@ -244,7 +244,7 @@ def expand_abbreviations(words: Sequence[str]) -> list[str]:
 
 IMPORTS = ImportTable(
     image=f"lmsysorg/sglang:v{SOURCE_RELEASE}",
-    port_inside=http.PORT,
+    container_port=http.PORT,
     names=("sglang", "sglang.launch_server"),
     program=("sglang", "serve"),
     host=HOST,

@@ -12,11 +12,11 @@ from typing import Any
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import (
-    COUNT_TOKENS,
-    MESSAGES,
+    COUNT_TOKENS_PATH,
+    MESSAGES_PATH,
     OPENAI_PATHS,
     STORED_RESPONSE_PATHS,
-    TRANSCRIPTIONS,
+    TRANSCRIPTIONS_PATH,
     ApiPath,
 )
 from sparkwright.engines.http import Http, MetricSample
@@ -81,10 +81,10 @@ def _number_or_none(value: Any) -> float | None:
 #: routes in the packages of 0.5.6 to 0.5.23
 PATHS = (
     *OPENAI_PATHS,
-    ApiPath(MESSAGES, since="0.5.9"),
-    ApiPath(COUNT_TOKENS, since="0.5.9"),
+    ApiPath(MESSAGES_PATH, since="0.5.9"),
+    ApiPath(COUNT_TOKENS_PATH, since="0.5.9"),
     *STORED_RESPONSE_PATHS,
-    ApiPath(TRANSCRIPTIONS, since="0.5.11", model="form"),
+    ApiPath(TRANSCRIPTIONS_PATH, since="0.5.11", model_location="form"),
     *map(ApiPath, ("/v1/classify", "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize")),
 )
 
@@ -103,10 +103,10 @@ HTTP = Http(
     },
     task_roles={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # updated when a request ends
     # the heartbeat changes every decode-log-interval (40) steps: every 27 s at 1.5 steps per second
-    still_s=27,
+    max_unchanged_s=27,
     loading=(503,),
     any_name=True,
-    health_s=HEALTH_TIMEOUT_S,
+    health_timeout_s=HEALTH_TIMEOUT_S,
     version="/server_info",
     version_of=parse_version,
     settings="/server_info",

@@ -17,7 +17,7 @@ from sparkwright.engines.advice import (
     PrefillExpectation,
     decide_enabled,
 )
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.memory import HOST_SIDE_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
@@ -77,11 +77,11 @@ def decide(
     obstacle = _find_obstacle(vllm_request, model_kind, version)
     if obstacle is None:
         return Decision(_turn_chunked_prefill_off(vllm_request, model_kind), "disabled")
-    sentence, ways, note = obstacle
-    finding = Finding("error", sentence, ways, SOURCE, CHUNKED_PREFILL, rule=EXPECTED_RULE)
+    message, fixes, note = obstacle
+    finding = Finding("error", message, fixes, SOURCE, CHUNKED_PREFILL, rule=EXPECTED_RULE)
     if impossible_policy == "refuse":
         return Decision(flags, "disabled", "", finding)
-    finding = replace(finding, severity="info", sentence=f"{sentence} The server starts with it {note}.")
+    finding = replace(finding, severity="info", sentence=f"{message} The server starts with it {note}.")
     return Decision({name: flags[name] for name in flags if name != CHUNKED_PREFILL}, "any", note, finding)
 
 
@@ -161,10 +161,10 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
 
 def _find_obstacle(
     request: VllmRequest, architecture: Architecture, version: Version | None
-) -> tuple[str, tuple[Way, ...], str] | None:
+) -> tuple[str, tuple[Fix, ...], str] | None:
     if at_least(version, prediction.FIRST_RELEASE_WITH_OPTIONAL_CHUNKING) is False:
-        sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
-        return sentence, (Way("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
+        message = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
+        return message, (Fix("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
     wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
     uses_align_mode = (
         architecture.name not in CACHE_MODE_ALL
@@ -172,12 +172,12 @@ def _find_obstacle(
     )
     if not wants_prefix_caching or not uses_align_mode:
         return None
-    ways = (
-        Way("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
-        Way("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
+    fixes = (
+        Fix("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
+        Fix("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
     )
-    sentence = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
-    return sentence, ways, "on, required by prefix caching"
+    message = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
+    return message, fixes, "on, required by prefix caching"
 
 
 def _turn_chunked_prefill_off(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:

@@ -25,9 +25,9 @@ class UnreadVariable:
     """A variable that a release does not read."""
 
     name: str
-    why: str  # clause, such as "vLLM 0.32.0 reads no such variable"
-    certain: bool
-    instead: str = ""  # the replacement: a flag without dashes, or another variable; "" if unknown
+    reason: str  # clause, such as "vLLM 0.32.0 reads no such variable"
+    is_certain: bool
+    replacement: str = ""  # the replacement: a flag without dashes, or another variable; "" if unknown
 
 
 #: flags that replaced variables, by the variable's name without VLLM_.

@@ -92,7 +92,7 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why `vllm serve` refuses a flag's value; "" if the value seems valid."""
     invalid_value = option_values.find_invalid_value(name, value(flags, name))
-    return invalid_value.why if invalid_value else ""
+    return invalid_value.reason if invalid_value else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ def expand_abbreviations(words: Sequence[str]) -> list[str]:
 
 IMPORTS = ImportTable(
     image=f"vllm/vllm-openai:v{options.TABLE_RELEASE}",
-    port_inside=DEFAULT_PORT,
+    container_port=DEFAULT_PORT,
     names=("vllm", "vllm.entrypoints.openai.api_server"),
     program=("vllm", "serve"),
     host="host",

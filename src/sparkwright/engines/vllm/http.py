@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import (
-    COUNT_TOKENS,
-    MESSAGES,
+    COUNT_TOKENS_PATH,
+    MESSAGES_PATH,
     OPENAI_PATHS,
     STORED_RESPONSE_PATHS,
-    TRANSCRIPTIONS,
-    TRANSLATIONS,
+    TRANSCRIPTIONS_PATH,
+    TRANSLATIONS_PATH,
     ApiPath,
 )
 from sparkwright.engines.flags import option_value
@@ -44,10 +44,10 @@ def low_priority(command: Sequence[str]) -> int:
 #: routes in the packages of 0.10.2 to 0.33.0; the startup log lists the routes of a server
 PATHS = (
     *OPENAI_PATHS,
-    ApiPath(MESSAGES, since="0.11.2"),
-    ApiPath(COUNT_TOKENS, since="0.17.1"),
+    ApiPath(MESSAGES_PATH, since="0.11.2"),
+    ApiPath(COUNT_TOKENS_PATH, since="0.17.1"),
     *STORED_RESPONSE_PATHS,
-    *(ApiPath(path, model="form") for path in (TRANSCRIPTIONS, TRANSLATIONS)),
+    *(ApiPath(path, model_location="form") for path in (TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH)),
     *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
 )
 

@@ -29,7 +29,7 @@ class OptionChange:
     #: first release without it; empty if it was not removed
     removed: str = ""
     #: replacement
-    instead: str = ""
+    replacement: str = ""
     source: str = ""
     certainty: Certainty = "dates"
     #: release in which it was added again; empty if it was not
@@ -46,11 +46,11 @@ ROWS: tuple[OptionChange, ...] = (
         "#21739",
         added_again="0.33.0",
     ),
-    OptionChange("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
-    OptionChange("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", certainty="read"),
-    OptionChange("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
-    OptionChange("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
-    OptionChange("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("swap-space", removed="0.18.0", replacement="nothing: it had no effect", source="#36216"),
+    OptionChange("calculate-kv-scales", removed="0.28.0", replacement="nothing", source="#49389", certainty="read"),
+    OptionChange("max-num-partial-prefills", removed="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("max-long-partial-prefills", removed="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("override-attention-dtype", removed="0.28.0", replacement="nothing", source="0.22.1 and 0.32.0"),
     OptionChange(
         "enable-bf16x3-router-gemm",
         "0.26.0",
@@ -60,7 +60,7 @@ ROWS: tuple[OptionChange, ...] = (
         "near",
     ),
     OptionChange("disable-frontend-multiprocessing", "", "0.19.0", "nothing", "the help of 0.17.1 and 0.19.1", "near"),
-    OptionChange("task", removed="0.13.0", instead="runner and convert (mostly: nothing)", source="#21470"),
+    OptionChange("task", removed="0.13.0", replacement="runner and convert (mostly: nothing)", source="#21470"),
     OptionChange(
         "guided-decoding-backend",
         "",
@@ -77,27 +77,27 @@ ROWS: tuple[OptionChange, ...] = (
         "the wheels of 0.10.2 to 0.33.0",
         "read",
     ),
-    OptionChange("rope-scaling", removed="0.11.1", instead="hf-overrides", source="#24542"),
-    OptionChange("rope-theta", removed="0.11.1", instead="hf-overrides", source="#24542"),
-    OptionChange("max-seq-len-to-capture", removed="0.11.0", instead="max-cudagraph-capture-size", source="#25543"),
+    OptionChange("rope-scaling", removed="0.11.1", replacement="hf-overrides", source="#24542"),
+    OptionChange("rope-theta", removed="0.11.1", replacement="hf-overrides", source="#24542"),
+    OptionChange("max-seq-len-to-capture", removed="0.11.0", replacement="max-cudagraph-capture-size", source="#25543"),
     OptionChange(
-        "cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", certainty="near"
+        "cuda-graph-sizes", removed="0.13.0", replacement="cudagraph-capture-sizes", source="#26016", certainty="near"
     ),
-    OptionChange("num-scheduler-steps", removed="0.10.1", instead="nothing", source="V0's multi-step"),
-    OptionChange("multi-step-stream-outputs", removed="0.10.1", instead="nothing", source="V0's multi-step"),
-    OptionChange("use-v2-block-manager", removed="0.10.0", instead="nothing", certainty="near"),
-    OptionChange("preemption-mode", removed="0.11.0", instead="nothing", source="V0's removal"),
-    OptionChange("scheduler-delay-factor", removed="0.11.0", instead="nothing", source="V0's removal"),
-    OptionChange("disable-async-output-proc", removed="0.11.0", instead="nothing", source="V0's removal"),
-    OptionChange("enable-reasoning", removed="0.10.0", instead="reasoning-parser alone", source="#21470"),
-    OptionChange("device", removed="0.10.0", instead="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
-    OptionChange("speculative-model", removed="0.8.3", instead="speculative-config", source="#14893"),
-    OptionChange("num-speculative-tokens", removed="0.8.3", instead="speculative-config", source="#14893"),
+    OptionChange("num-scheduler-steps", removed="0.10.1", replacement="nothing", source="V0's multi-step"),
+    OptionChange("multi-step-stream-outputs", removed="0.10.1", replacement="nothing", source="V0's multi-step"),
+    OptionChange("use-v2-block-manager", removed="0.10.0", replacement="nothing", certainty="near"),
+    OptionChange("preemption-mode", removed="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("scheduler-delay-factor", removed="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("disable-async-output-proc", removed="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("enable-reasoning", removed="0.10.0", replacement="reasoning-parser alone", source="#21470"),
+    OptionChange("device", removed="0.10.0", replacement="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
+    OptionChange("speculative-model", removed="0.8.3", replacement="speculative-config", source="#14893"),
+    OptionChange("num-speculative-tokens", removed="0.8.3", replacement="speculative-config", source="#14893"),
     OptionChange(
-        "disable-mm-preprocessor-cache", removed="0.13.0", instead="mm-processor-cache-gb: 0", source="#22762"
+        "disable-mm-preprocessor-cache", removed="0.13.0", replacement="mm-processor-cache-gb: 0", source="#22762"
     ),
-    OptionChange("logits-processor-pattern", removed="0.17.0", instead="logits-processors"),
-    OptionChange("enable-prompt-adapter", removed="0.10.2", instead="nothing"),
+    OptionChange("logits-processor-pattern", removed="0.17.0", replacement="logits-processors"),
+    OptionChange("enable-prompt-adapter", removed="0.10.2", replacement="nothing"),
     OptionChange(
         "enable-mamba-fine-grained-prefix-cache",
         "0.30.0",
@@ -137,9 +137,9 @@ class Existence:
     #: None if unknown
     exists: bool | None
     #: reason as a clause, such as "it was removed in 0.18.0"
-    why: str = ""
+    reason: str = ""
     #: replacement; empty if unknown
-    instead: str = ""
+    replacement: str = ""
     source: str = ""
     #: an existing option with a similar name; empty if there is none
     similar: str = ""
@@ -170,7 +170,9 @@ def _find_in_list(name: str, row: OptionChange | None, listed_options: Collectio
     if matches:
         return Existence(False, f"it could mean {', '.join(matches)}", matches[0])
     closest = "" if row else find_similar(name, listed_options)
-    return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), similar=closest)
+    return Existence(
+        False, f"the engine does not list it{_describe_history(row)}", *_replacement_and_source(row), similar=closest
+    )
 
 
 def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) -> Existence:
@@ -181,12 +183,12 @@ def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) 
     was_added = _has_been_added(row, version)
     was_removed = at_least(version, row.removed) if row.removed else False
     if was_removed:
-        return Existence(False, f"it was removed in {row.removed}", *_replacement(row))
+        return Existence(False, f"it was removed in {row.removed}", *_replacement_and_source(row))
     if was_added is False:
-        return Existence(False, f"it was added in {row.since}", *_replacement(row))
+        return Existence(False, f"it was added in {row.since}", *_replacement_and_source(row))
     if was_removed is False and was_added:
         return Existence(True, source=row.source)
-    return Existence(None, _describe_history(row).removeprefix("; "), *_replacement(row))
+    return Existence(None, _describe_history(row).removeprefix("; "), *_replacement_and_source(row))
 
 
 def _has_been_added(row: OptionChange, version: Version | None) -> bool | None:
@@ -227,7 +229,7 @@ def _find_in_releases(name: str, row: OptionChange | None, version: Version | No
         )
         reason = f"it was removed in {removed_in}"
     closest = "" if releases_with else find_similar(name, options.anchor_options(options.NEWEST))
-    return Existence(False, reason, *_replacement(row), similar=closest)
+    return Existence(False, reason, *_replacement_and_source(row), similar=closest)
 
 
 def _find_in_reference_releases(name: str, version: Version | None) -> Existence | None:
@@ -277,5 +279,5 @@ def _describe_history(row: OptionChange | None) -> str:
     )
 
 
-def _replacement(row: OptionChange | None) -> tuple[str, str]:
-    return (row.instead, row.source) if row else ("", "")
+def _replacement_and_source(row: OptionChange | None) -> tuple[str, str]:
+    return (row.replacement, row.source) if row else ("", "")

@@ -110,7 +110,7 @@ class InvalidValue(NamedTuple):
     #: the violated limit
     limit: LimitKind
     #: problem as a predicate, such as "must be at least 1, got -3"
-    why: str
+    reason: str
     #: probably intended value; "" if unknown
     intended: str = ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import ConfigPart
@@ -36,18 +36,18 @@ KV_HEADS_KEY = "num_key_value_heads"
 LATENT_RANK_KEY = "kv_lora_rank"
 
 
-def check_attention_heads(model: Architecture, hosts: int) -> str:
+def attention_heads_error(model: Architecture, hosts: int) -> str:
     """Return the problem as a clause, "its 9 attention heads are not divisible by 2", else "". Every release refuses such a split."""
     count = ConfigPart("", model.text).number("num_attention_heads")
     return f"its {count} attention heads are not divisible by {hosts}" if count and count % hosts else ""
 
 
-def check_other_heads(model: Architecture, hosts: int) -> str:
+def other_heads_error(model: Architecture, hosts: int) -> str:
     """Return the problem of KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
     return next(_find_undivided_heads(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
 
 
-def check_pipeline(model: Architecture, hosts: int) -> str:
+def pipeline_error(model: Architecture, hosts: int) -> str:
     """Return the problem as a clause, "its 2 layers are fewer than the 4 hosts", else ""."""
     if hosts > 1 and model.layers and model.layers < hosts:
         return f"its {model.layers} layers are fewer than the {hosts} hosts"
@@ -121,21 +121,21 @@ class SplitCase:
     def engine(self) -> str:
         return f"vLLM {self.version}" if self.version else "this engine"
 
-    def ways(self) -> tuple[Way, ...]:
+    def fixes(self) -> tuple[Fix, ...]:
         """Return up to two valid splits over the same number of hosts, else the advice to change that number."""
         hosts = self.split.hosts
         # the splits with the highest tensor parallelism first: they are faster for a single stream
         splits = [Split(hosts // stages, stages) for stages in range(1, hosts + 1) if hosts % stages == 0]
         valid_splits = [split for split in splits if split != self.split and self._is_valid(split)]
         if valid_splits:
-            return tuple(Way(f"write `parallel: {format_split(split)}`") for split in valid_splits[:2])
-        return (Way("serve it on a different number of hosts, or on each host separately"),)
+            return tuple(Fix(f"write `parallel: {format_split(split)}`") for split in valid_splits[:2])
+        return (Fix("serve it on a different number of hosts, or on each host separately"),)
 
     def _is_valid(self, split: Split) -> bool:
         return not (
-            check_attention_heads(self.architecture, split.tensor)
-            or check_other_heads(self.architecture, split.tensor)
-            or check_pipeline(self.architecture, split.pipeline)
+            attention_heads_error(self.architecture, split.tensor)
+            or other_heads_error(self.architecture, split.tensor)
+            or pipeline_error(self.architecture, split.pipeline)
             or (split.pipeline > 1 and is_pipeline_broken(self.version))
         )
 
@@ -203,9 +203,9 @@ def experts_without_tensor(case: SplitCase) -> Iterator[Finding]:
     With `parallel: {pipeline: 2}` each host has different layers with all their experts, and the flag has no effect.
     """
     if case.flag(EXPERT_PARALLEL) is True and case.split.tensor == 1:
-        sentence = f"{EXPERT_PARALLEL} has no effect with `tensor: 1`: each host holds all experts of its layers."
-        ways = (Way("remove it", {EXPERT_PARALLEL: None}), Way(f"write `parallel: {{tensor: {case.split.hosts}}}`"))
-        yield Finding("warning", sentence, ways, "vLLM's FusedMoEParallelConfig", EXPERT_PARALLEL)
+        message = f"{EXPERT_PARALLEL} has no effect with `tensor: 1`: each host holds all experts of its layers."
+        fixes = (Fix("remove it", {EXPERT_PARALLEL: None}), Fix(f"write `parallel: {{tensor: {case.split.hosts}}}`"))
+        yield Finding("warning", message, fixes, "vLLM's FusedMoEParallelConfig", EXPERT_PARALLEL)
 
 
 @rule(
@@ -224,9 +224,9 @@ def multiplied_ranks(case: SplitCase) -> Iterator[Finding]:
     for name, title in RANK_MULTIPLIERS.items():
         size = vllm_flags.parse_positive_integer(case.flag(name) or "")
         if size and size > 1:
-            sentence = f"{name}: {size} needs {size} times the {case.split.hosts} GPUs of this cluster: {title} is not supported in a cluster."
-            ways = (Way("remove it", {name: None}), Way("serve the model twice, behind a gateway", {name: None}))
-            yield Finding("error", sentence, ways, "vLLM's ParallelConfig", name)
+            message = f"{name}: {size} needs {size} times the {case.split.hosts} GPUs of this cluster: {title} is not supported in a cluster."
+            fixes = (Fix("remove it", {name: None}), Fix("serve the model twice, behind a gateway", {name: None}))
+            yield Finding("error", message, fixes, "vLLM's ParallelConfig", name)
 
 
 @rule(
@@ -249,8 +249,8 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     if backend in (None, SUPPORTED_BACKEND):
         return
     reason = NO_RAY_REASON if backend == RAY else "members are started by vLLM's own backend, mp"
-    sentence = f"{vllm_flags.BACKEND}: {backend} is not supported in a cluster: {reason}."
-    yield Finding("error", sentence, (Way("remove it", {vllm_flags.BACKEND: None}),), "vLLM #36170", vllm_flags.BACKEND)
+    message = f"{vllm_flags.BACKEND}: {backend} is not supported in a cluster: {reason}."
+    yield Finding("error", message, (Fix("remove it", {vllm_flags.BACKEND: None}),), "vLLM #36170", vllm_flags.BACKEND)
 
 
 @rule(
@@ -278,14 +278,14 @@ def undivided_heads(case: SplitCase) -> Iterator[Finding]:
     splits the model between layers and has no such limit: for three hosts, `parallel: {pipeline: 3}` is the usual split.
     """
     hosts = case.split.tensor
-    certain_problem = check_attention_heads(case.architecture, hosts)
-    problem = certain_problem or check_other_heads(case.architecture, hosts)
+    certain_problem = attention_heads_error(case.architecture, hosts)
+    problem = certain_problem or other_heads_error(case.architecture, hosts)
     if not problem:
         return
     is_error = bool(certain_problem) or case.is_reviewed_release
     outcome = "cannot" if is_error else "may not"
-    sentence = f"{case.model} {outcome} be split over {hosts} hosts by tensor parallelism: {problem}."
-    yield Finding("error" if is_error else "warning", sentence, case.ways(), SOURCE)
+    message = f"{case.model} {outcome} be split over {hosts} hosts by tensor parallelism: {problem}."
+    yield Finding("error" if is_error else "warning", message, case.fixes(), SOURCE)
 
 
 @rule(
@@ -300,9 +300,9 @@ def too_few_layers(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism needs at least one layer for every host.
     A host without a layer would only forward the other hosts' results.
     """
-    if problem := check_pipeline(case.architecture, case.split.pipeline):
-        sentence = f"{case.model} cannot be split over {case.split.pipeline} hosts by pipeline parallelism: {problem}."
-        yield Finding("error", sentence, case.ways(), "vLLM's get_pp_indices")
+    if problem := pipeline_error(case.architecture, case.split.pipeline):
+        message = f"{case.model} cannot be split over {case.split.pipeline} hosts by pipeline parallelism: {problem}."
+        yield Finding("error", message, case.fixes(), "vLLM's get_pp_indices")
 
 
 @rule(
@@ -329,8 +329,8 @@ def no_pipeline_model(case: SplitCase) -> Iterator[Finding]:
     if case.split.pipeline == 1 or case.architecture.name not in NO_PIPELINE_MODELS:
         return
     outcome = "refuses" if case.is_reviewed_release else "may refuse"
-    sentence = f"{case.model} does not support pipeline parallelism: {case.engine} {outcome} to start."
-    yield Finding("error" if case.is_reviewed_release else "warning", sentence, case.ways(), SOURCE)
+    message = f"{case.model} does not support pipeline parallelism: {case.engine} {outcome} to start."
+    yield Finding("error" if case.is_reviewed_release else "warning", message, case.fixes(), SOURCE)
 
 
 @rule(
@@ -346,8 +346,8 @@ def old_release(case: SplitCase) -> Iterator[Finding]:
     Older releases lack the flags for a cluster, or do not log the head's rank in the group, so a complete group cannot be proved.
     """
     if at_least(case.version, FIRST_RELEASE_WITH_CLUSTERS) is False:
-        sentence = f"{case.engine} is too old to serve from several hosts: a cluster needs vLLM {FIRST_RELEASE_WITH_CLUSTERS} or newer."
-        yield Finding("error", sentence, (Way("use a newer image, e.g. vllm/vllm-openai:v0.32.0"),), "vLLM 0.17.1")
+        message = f"{case.engine} is too old to serve from several hosts: a cluster needs vLLM {FIRST_RELEASE_WITH_CLUSTERS} or newer."
+        yield Finding("error", message, (Fix("use a newer image, e.g. vllm/vllm-openai:v0.32.0"),), "vLLM 0.17.1")
 
 
 @rule(
@@ -363,8 +363,6 @@ def broken_pipeline(case: SplitCase) -> Iterator[Finding]:
     It fails in 0.18 and was fixed in 0.20; tensor parallelism is not affected.
     """
     if case.split.pipeline > 1 and is_pipeline_broken(case.version):
-        sentence = (
-            f"{case.engine} fails with pipeline parallelism over hosts (fixed in {FIRST_RELEASE_WITH_PIPELINES})."
-        )
-        ways = (Way(f"use an image with vLLM {FIRST_RELEASE_WITH_PIPELINES} or newer"), *case.ways())
-        yield Finding("error", sentence, ways, "vLLM #40150")
+        message = f"{case.engine} fails with pipeline parallelism over hosts (fixed in {FIRST_RELEASE_WITH_PIPELINES})."
+        fixes = (Fix(f"use an image with vLLM {FIRST_RELEASE_WITH_PIPELINES} or newer"), *case.fixes())
+        yield Finding("error", message, fixes, "vLLM #40150")

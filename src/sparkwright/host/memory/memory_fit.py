@@ -103,8 +103,8 @@ def _build_start(context: Context, server: PlannedServer, total_bytes: int) -> S
     shm_bytes, shm_source = _shm_size(context, server.shm, total_bytes)
     cache_key = str(server.start.get("caches") or "")
     return StartFacts(
-        learned=start_memory.measured_figures(start_memory.find_last(records, server.start)),
-        learned_cold=start_memory.measured_figures(start_memory.find_last(records, server.start, is_cold=True)),
+        last_start=start_memory.measured_figures(start_memory.find_last(records, server.start)),
+        last_cold_start=start_memory.measured_figures(start_memory.find_last(records, server.start, is_cold=True)),
         warm=bool(cache_key) and compile_caches.read_record(context.state, cache_key).proved,
         shm_bytes=shm_bytes,
         shm_source=shm_source,

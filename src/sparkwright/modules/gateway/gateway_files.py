@@ -338,7 +338,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
                 raise Failed(f"{name} returned no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
                 count = self._query_gateway(
-                    api_paths.COUNT_TOKENS, messages_api.build_count_request(model["body"]), args, context
+                    api_paths.COUNT_TOKENS_PATH, messages_api.build_count_request(model["body"]), args, context
                 )
                 if not isinstance(count.data, dict) or not count.data.get("input_tokens"):
                     raise Failed(f"{name} counted no tokens through the gateway: {count.message}")

@@ -87,7 +87,7 @@ class InspectServer(Module["InspectServer.Args"]):
         is_worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
         url = "" if is_worker else server.url or args.base_url
         http = container_labels.engine_of_container(inspected).http
-        health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_s)
+        health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_timeout_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
         is_verified = server.id == verified_state.get("container_id")

@@ -191,7 +191,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     def check_server(self, args: Args, context: Context, http: Http) -> Result:
         """Check a server through the API of its engine."""
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s)
+        health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_timeout_s)
         if health.status != 200:
             return _loading_result(http, args.base_url, health)
         models = http_probe.send_request(args.base_url, http.models, api_key=key)
@@ -276,7 +276,7 @@ def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Respons
     """Return the answer of /health after a failed request; a crashing engine needs up to CRASH_WAIT_S to report it."""
     deadline_s = time.monotonic() + CRASH_WAIT_S
     while True:
-        answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_s)
+        answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_timeout_s)
         if answer.status != 200 or time.monotonic() > deadline_s:
             return answer
         time.sleep(0.1)
@@ -325,7 +325,9 @@ def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
         # query before the inspection: a server that was started after the inspection could answer
-        answers = http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s).status
+        answers = (
+            http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_timeout_s).status
+        )
         is_settled = answers or time.monotonic() > deadline_s
         container = containers.inspect(context.docker(), args.name)
         current = start_identity(container) if container else {}

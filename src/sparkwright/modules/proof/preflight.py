@@ -319,7 +319,7 @@ class Lint(Module["Lint.Args"]):
         data = {**fields, "findings": rows}
         bad = [finding for finding in findings if finding.severity == "error"]
         if not bad:
-            message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
+            message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).description}"
             return Result(msg="; ".join([message, *_format_warnings(findings)]), data=data)
         fixes = "; or ".join(way.text for way in bad[0].ways_out)
         fix = f"{fixes[:1].upper()}{fixes[1:]}. Why: `invoke explain {bad[0].rule}`." if fixes else ""

@@ -171,7 +171,7 @@ def _run_probe(
 def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Response:
     """Return the reply to a probe, or the failed response if there is none."""
     body: dict[str, Any] = {"model": args.model, **probe.body}
-    if probe.path == api_paths.COUNT_TOKENS:
+    if probe.path == api_paths.COUNT_TOKENS_PATH:
         return _count_tokens(http, args, body, key)
     dialect = dialects.BY_PATH.get(probe.path)
     if dialect is None:
@@ -215,9 +215,11 @@ def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: s
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.no_thinking_keys}
     request_body = dialects.MESSAGES.convert_request(chat)
-    answer = http_probe.send_with_fewer_options(http, args.base_url, request_body, **options, path=api_paths.MESSAGES)
+    answer = http_probe.send_with_fewer_options(
+        http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH
+    )
     counted = http_probe.send_request(
-        args.base_url, api_paths.COUNT_TOKENS, body=messages_api.build_count_request(chat), **options
+        args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat), **options
     )
     for response in (answer, counted):
         if response.status != 200:

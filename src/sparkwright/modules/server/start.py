@@ -145,7 +145,9 @@ class WaitReady(Module["WaitReady.Args"]):
             current = containers.inspect(client, args.name)
             if current is None or not current["State"]["Running"] or current["RestartCount"] != restarts:
                 return self._failed_start_result(args, current, engine.log, context)
-            answer = http_probe.send_request(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
+            answer = http_probe.send_request(
+                args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_timeout_s)
+            )
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
                 ready_s = RunningContainer(current, {}).age_s

@@ -157,7 +157,7 @@ def _published_port(
     )
     without_protocol = published_port.rpartition("/")[0] or published_port
     host_port = without_protocol.rpartition(":")[0].rpartition(":")[2] or str(container_port)
-    port_mapping = f"{host_port}:{server_command.imports.port_inside}"
+    port_mapping = f"{host_port}:{server_command.imports.container_port}"
     if published_port or flag_port is not None:
         report.add("translated", f"port {published_port or flag_port}", f"container.ports: {port_mapping}")
     for port in foreign.ports:

@@ -91,7 +91,7 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
     if not foreign.task:
         _note_probes(server_command, engine_section, report)
     for danger in container_rules.find_dangers(data["container"], engine_section):
-        report.add("warning", danger.value, danger.why)
+        report.add("warning", danger.value, danger.reason)
     report.refuse_unused_answers()
     if report.questions:
         return ImportedRecipe(recipe_name, "", report, digest)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import SEVERITIES, Finding, Way
+from sparkwright.engines.findings import SEVERITIES, Finding, Fix
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm.prediction import VllmRequest
 
@@ -14,7 +14,7 @@ from sparkwright.engines.vllm.prediction import VllmRequest
 from sparkwright.engines.vllm.rules import access, image_and_model, options, scheduler, speculation  # noqa: F401
 from sparkwright.engines.vllm.rules.rule import RULES, Case
 
-__all__ = ["RULES", "SEVERITIES", "Case", "Finding", "VllmRequest", "Way", "check"]
+__all__ = ["RULES", "SEVERITIES", "Case", "Finding", "Fix", "VllmRequest", "check"]
 
 
 def check(

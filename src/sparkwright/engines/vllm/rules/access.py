@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines import shared_rules
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Fix
 from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, key_in_arguments, wrong_published_port
 from sparkwright.engines.vllm import flags, http
 from sparkwright.engines.vllm.flags import MEMBERS, PIPELINE, TENSOR
@@ -39,8 +39,8 @@ def api_key(case: Case) -> Iterator[Finding]:
     it is passed in the engine's configuration file, which only the container can read, and sparkwright's checks send it.
     """
     if case.flag(http.KEY_FLAG):
-        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY_FLAG: None})
-        yield from key_in_arguments(http.KEY_FLAG, way, "docker inspect")
+        fix = Fix("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY_FLAG: None})
+        yield from key_in_arguments(http.KEY_FLAG, fix, "docker inspect")
 
 
 @rule(
@@ -92,8 +92,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
         allowed.add("headless")  # only the head of a cluster serves the API
     for name, applies, outcome in UNREACHABLE_OPTIONS:
         if case.flag(name) is not None and applies(case.flag(name)) and name not in allowed:
-            way = Way("remove it", {name: None})
-            yield Finding("error", f"{name}: {outcome}.", (way,), DOCKER_SOURCE, name)
+            fix = Fix("remove it", {name: None})
+            yield Finding("error", f"{name}: {outcome}.", (fix,), DOCKER_SOURCE, name)
     yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)
 
 
@@ -109,9 +109,9 @@ def key_in_log(case: Case) -> Iterator[Finding]:
     Docker keeps the log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
     if case.request.server_key and severity_of(case.within("", FIRST_RELEASE_HIDING_KEY)) is not None:
-        sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
-        way = Way("use an image with vLLM 0.32 or newer")
-        yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")
+        message = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
+        fix = Fix("use an image with vLLM 0.32 or newer")
+        yield Finding("warning", message, (fix,), "a real start of 0.32.0", "server_key")
 
 
 @rule(
@@ -149,15 +149,15 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
     keys = ", ".join(f"{name.partition('-')[0]}: {size}" for name, size in split_sizes.items())
     flags_text = " and ".join(f"{name}: {size}" for name, size in split_sizes.items())
     verb = "needs" if len(split_sizes) == 1 else "need"
-    sentence = f"{flags_text} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
-    ways = (
-        Way(
+    message = f"{flags_text} {verb} {hosts} GPUs, and a GB10 has one: use a cluster."
+    fixes = (
+        Fix(
             f"write `parallel: {{{keys}}}` instead, and serve it from a group of {hosts} hosts with `cluster`",
             dict.fromkeys(split_sizes),
         ),
-        Way("remove the flags to serve from one host", dict.fromkeys(split_sizes)),
+        Fix("remove the flags to serve from one host", dict.fromkeys(split_sizes)),
     )
-    yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(split_sizes)))
+    yield Finding("error", message, fixes, "vLLM's ParallelConfig", next(iter(split_sizes)))
 
 
 @rule(
@@ -174,8 +174,8 @@ def gid_index(case: Case) -> Iterator[Finding]:
     index, cluster members hang after loading the model, or fail with "ibv_modify_qp failed".
     """
     if GID_INDEX in case.request.env:
-        sentence = f"{GID_INDEX} pins a GID index, which differs between hosts and changes over time."
-        yield Finding("warning", sentence, (Way("remove it"),), "NCCL's documentation", "container.env")
+        message = f"{GID_INDEX} pins a GID index, which differs between hosts and changes over time."
+        yield Finding("warning", message, (Fix("remove it"),), "NCCL's documentation", "container.env")
 
 
 @rule(
@@ -192,13 +192,13 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     """
     parser, is_auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
     if parser and not is_auto:
-        way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        sentence = "tool-call-parser without enable-auto-tool-choice: the parser is not used, and tool calls are returned as text."
-        yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
+        fix = Fix("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
+        message = "tool-call-parser without enable-auto-tool-choice: the parser is not used, and tool calls are returned as text."
+        yield Finding("warning", message, (fix,), "vLLM's documentation", "tool-call-parser")
     if is_auto and not parser:
-        way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
-        sentence = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
-        yield Finding("error", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
+        fix = Fix("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
+        message = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
+        yield Finding("error", message, (fix,), "a real start of 0.32.0", "enable-auto-tool-choice")
 
 
 @rule(
@@ -218,13 +218,13 @@ def thinking(case: Case) -> Iterator[Finding]:
     if not case.flag("reasoning-parser") or (isinstance(kwargs, Mapping) and "enable_thinking" in kwargs):
         return
     change = {THINKING_SWITCH: {"enable_thinking": False}}
-    ways = (
+    fixes = (
         ()
         if case.within("0.14.0") is False
-        else (Way("turn thinking off by default; requests can still enable it", change),)
+        else (Fix("turn thinking off by default; requests can still enable it", change),)
     )
-    sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
-    yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
+    message = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
+    yield Finding("info", message, fixes, "vLLM #31343", "reasoning-parser")
 
 
 @rule(
@@ -248,9 +248,9 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
             flag = f"{match[1].lower()}-parser-plugin" if match else ""
             if match and case.flag(flag) is None:
                 path = f"{mount}/{name}"
-                sentence = f"the model's repository includes {one_line(name, max_chars=80)}, but {flag} is not set."
-                way = Way(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path})
-                yield Finding("warning", sentence, (way,), "spark.lock", flag)
+                message = f"the model's repository includes {one_line(name, max_chars=80)}, but {flag} is not set."
+                fix = Fix(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path})
+                yield Finding("warning", message, (fix,), "spark.lock", flag)
 
 
 @rule(
@@ -265,9 +265,9 @@ def template_value_as_text(case: Case) -> Iterator[Finding]:
     kwargs = case.flag(THINKING_SWITCH)
     for name, value in kwargs.items() if isinstance(kwargs, Mapping) else ():
         if isinstance(value, str) and value.strip().lower() in NEGATIVE_WORDS:
-            sentence = f'{THINKING_SWITCH}.{name} is the string "{value}", which the template treats as true.'
-            way = Way(f"write {name}: false, without quotes", {THINKING_SWITCH: {**kwargs, name: False}})
-            yield Finding("error", sentence, (way,), "Jinja's documentation", THINKING_SWITCH)
+            message = f'{THINKING_SWITCH}.{name} is the string "{value}", which the template treats as true.'
+            fix = Fix(f"write {name}: false, without quotes", {THINKING_SWITCH: {**kwargs, name: False}})
+            yield Finding("error", message, (fix,), "Jinja's documentation", THINKING_SWITCH)
 
 
 @rule(
@@ -283,6 +283,6 @@ def config_file(case: Case) -> Iterator[Finding]:
     vLLM silently drops `enable-chunked-prefill: false` in that file. Under `vllm:` in a recipe it becomes a flag and works.
     """
     if case.flag("config") is not None:
-        sentence = "config: switches set to false in that file are silently ignored."
-        way = Way("set the flags in the recipe", {"config": None})
-        yield Finding("warning", sentence, (way,), "the parsers of 0.28.0 and 0.32.0", "config")
+        message = "config: switches set to false in that file are silently ignored."
+        fix = Fix("set the flags in the recipe", {"config": None})
+        yield Finding("warning", message, (fix,), "the parsers of 0.28.0 and 0.32.0", "config")

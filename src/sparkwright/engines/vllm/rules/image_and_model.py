@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import shared_rules
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Fix
 from sparkwright.engines.flags import ModelRole, parse_adapters, pin_adapter_fix, pin_model_fix
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import options, prediction
@@ -78,9 +78,9 @@ def cuda13(case: Case) -> Iterator[Finding]:
         return
     base = tag.replace("-cu129", "").replace("cu129-", "")
     replacement = f"{base}-cu130" if is_old and "cu129" not in variant else base
-    sentence = f"{without_digest(case.request.image)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
-    way = Way(f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer")
-    yield Finding("error", sentence, (way,), "vLLM #39878")
+    message = f"{without_digest(case.request.image)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
+    fix = Fix(f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer")
+    yield Finding("error", message, (fix,), "vLLM #39878")
 
 
 @rule(
@@ -95,9 +95,9 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
     """
     if FROZEN_TAG.match(_official_tag(case)):
         image = without_digest(case.request.image)
-        sentence = f"{image} has not been updated since April 2026: it is an old build, not a nightly."
-        way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
-        yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
+        message = f"{image} has not been updated since April 2026: it is an old build, not a nightly."
+        fix = Fix("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
+        yield Finding("warning", message, (fix,), "vLLM's image pipeline")
 
 
 @rule(
@@ -145,17 +145,17 @@ def exclusive(case: Case) -> Iterator[Finding]:
     """
     if case.request.platform != "ascend" or case.effective_settings.chunked_prefill is not True:
         return
-    off_way = Way(
+    off_fix = Fix(
         "turn chunked prefill off", prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=False)
     )
     if case.flag("enable-prefix-caching") is True:
-        ways = (off_way, Way("turn prefix caching off", {"enable-prefix-caching": False}))
-        sentence = "chunked prefill and prefix caching exclude each other on Ascend."
-        yield Finding("error", sentence, ways, ASCEND_SOURCE, "enable-prefix-caching")
+        fixes = (off_fix, Fix("turn prefix caching off", {"enable-prefix-caching": False}))
+        message = "chunked prefill and prefix caching exclude each other on Ascend."
+        yield Finding("error", message, fixes, ASCEND_SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
-        ways = (off_way, Way("use an unquantized KV cache", {"kv-cache-dtype": None}))
-        sentence = "chunked prefill and a quantized KV cache exclude each other on Ascend."
-        yield Finding("error", sentence, ways, ASCEND_SOURCE, "kv-cache-dtype")
+        fixes = (off_fix, Fix("use an unquantized KV cache", {"kv-cache-dtype": None}))
+        message = "chunked prefill and a quantized KV cache exclude each other on Ascend."
+        yield Finding("error", message, fixes, ASCEND_SOURCE, "kv-cache-dtype")
 
 
 @rule(
@@ -173,9 +173,9 @@ def budget(case: Case) -> Iterator[Finding]:
     minimum = max(prediction.ASCEND_BUDGET_STEP, settings.max_model_len or 0)
     rounded_budget = -(-max(minimum, settings.budget) // prediction.ASCEND_BUDGET_STEP) * prediction.ASCEND_BUDGET_STEP
     if rounded_budget != settings.budget:
-        sentence = f"max-num-batched-tokens {settings.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
-        way = Way(f"set it to {rounded_budget}", {"max-num-batched-tokens": rounded_budget})
-        yield Finding("error", sentence, (way,), ASCEND_SOURCE, "max-num-batched-tokens")
+        message = f"max-num-batched-tokens {settings.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
+        fix = Fix(f"set it to {rounded_budget}", {"max-num-batched-tokens": rounded_budget})
+        yield Finding("error", message, (fix,), ASCEND_SOURCE, "max-num-batched-tokens")
 
 
 @rule(
@@ -199,9 +199,9 @@ def scheduler(case: Case) -> Iterator[Finding]:
         return
     if case.flag("enable-chunked-prefill") is True and case.effective_settings.chunked_prefill is False:
         change = prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=True)
-        sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
-        way = Way("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
-        yield Finding("error", sentence, (way,), ASCEND_SOURCE, prediction.ASCEND_CONFIG)
+        message = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
+        fix = Fix("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
+        yield Finding("error", message, (fix,), ASCEND_SOURCE, prediction.ASCEND_CONFIG)
 
 
 @rule(
@@ -223,25 +223,25 @@ def downloads(case: Case) -> Iterator[Finding]:
             flag, _, key = name.partition(".")
             path = f"/models/{model.rpartition('/')[2]}"
             mounted = {**(speculation.speculative_config(case) or {}), key: path} if key else path
-            way = Way(f"mount its folder (`container.volumes`) and use its path there, e.g. {path}", {flag: mounted})
+            fix = Fix(f"mount its folder (`container.volumes`) and use its path there, e.g. {path}", {flag: mounted})
             role = MODEL_ROLES.get(name)
-            ways = (Way(pin_model_fix(role, one_line(model, max_chars=80))), way) if role else (way,)
-            sentence = f"{name.replace('.', ' ')} {model} is downloaded at startup, and spark.lock does not pin it."
-            yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
+            fixes = (Fix(pin_model_fix(role, one_line(model, max_chars=80))), fix) if role else (fix,)
+            message = f"{name.replace('.', ' ')} {model} is downloaded at startup, and spark.lock does not pin it."
+            yield Finding("error", message, fixes, "vLLM 0.32.0", flag)
     for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
-            ways = (Way(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
-            yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS_FLAG)
+            message = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
+            fixes = (Fix(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
+            yield Finding("error", message, fixes, "vLLM 0.32.0", ADAPTERS_FLAG)
     is_offline = case.request.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     has_vocabulary = any(map(case.request.env.get, VOCABULARY_VARIABLES))
     if case.architecture.model_type == "gpt_oss" and is_offline and not has_vocabulary:
-        sentence = (
+        message = (
             "the vocabulary of gpt-oss is downloaded at startup, even with HF_HUB_OFFLINE: "
             f"{VOCABULARY_VARIABLES[0]} is not set."
         )
-        way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY_VARIABLES[0]} to its path")
-        yield Finding("warning", sentence, (way,), "openai_harmony", "env")
+        fix = Fix(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY_VARIABLES[0]} to its path")
+        yield Finding("warning", message, (fix,), "openai_harmony", "env")
 
 
 @rule(
@@ -267,13 +267,13 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
         path = posixpath.normpath(plugin)
         mount = next((mount for mount in case.request.pinned if path.startswith(f"{mount}/")), "")
         files, plugin_text = case.request.pinned.get(mount, ()), one_line(plugin, max_chars=120)
-        ways = (Way("put it into the project and mount it with `files:`"), Way("build it into the image"))
+        fixes = (Fix("put it into the project and mount it with `files:`"), Fix("build it into the image"))
         if mount and files and path.removeprefix(f"{mount}/") not in files:
-            sentence = f"{flag} {plugin_text} is not in the pinned commit: the server does not start."
-            yield Finding("error", sentence, ways, "spark.lock", flag)
+            message = f"{flag} {plugin_text} is not in the pinned commit: the server does not start."
+            yield Finding("error", message, fixes, "spark.lock", flag)
         elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
-            sentence = f"{flag} {plugin_text} is code that runs in the server, and spark.lock does not pin it."
-            yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
+            message = f"{flag} {plugin_text} is code that runs in the server, and spark.lock does not pin it."
+            yield Finding("error", message, fixes, "vLLM 0.32.0", flag)
 
 
 @rule(
@@ -298,9 +298,9 @@ def stretched_context(case: Case) -> Iterator[Finding]:
         case.effective_settings.max_model_len,
     )
     if trained_length and context and context > trained_length:
-        sentence = f"max-model-len {context} is beyond the {trained_length} tokens that the model was trained on (rope scaling)."
-        way = Way(f"for the trained length, set max-model-len to {trained_length}", {"max-model-len": trained_length})
-        yield Finding("info", sentence, (way,), "the model's config.json", "max-model-len")
+        message = f"max-model-len {context} is beyond the {trained_length} tokens that the model was trained on (rope scaling)."
+        fix = Fix(f"for the trained length, set max-model-len to {trained_length}", {"max-model-len": trained_length})
+        yield Finding("info", message, (fix,), "the model's config.json", "max-model-len")
 
 
 @rule(
@@ -332,9 +332,9 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
         remaining = {
             key: value for key, value in override_config.items() if key not in (EXPERTS_KEY, "text_config")
         } or None
-        sentence = f"{OVERRIDES_FLAG}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained_experts}."
-        way = Way("remove it", {OVERRIDES_FLAG: remaining})
-        yield Finding("warning", sentence, (way,), "the model's config.json", OVERRIDES_FLAG)
+        message = f"{OVERRIDES_FLAG}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained_experts}."
+        fix = Fix("remove it", {OVERRIDES_FLAG: remaining})
+        yield Finding("warning", message, (fix,), "the model's config.json", OVERRIDES_FLAG)
 
 
 def _flag_or_key(case: Case, name: str) -> Any:
@@ -366,9 +366,9 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     release = support.until if is_dropped else support.since
     is_dense = case.architecture.kind == "dense" and not is_dropped
     verb = "no longer loads" if is_dropped else "does not implement" if is_dense else "cannot load"
-    sentence = f"vLLM {case.version} {verb} {name} ({describe_support(name)})."
-    ways = (Way(f"use an image with vLLM {release}{'' if is_dropped else ' or newer'}"),) if release else ()
-    yield Finding("warning" if is_dense else "error", sentence, ways, "vLLM's model registries")
+    message = f"vLLM {case.version} {verb} {name} ({describe_support(name)})."
+    fixes = (Fix(f"use an image with vLLM {release}{'' if is_dropped else ' or newer'}"),) if release else ()
+    yield Finding("warning" if is_dense else "error", message, fixes, "vLLM's model registries")
 
 
 @rule(
@@ -391,7 +391,7 @@ def model_length(case: Case) -> Iterator[Finding]:
         return
     is_allowed = LONG_CONTEXT_VARIABLE in case.request.env
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
-    way = Way(f"lower max-model-len to {model_maximum}", {"max-model-len": model_maximum})
-    sentence = f"max-model-len {settings.max_model_len} exceeds the model's {model_maximum}: {outcome}."
+    fix = Fix(f"lower max-model-len to {model_maximum}", {"max-model-len": model_maximum})
+    message = f"max-model-len {settings.max_model_len} exceeds the model's {model_maximum}: {outcome}."
     source = "vLLM's ModelConfig; a real start of 0.32.0"
-    yield Finding("warning" if is_allowed else "error", sentence, (way,), source, "max-model-len")
+    yield Finding("warning" if is_allowed else "error", message, (fix,), source, "max-model-len")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Fix, Severity
 from sparkwright.engines.options import describe_owner, find_opposite, format_counterparts
 from sparkwright.engines.vllm import environment, option_values, options
 from sparkwright.engines.vllm.option_history import Existence, find_existence
@@ -40,34 +40,36 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     for flag, value in case.request.flags.items():
         if value is None:
             continue
-        existence = find_existence(flag.removeprefix("no-"), case.release, case.listed)
-        if existence.exists or (existence.exists is None and not existence.why):
+        existence = find_existence(flag.removeprefix("no-"), case.release, case.listed_options)
+        if existence.exists or (existence.exists is None and not existence.reason):
             continue
         severity = severity_of(existence.exists is False or None) or "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         other_engine = describe_owner("vllm", flag)
-        sentence = f"{other_engine or f'{flag}: {existence.why}'}; {case.engine} {outcome} to start."
+        message = f"{other_engine or f'{flag}: {existence.reason}'}; {case.engine} {outcome} to start."
         source = existence.source or "vLLM's options by release"
-        yield Finding(severity, sentence, (_replace_flag(flag, value, existence, case.listed),), source, flag)
+        yield Finding(
+            severity, message, (_suggest_replacement(flag, value, existence, case.listed_options),), source, flag
+        )
 
 
-def _replace_flag(flag: str, value: Any, existence: Existence, listed_options: Collection[str]) -> Way:
+def _suggest_replacement(flag: str, value: Any, existence: Existence, listed_options: Collection[str]) -> Fix:
     if alternative := format_counterparts("vllm", flag) if describe_owner("vllm", flag) else "":
-        return Way(f"use {alternative} instead", {flag: None})
+        return Fix(f"use {alternative} instead", {flag: None})
     if existence.similar:
-        return Way(f"write {existence.similar}", {flag: None, existence.similar: value})
+        return Fix(f"write {existence.similar}", {flag: None, existence.similar: value})
     alternative = (
         ""
-        if existence.instead
+        if existence.replacement
         else find_opposite(flag, listed_options or options.anchor_options(options.MIDDLE_ANCHOR))
     )
     if alternative and isinstance(value, bool):
-        return Way(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
+        return Fix(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
     change: dict[str, Any] = {flag: None}
-    if existence.instead.startswith("enable-") and value is not False:
-        change[existence.instead.partition(":")[0]] = False
-    has_successor = existence.instead and not existence.instead.startswith("nothing")
-    return Way(f"write {existence.instead} instead" if has_successor else "remove it", change)
+    if existence.replacement.startswith("enable-") and value is not False:
+        change[existence.replacement.partition(":")[0]] = False
+    has_successor = existence.replacement and not existence.replacement.startswith("nothing")
+    return Fix(f"write {existence.replacement} instead" if has_successor else "remove it", change)
 
 
 @rule(
@@ -81,13 +83,13 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
     arguments". In a recipe, set a switch to true or false, without quotes.
     """
     for flag, value in case.request.flags.items():
-        option = option_values.find_option(flag, case.listed)
+        option = option_values.find_option(flag, case.listed_options)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
         is_on = str(value).strip().lower() not in ("false", "0", "no", "off", "")
-        sentence = f"{flag} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
-        way = Way(f"write {flag}: {str(is_on).lower()}", {flag: is_on})
-        yield Finding("error", sentence, (way,), "the help of 0.32.0", flag)
+        message = f"{flag} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
+        fix = Fix(f"write {flag}: {str(is_on).lower()}", {flag: is_on})
+        yield Finding("error", message, (fix,), "the help of 0.32.0", flag)
 
 
 @rule(
@@ -103,11 +105,15 @@ def unread_variable(case: Case) -> Iterator[Finding]:
         unread = environment.find_unread(name, case.version)
         if unread is None:
             continue
-        severity: Severity = "warning" if unread.certain else "info"
-        advice = f"write {unread.instead} under vllm: instead" if "-" in unread.instead else f"write {unread.instead}"
-        way = Way(advice if unread.instead else "remove it")
-        sentence = f"{name}: {unread.why}, so {value!r} has no effect."
-        yield Finding(severity, sentence, (way,), "vllm/envs.py by release", "env")
+        severity: Severity = "warning" if unread.is_certain else "info"
+        advice = (
+            f"write {unread.replacement} under vllm: instead"
+            if "-" in unread.replacement
+            else f"write {unread.replacement}"
+        )
+        fix = Fix(advice if unread.replacement else "remove it")
+        message = f"{name}: {unread.reason}, so {value!r} has no effect."
+        yield Finding(severity, message, (fix,), "vllm/envs.py by release", "env")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +180,9 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
         value = case.flag(ignored.flag)
         if value is None or not ignored.applies(value, case) or not case.within(ignored.since, ignored.until):
             continue
-        sentence = f"{ignored.flag}: {str(value).lower()} {ignored.outcome} ({case.engine})."
-        way = Way("remove it", {ignored.flag: None})
-        yield Finding("warning", sentence, (way,), ignored.source, ignored.flag)
+        message = f"{ignored.flag}: {str(value).lower()} {ignored.outcome} ({case.engine})."
+        fix = Fix("remove it", {ignored.flag: None})
+        yield Finding("warning", message, (fix,), ignored.source, ignored.flag)
 
 
 @rule(
@@ -196,9 +202,9 @@ def kv_scales(case: Case) -> Iterator[Finding]:
         outcome = "degrades the output of a recurrent model"
     else:
         outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
-    sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
-    way = Way("remove it", {"calculate-kv-scales": None})
-    yield Finding("error" if is_wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")
+    message = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
+    fix = Fix("remove it", {"calculate-kv-scales": None})
+    yield Finding("error" if is_wrong else "warning", message, (fix,), "vLLM #37565, #49389", "calculate-kv-scales")
 
 
 @rule(
@@ -217,7 +223,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     else from the tables for 0.32.0; a value that this release may accept is a warning.
     """
     for name, value in case.request.flags.items():
-        option = option_values.find_option(name, case.listed)
+        option = option_values.find_option(name, case.listed_options)
         if option is None or (isinstance(value, str) and (name, value) in VALUES_WITH_OTHER_RULES):
             continue
         invalid = option_values.find_invalid_value(name, value, option)
@@ -227,13 +233,13 @@ def flag_value(case: Case) -> Iterator[Finding]:
         if severity is None:
             continue
         outcome = "refuses to start" if severity == "error" else "may refuse to start"
-        way = (
-            Way(f"write {name}: {invalid.intended}", {name: invalid.intended})
+        fix = (
+            Fix(f"write {name}: {invalid.intended}", {name: invalid.intended})
             if invalid.intended
-            else Way("correct or remove it")
+            else Fix("correct or remove it")
         )
         source = "vLLM's config classes" if invalid.limit == "range" else "the engine's help and parser"
-        yield Finding(severity, f"{name} {invalid.why}: {case.engine} {outcome}.", (way,), source, name)
+        yield Finding(severity, f"{name} {invalid.reason}: {case.engine} {outcome}.", (fix,), source, name)
 
 
 def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
@@ -247,7 +253,7 @@ def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
 
 def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
     """Return True if this release refuses the value, None if it may refuse it, False if unknown."""
-    has_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
+    has_shapes = bool(case.listed_options) and isinstance(case.listed_options, Mapping)
     is_table_release = within(case.version, options.TABLE_RELEASE, options.FIRST_RELEASE_WITH_UNKNOWN_CHOICES) is True
     if invalid.limit == "choice":
         return has_shapes or is_table_release or None

@@ -24,7 +24,7 @@ class Case:
     #: the engine's version; None if unknown
     version: Version | None
     #: options in the engine's own help, with their shapes if known (see option_values); if empty, only the tables apply
-    listed: Collection[str] = ()
+    listed_options: Collection[str] = ()
 
     @property
     def effective_settings(self) -> EffectiveSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.findings import Finding, Severity, Way
+from sparkwright.engines.findings import Finding, Fix, Severity
 from sparkwright.engines.vllm import flags, prediction
 from sparkwright.engines.vllm.prediction import FIRST_RELEASE_WITH_OPTIONAL_CHUNKING
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, conjunction, rule, severity_of
@@ -31,8 +31,8 @@ OVER_BUDGET_OUTCOMES = {
     "warning": "refuses to start before 0.27",
     "info": "is slow on long prompts",
 }
-CHUNKED_PREFILL_ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
-PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": False})
+CHUNKED_PREFILL_ON = Fix("leave chunked prefill on", {"enable-chunked-prefill": None})
+PREFIX_CACHING_OFF = Fix("turn prefix caching off", {"enable-prefix-caching": False})
 
 
 @rule(
@@ -55,9 +55,9 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
         default_share = case.effective_settings.memory_utilization
         share_text = default_share if default_share is not None else "0.9, 0.92 from 0.20 on"
         default = f"the engine's default ({share_text})"
-        sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
-        way = Way(f"set it to {SAFE_MEMORY_SHARE}", {flags.MEMORY_UTILIZATION: SAFE_MEMORY_SHARE})
-        yield Finding("warning", sentence, (way,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)
+        message = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
+        fix = Fix(f"set it to {SAFE_MEMORY_SHARE}", {flags.MEMORY_UTILIZATION: SAFE_MEMORY_SHARE})
+        yield Finding("warning", message, (fix,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)
 
 
 @rule(
@@ -77,17 +77,17 @@ def weights_loading(case: Case) -> Iterator[Finding]:
     """
     strategy, loader = (str(case.flag(name)) for name in (LOAD_STRATEGY, LOAD_FORMAT))
     if case.request.platform == "gb10" and strategy in MEMORY_EFFECTS:
-        sentence = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
-        yield _remove_flag("warning", sentence, LOAD_STRATEGY)
+        message = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
+        yield _remove_flag("warning", message, LOAD_STRATEGY)
     if loader in LOADER_PACKAGES:
-        sentence = f"{LOAD_FORMAT} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
-        yield _remove_flag("info", sentence, LOAD_FORMAT)
+        message = f"{LOAD_FORMAT} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
+        yield _remove_flag("info", message, LOAD_FORMAT)
     if loader == "dummy":
         yield _remove_flag("warning", f"{LOAD_FORMAT} dummy serves random weights; it is for profiling.", LOAD_FORMAT)
 
 
-def _remove_flag(severity: Severity, sentence: str, flag: str) -> Finding:
-    return Finding(severity, sentence, (Way("remove it", {flag: None}),), "vLLM 0.32.0", flag)
+def _remove_flag(severity: Severity, message: str, flag: str) -> Finding:
+    return Finding(severity, message, (Fix("remove it", {flag: None}),), "vLLM 0.32.0", flag)
 
 
 @rule(
@@ -119,13 +119,13 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     outcome = OVER_BUDGET_OUTCOMES[severity]
     if case.within("", "0.17.0") and severity != "warning":
         outcome = "hangs on long requests"
-    sentence = f"this model's block is {settings.block_tokens} tokens (predicted) and max-num-batched-tokens is {settings.budget}"
+    message = f"this model's block is {settings.block_tokens} tokens (predicted) and max-num-batched-tokens is {settings.budget}"
     # the smallest power of two that is large enough, but at least 4096
     budget = max(4096, 1 << (settings.block_tokens - 1).bit_length())
     change = {"max-num-batched-tokens": budget}
-    way = Way(f"raise max-num-batched-tokens to {budget} (at least {settings.block_tokens})", change)
+    fix = Fix(f"raise max-num-batched-tokens to {budget} (at least {settings.block_tokens})", change)
     source = "vLLM's validate_block_size; the formula of its hybrid block"
-    yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
+    yield Finding(severity, f"{message}: {case.engine} {outcome}.", (fix,), source, "max-num-batched-tokens")
 
 
 @rule(
@@ -140,16 +140,16 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
     settings = case.effective_settings
     if settings.budget is None or settings.max_num_seqs <= settings.budget:
         return
-    ways = (
-        Way(f"lower max-num-seqs to {settings.budget}", {"max-num-seqs": settings.budget}),
-        Way(
+    fixes = (
+        Fix(f"lower max-num-seqs to {settings.budget}", {"max-num-seqs": settings.budget}),
+        Fix(
             f"raise max-num-batched-tokens to {settings.max_num_seqs}",
             {"max-num-batched-tokens": settings.max_num_seqs},
         ),
     )
     comparison = f"max-num-seqs {settings.max_num_seqs} exceeds max-num-batched-tokens {settings.budget}"
-    sentence = f"{comparison}: {case.engine} refuses to start."
-    yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
+    message = f"{comparison}: {case.engine} refuses to start."
+    yield Finding("error", message, fixes, "vLLM's SchedulerConfig", "max-num-seqs")
 
 
 @rule(
@@ -173,9 +173,9 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         reason = f"each needs a Mamba cache block: {case.engine} may refuse"
     else:
         reason = f"the last start had memory for {blocks} Mamba cache blocks: {case.engine} refuses"
-    way = Way(f"lower max-num-seqs to {limit}", {"max-num-seqs": limit})
-    sentence = f"max-num-seqs is {seqs}, and {reason} to start."
-    yield Finding("warning" if blocks is None else "error", sentence, (way,), "vLLM #49064", "max-num-seqs")
+    fix = Fix(f"lower max-num-seqs to {limit}", {"max-num-seqs": limit})
+    message = f"max-num-seqs is {seqs}, and {reason} to start."
+    yield Finding("warning" if blocks is None else "error", message, (fix,), "vLLM #49064", "max-num-seqs")
 
 
 @rule(
@@ -205,9 +205,9 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
         outcome = "uses it, and 0.32 and later refuse it"
     else:
         outcome = "ignores it or falls back to align"
-    sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
-    way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
-    yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
+    message = f"mamba-cache-mode all: {case.engine} {outcome}."
+    fix = Fix("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
+    yield Finding(severity, message, (fix,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
 @rule(
@@ -232,10 +232,10 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     if severity is None:
         return
     reason = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
-    sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {reason}"
-    sentence = f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
+    message = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {reason}"
+    message = f"{message}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
     source = "vLLM's VllmConfig; a real start of 0.32.0"
-    yield Finding(severity, sentence, (CHUNKED_PREFILL_ON, PREFIX_CACHING_OFF), source, "enable-chunked-prefill")
+    yield Finding(severity, message, (CHUNKED_PREFILL_ON, PREFIX_CACHING_OFF), source, "enable-chunked-prefill")
 
 
 @rule(
@@ -261,14 +261,14 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         or severity is None
     ):
         return
-    ways = (
-        Way(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
-        Way(f"lower max-model-len to {settings.budget}", {"max-model-len": settings.budget}),
+    fixes = (
+        Fix(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
+        Fix(f"lower max-model-len to {settings.budget}", {"max-model-len": settings.budget}),
         CHUNKED_PREFILL_ON,
     )
-    sentence = f"max-num-batched-tokens {settings.budget} is less than max-model-len {length}, with chunked prefill off"
-    sentence = f"{sentence}: {case.engine} refuses to start."
-    yield Finding(severity, sentence, ways, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
+    message = f"max-num-batched-tokens {settings.budget} is less than max-model-len {length}, with chunked prefill off"
+    message = f"{message}: {case.engine} refuses to start."
+    yield Finding(severity, message, fixes, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
 
 
 @rule(
@@ -287,9 +287,9 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     """
     if not case.is_hybrid or case.flag("enable-chunked-prefill") is not True:
         return
-    sentence = (
+    message = (
         "enable-chunked-prefill is redundant: chunked prefill is on by default in every release that loads this model."
         " Do not blame it for a slow server without a measurement."
     )
-    way = Way("remove it", {"enable-chunked-prefill": None})
-    yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")
+    fix = Fix("remove it", {"enable-chunked-prefill": None})
+    yield Finding("info", message, (fix,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

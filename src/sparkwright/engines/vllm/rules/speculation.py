@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.findings import Finding, Way
+from sparkwright.engines.findings import Finding, Fix
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, rule, severity_of
@@ -40,10 +40,10 @@ MODEL_WITH_MTP: dict[str, Any] = {
 class ConfigError:
     """An error in `speculative-config`."""
 
-    why: str
-    way: Way
+    reason: str
+    fix: Fix
     #: True if this release refuses to start with it; None if unknown
-    certain: bool | None = True
+    is_refused: bool | None = True
 
 
 def speculative_config(case: Case) -> dict[str, Any] | None:
@@ -85,11 +85,11 @@ def speculation_config(case: Case) -> Iterator[Finding]:
     if config is None:
         return
     for error in (*_check_keys(case, config), *_check_method(case, config)) or _check_drafter(case, config):
-        severity = severity_of(error.certain)
+        severity = severity_of(error.is_refused)
         if severity:
             outcome = "refuses" if severity == "error" else "may refuse"
             yield Finding(
-                severity, f"{FLAG}: {error.why}; {case.engine} {outcome} to start.", (error.way,), SOURCE, FLAG
+                severity, f"{FLAG}: {error.reason}; {case.engine} {outcome} to start.", (error.fix,), SOURCE, FLAG
             )
 
 
@@ -101,9 +101,9 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
         if key is None:
             closest = next(iter(difflib.get_close_matches(name, KEYS, n=1)), "")
             change = {**remaining, closest: value} if closest else remaining
-            way = Way(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
+            fix = Fix(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
             shown_name = one_line(name, max_chars=MAX_SHOWN_CHARS)
-            yield ConfigError(f"{shown_name} is not one of its keys", way, _is_reviewed(case))
+            yield ConfigError(f"{shown_name} is not one of its keys", fix, _is_reviewed(case))
             continue
         is_available = within(case.release, key.since, key.until)
         if is_available is not True and (key.since or key.until):
@@ -112,11 +112,11 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
                 if _is_removed(case, key.until)
                 else f"was added in {key.since or key.until}"
             )
-            way = Way(f"remove {name}", {FLAG: remaining})
-            yield ConfigError(f"{name} {history}", way, None if is_available is None else True)
+            fix = Fix(f"remove {name}", {FLAG: remaining})
+            yield ConfigError(f"{name} {history}", fix, None if is_available is None else True)
         elif requirement := _check_key_value(key, value):
             got = one_line(repr(value), max_chars=MAX_SHOWN_CHARS)
-            yield ConfigError(f"{name} must be {requirement}, got {got}", Way("correct it"), True)
+            yield ConfigError(f"{name} must be {requirement}, got {got}", Fix("correct it"), True)
 
 
 def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
@@ -128,10 +128,10 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
     if method is None:
         closest = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
         if closest:
-            way = Way(f"write method: {closest}", {FLAG: {**config, "method": closest}})
+            fix = Fix(f"write method: {closest}", {FLAG: {**config, "method": closest}})
         else:
-            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.current_name)}")
-        yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_reviewed(case))
+            fix = Fix(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.current_name)}")
+        yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", fix, _is_reviewed(case))
         return
     is_available = within(case.release, method.since, method.until)
     if is_available is not True and (method.since or method.until):
@@ -140,7 +140,7 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
         )
         yield ConfigError(
             f"method {name} {history}",
-            Way("use another method or another image"),
+            Fix("use another method or another image"),
             None if is_available is None else True,
         )
 
@@ -152,7 +152,7 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
     if has_no_model and (not name or (method is not None and method.drafter == "second model")):
         subject = f"method {name}" if name else "a config without `method`"
         yield ConfigError(
-            f"{subject} needs a drafter under `model`", Way("mount a drafter and set `model` to its path")
+            f"{subject} needs a drafter under `model`", Fix("mount a drafter and set `model` to its path")
         )
     elif (
         has_no_model
@@ -162,17 +162,17 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
     ):
         yield ConfigError(
             f"{TOKENS_KEY} is missing",
-            Way(f"write {TOKENS_KEY}: 1, and measure more", {FLAG: {**config, TOKENS_KEY: 1}}),
+            Fix(f"write {TOKENS_KEY}: 1, and measure more", {FLAG: {**config, TOKENS_KEY: 1}}),
         )
     layers = config_parts.count_prediction_layers(case.architecture.config)
     if has_no_model and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
         multiple = int(tokens - tokens % layers)
         reason = f"{TOKENS_KEY} {tokens:g} is not a multiple of the model's {layers} prediction layers"
-        yield ConfigError(reason, Way(f"write {multiple}", {FLAG: {**config, TOKENS_KEY: multiple}}))
+        yield ConfigError(reason, Fix(f"write {multiple}", {FLAG: {**config, TOKENS_KEY: multiple}}))
     minimum, maximum = (_parse_number(config.get(key)) for key in ("prompt_lookup_min", "prompt_lookup_max"))
     if minimum is not None and maximum is not None and minimum > maximum:
-        way = Way("swap them", {FLAG: {**config, "prompt_lookup_min": maximum, "prompt_lookup_max": minimum}})
-        yield ConfigError(f"prompt_lookup_min {minimum:g} is above prompt_lookup_max {maximum:g}", way)
+        fix = Fix("swap them", {FLAG: {**config, "prompt_lookup_min": maximum, "prompt_lookup_max": minimum}})
+        yield ConfigError(f"prompt_lookup_min {minimum:g} is above prompt_lookup_max {maximum:g}", fix)
 
 
 def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.SpeculationMethod | None]:
@@ -203,9 +203,9 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         and not config_parts.count_prediction_layers(case.architecture.config)
     ):
         name = case.architecture.name or "the model"
-        sentence = f"{FLAG}: {name} has no prediction layers, which {config['method']} needs."
-        way = Way("remove it, or name a draft model", {FLAG: None})
-        yield Finding("error", sentence, (way,), "vLLM 0.32.0", FLAG)
+        message = f"{FLAG}: {name} has no prediction layers, which {config['method']} needs."
+        fix = Fix("remove it, or name a draft model", {FLAG: None})
+        yield Finding("error", message, (fix,), "vLLM 0.32.0", FLAG)
 
 
 @rule(
@@ -238,12 +238,12 @@ def quantized_drafter(case: Case) -> Iterator[Finding]:
         quantization.get("quant_method") in FOUR_BIT_FORMATS
         and config_parts.has_prediction_exceptions(quantization) is False
     ):
-        sentence = (
+        message = (
             f"{FLAG}: the model's quantization ({quantization['quant_method']}) does not exclude the prediction layers, so the drafter is "
             "built with 4 bits: loading fails, or few proposals are accepted."
         )
-        way = Way("check the acceptance in the smoke test; if it is near 0, remove it", {FLAG: None})
-        yield Finding("warning", sentence, (way,), "vLLM #38650", FLAG)
+        fix = Fix("check the acceptance in the smoke test; if it is near 0, remove it", {FLAG: None})
+        yield Finding("warning", message, (fix,), "vLLM #38650", FLAG)
 
 
 def _is_reviewed(case: Case) -> bool | None:
