@@ -53,7 +53,7 @@ def test_a_first_deploy_assumes_host_memory_and_the_next_plan_uses_the_measureme
         result = served.run("plan", "--host", "sandbox")
     budget = plan.task(FIT_CHECK)["data"]["budget"]
     known = host_side_row(budget)
-    assert not known["assumed"] and "other arguments of this image" in known["source"]
+    assert not known["assumed"] and "with this image, but another model or other arguments" in known["source"]
     assert known["size_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02)
     assert budget["total_bytes"] == pytest.approx(TOTAL_BYTES, rel=0.001)
     table = Budget.of_json(budget).lines()

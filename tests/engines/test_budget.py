@@ -98,7 +98,7 @@ def test_measured_sizes_replace_assumptions() -> None:
     assert "held 900,000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
     other = build_budget(memory, StartFacts(last_start=dataclasses.replace(last_start, same=False), warm=True))
     assert "other GPU memory" not in row_sizes(other) and other.kv_tokens is None
-    assert "other arguments of this image" in "\n".join(other.lines())
+    assert "with this image, but another model or other arguments" in "\n".join(other.lines())
 
 
 @pytest.mark.parametrize(("warm", "peak_gib"), [(False, 20.0), (True, 0.0)], ids=["cold", "warm"])

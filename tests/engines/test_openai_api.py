@@ -77,7 +77,11 @@ OPERATOR_PATHS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|
 
 def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
-    routed = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model_location != "form"}
+    routed = {
+        served.path.replace(api_paths.RESPONSE_ID, "{response_id}")
+        for served in VLLM
+        if served.model_location != "form"
+    }
     assert routed - POOLING_PATHS <= paths
     assert {api_paths.MESSAGES_PATH, api_paths.COUNT_TOKENS_PATH, api_paths.RESPONSES_PATH} <= paths
 
@@ -95,7 +99,7 @@ def test_a_recipe_adds_paths() -> None:
     section = {"served_name": "m", "paths": added}
     assert not list(description.find_mistakes(section))
     paths = described_http(description.render_label(section)).paths
-    added_paths = [(served.path, served.model) for served in paths[-2:]]
+    added_paths = [(served.path, served.model_location) for served in paths[-2:]]
     assert added_paths == [("/v1/audio/speech", "json"), ("/v1/audio/transcriptions", "form")]
     assert api_paths.OPENAI_PATHS[0] in paths
 

@@ -1,4 +1,4 @@
-"""Findings about a recipe for one engine and one model, and the settings that the engine will derive from it."""
+"""The interface through which an engine reports findings about a recipe and predicts the settings that it will use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Platform = Literal["gb10", "ascend"]
 PrefillExpectation = Literal["any", "enabled", "disabled"]
 ImpossiblePolicy = Literal["refuse", "report"]
 
-#: rule name in findings about a recipe's expectation of chunked prefill
+#: name of the rule about a recipe's expectation of chunked prefill
 EXPECTED_RULE = "expected-chunked-prefill"
 
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """The settings of a recipe that concern the engine."""
+    """The server that a recipe requests: the settings that concern its engine."""
 
     #: the engine's flags by canonical name
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class ServerRequest:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about chunked prefill for one start."""
+    """The chunked prefill setting chosen for one start."""
 
     #: the flags to start the engine with
     flags: Mapping[str, Any]
@@ -65,7 +65,7 @@ class EffectiveSettings:
     mamba_cache_mode: str | None = None
     #: tokens per attention block of a hybrid model
     block_tokens: int | None = None
-    #: tokens per step
+    #: maximum number of tokens per step
     budget: int | None = None
     max_num_seqs: int = 0
     max_model_len: int | None = None
@@ -113,7 +113,7 @@ class Advice(Protocol):
         """The rules, for lists and explanations."""
 
     def version(self, text: str | None) -> Version | None:
-        """Return the version in a string that uses the engine's version format; None if there is none."""
+        """Return the version parsed from a string in the engine's version format; None if it contains none."""
 
     def kind(self, model: Mapping[str, Any]) -> Kind:
         """Return the kind of a model."""
@@ -129,7 +129,7 @@ class Advice(Protocol):
         expected: PrefillExpectation,
         impossible_policy: ImpossiblePolicy,
     ) -> Decision:
-        """Return the flags for the wanted chunked prefill, or the reason why it is impossible."""
+        """Return the flags for the expected chunked prefill setting, or the reason why it is impossible."""
 
     def check(
         self,
@@ -138,7 +138,7 @@ class Advice(Protocol):
         version: Version | None,
         listed_options: Collection[str] = (),
     ) -> list[Finding]:
-        """Return all findings, errors first. listed_options: the options in the help of the engine's image, with their shapes if known."""
+        """Return all findings, errors first. listed_options: the options that the help output of the image lists, with their shapes if known."""
 
     def effective_settings(
         self, request: ServerRequest, model: Mapping[str, Any], version: Version | None
@@ -151,14 +151,14 @@ class Advice(Protocol):
     def chunked_prefill_arms(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return two sets of flag changes that differ only in chunked prefill, on and off; None if the engine has no switch."""
+        """Return the flag changes that turn chunked prefill on, and those that turn it off; None if the engine has no switch."""
 
 
 def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decision:
-    """Return the decision for a recipe that expects chunked prefill on; an error if its flag turns it off (is_off)."""
+    """Return the decision for a recipe that expects chunked prefill. is_off: its flags turn it off, which is an error."""
     if not is_off:
         return Decision(request.flags, "enabled")
-    message = "the recipe expects chunked prefill on, and its flags turn it off."
+    message = "the recipe expects chunked prefill, but its flags turn it off."
     fix = Fix("leave it on", {flag: None})
     return Decision(
         request.flags, "enabled", "", Finding("error", message, (fix,), "the recipe", flag, rule=EXPECTED_RULE)
@@ -170,7 +170,7 @@ def decide_without_switch(
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
-    title: the engine's name. why: a clause about the engine's fixed behaviour.
+    title: the engine's name. reason: a clause about the engine's fixed behaviour.
     """
     if expected == "any":
         return Decision(request.flags, "any")

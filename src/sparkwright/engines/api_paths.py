@@ -1,4 +1,4 @@
-"""API paths for clients of the engines, and the place of the model's name in their requests.
+"""API paths that the engines serve to clients, and where the requests to each path name the model.
 
 A gateway routes only the paths that an engine of its group serves, not the administrative ones that load adapters, put a server to
 sleep or profile it. Source: the route tables of vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23, and llama-server b11549.
@@ -14,10 +14,10 @@ MESSAGES_PATH = "/v1/messages"
 COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 RESPONSES_PATH = "/v1/responses"
 
-#: place of the model's name in a request. json: the JSON body. form: a field of a multipart form. response: the request does not
-#: name a model, as its path has the ID of a response, which only the server that generated it stores
+#: where a request names the model. json: in the JSON body. form: in a field of a multipart form. response: nowhere; the path contains
+#: a response ID, which only the server that generated the response knows
 ModelLocation = Literal["json", "form", "response"]
-#: placeholder in a path for the ID of a response
+#: placeholder for a response ID in a path
 RESPONSE_ID = "{id}"
 
 
@@ -32,7 +32,7 @@ class ApiPath:
     model_location: ModelLocation = "json"
 
 
-#: served by every engine that speaks OpenAI's API
+#: paths of every engine that implements OpenAI's API
 OPENAI_PATHS = tuple(
     ApiPath(path)
     for path in (

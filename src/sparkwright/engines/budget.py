@@ -1,4 +1,4 @@
-"""Memory budget of a start: the uses of a host's memory, each with its size and the source of that size.
+"""Memory budget of a start: what uses the host's memory, each use with its size and the source of that figure.
 
 Pure functions, used on the laptop and on the host.
 """
@@ -21,15 +21,16 @@ from sparkwright.units import GIB, MINUTE_FORMAT, format_gib, format_time
 
 #: owner of a row: the server to start, other servers, the host itself
 RowOwner = Literal["server", "other", "host"]
+#: row for the memory of the engine's processes, CUDA's context and the driver, besides the GPU memory
 HOST_SIDE = "host's side"
-#: the host side is assumed to be at most MemTotal / 17, as it was never measured on a machine smaller than a GB10
+#: that memory is assumed to be at most MemTotal / 17, because it has never been measured on a machine smaller than a GB10
 HOST_SIDE_DIVISOR = 17
 #: weights smaller than this get no separate row
 MIN_SHOWN_BYTES = GIB // 20
 ASSUMED_NOTE = "assumed, never measured on this host"
 #: MemTotal of a GB10 made in 2026; those made in 2025 have 119.7 GiB
 GB10_BYTES = int(121.7 * GIB)
-#: proposed size of /dev/shm, which a server on one GPU hardly uses
+#: suggested size of /dev/shm, which a server on one GPU hardly uses
 SHM_SIZE, SHM_BYTES = "1gb", GIB
 GB10_SOURCE = "reports of GB10 users"
 
@@ -40,13 +41,13 @@ ROW_SHAPE: dict[str, Any] = {
     "about": frozenset(("server", "other", "host")),
     **dict.fromkeys(("assumed", "at_most"), bool),
 }
-#: shape of a budget as JSON, without its sums
+#: shape of a budget's JSON without the sums
 BUDGET_SHAPE: dict[str, Any] = {
     "total_bytes": _COUNT_SHAPE,
     "rows": [ROW_SHAPE],
     **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT_SHAPE)),
 }
-#: shape of a budget as JSON, with its sums
+#: shape of a budget's JSON with the sums
 BUDGET_JSON_SHAPE: dict[str, Any] = {
     **BUDGET_SHAPE,
     "need_bytes": _COUNT_SHAPE,
@@ -71,15 +72,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStart:
-    """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
+    """Figures from an earlier verified start on the same host; see host/records/start_memory.py."""
 
     host_bytes: int | None = None
-    #: bytes on the GPU's side: the larger figure of the engine's log and its memory model
+    #: GPU memory in bytes: the larger of the figures in the engine's log and its memory model
     gpu_bytes: int | None = None
     peak_bytes: int = 0
     #: time of that start, seconds since the epoch
     at: float = 0.0
-    #: image, model and arguments are the same; otherwise only the image is
+    #: image, model and arguments are the same as now; if False, only the image is
     same: bool = True
     kv_tokens: int | None = None
     full_requests: float | None = None
@@ -87,13 +88,13 @@ class MeasuredStart:
     @property
     def source(self) -> str:
         """The source of these figures, as a clause."""
-        qualifier = "" if self.same else " with another model or other arguments of this image"
+        qualifier = "" if self.same else " with this image, but another model or other arguments"
         return f"measured {format_time(self.at, MINUTE_FORMAT)}{qualifier}"
 
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """Facts about a start beyond its engine's memory model."""
+    """Facts about a start that its engine's memory model does not contain."""
 
     #: the last similar verified start
     last_start: MeasuredStart | None = None
@@ -115,8 +116,9 @@ class Budget:
     rows: tuple[Row, ...]
     #: MemAvailable when the budget was made; None on a laptop
     available_bytes: int | None = None
-    #: tokens in the KV cache, and requests of full length that fit in it, at the last start
+    #: tokens that fitted in the KV cache at the last start
     kv_tokens: int | None = None
+    #: full-length requests that fitted in it
     full_requests: float | None = None
 
     @property
@@ -136,15 +138,15 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        """True if the host has all the needed memory."""
+        """True if the host has enough memory."""
         return self.left_bytes >= 0
 
     def owner_bytes(self, owner: RowOwner) -> int:
-        """Return the bytes that one owner needs, without limits."""
+        """Return the bytes that one owner needs, excluding limits."""
         return sum(row.size_bytes for row in self.rows if row.about == owner and not row.at_most)
 
     def lines(self) -> list[str]:
-        """Return the lines of a table with size in GiB, use and source."""
+        """Return a table as lines of text, with size in GiB, use and source."""
         left = f"{format_gib(self.left_bytes)} left" if self.fits else f"{format_gib(-self.left_bytes)} too much"
         now = f", {format_gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
         rows = [("GiB", "memory", "source"), *map(_format_cells, self.rows)]
@@ -154,7 +156,7 @@ class Budget:
         lines = [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
         if self.kv_tokens:
             requests = f", {self.full_requests:g} full-length requests at a time" if self.full_requests else ""
-            lines.append(f"At its last start the KV cache held {self.kv_tokens:,} tokens{requests}.")
+            lines.append(f"At the last start, the KV cache held {self.kv_tokens:,} tokens{requests}.")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +173,7 @@ class Budget:
 
     @classmethod
     def of_json(cls, data: Any) -> Budget:
-        """Return the budget in the output of `to_json`. Raises ValueError if its shape is wrong."""
+        """Rebuild a budget from the output of `to_json`. Raises ValueError if its shape is wrong."""
         checked = validate(data, BUDGET_SHAPE, "budget")
         rows = tuple(Row(**{name: row[name] for name in ROW_SHAPE}) for row in checked["rows"])
         return cls(**{**{name: checked[name] for name in BUDGET_SHAPE}, "rows": rows})
@@ -212,7 +214,7 @@ def build(
 
 
 def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
-    """Yield the rows of the server to start: its engine on both sides, its compile peak and its /dev/shm."""
+    """Yield the rows of the server to start: its GPU memory, host memory, compile peak and /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
         if not part.host:
@@ -221,7 +223,7 @@ def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator
     last_start = start.last_start
     if last_start is not None and last_start.same and (last_start.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
         extra_bytes = (last_start.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
-        yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs: its log, {last_start.source}")
+        yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs; from its log, {last_start.source}")
     yield from _host_side_rows(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
@@ -247,7 +249,7 @@ def _host_side_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iter
         yield Row(HOST_SIDE, last_start.host_bytes, last_start.source)
     elif memory.host_bytes:
         size_bytes = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
-        yield Row(HOST_SIDE, size_bytes, "5.4 to 6.7 GiB elsewhere", assumed=True)
+        yield Row(HOST_SIDE, size_bytes, "5.4 to 6.7 GiB on other hosts", assumed=True)
     else:
         for part in memory.parts:
             if part.host:
@@ -288,7 +290,7 @@ SYSTEM_ROW = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "h
 
 @dataclass(frozen=True)
 class BudgetCase:
-    """Input of the rule about memory."""
+    """Input of the rule memory-budget."""
 
     memory: Memory
     #: options of `docker run` by recipe key
@@ -337,7 +339,7 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
 
 
 def build_gb10_budget(memory: Memory, shm_bytes: int = 0) -> Budget:
-    """Return the budget of the only server on a GB10, without measurements. shm_bytes: added as a limit."""
+    """Return the budget of a GB10's only server, without measurements. shm_bytes: added as a limit."""
     start = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
     return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, system=SYSTEM_ROW)
 

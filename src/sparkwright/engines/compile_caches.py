@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: mount point in the container of its cache folder on the host
+#: mount point in the container for its cache folder on the host
 CACHE_MOUNT = "/var/cache/sparkwright"
 #: the host's folder for all caches, below the user's home; see host/containers/compile_caches.py
 HOST_FOLDER = ".local/share/sparkwright/compile-caches"
@@ -80,7 +80,7 @@ def live_folder_path(home: str, key: str, container: str) -> str:
 
 
 def compile_cache_key(inputs: Mapping[str, Any]) -> str:
-    """Return the name of the folder for the code compiled from these inputs, unique to them."""
+    """Return the name of the folder for code compiled from these inputs; other inputs have other folders."""
     text = json.dumps(inputs, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Rules about a recipe's container, for all engines: options that weaken the isolation from the host, or disable the log.
+"""Rules about a recipe's container, for all engines: options that weaken its isolation from the host, or disable its log.
 
 `lint`, `plan` and `recipe.import` use the tables of mounts, devices, capabilities, variables and flags that give a server more access
 than it needs. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's documentation ("Docker daemon attack surface"), vLLM's
@@ -35,7 +35,7 @@ class Danger:
     reason: str
     #: fix, as a clause
     fix: str = "remove it"
-    #: root: equal to root on the host; data: access to data other than the server's; code: runs third-party code
+    #: root: equivalent to root on the host; data: access to data other than the server's; code: runs third-party code
     kind: DangerKind = "root"
     #: a read-only mount is harmless
     only_writable: bool = False
@@ -48,7 +48,7 @@ class DetectedDanger:
     kind: DangerKind
     #: `container.volumes`, or a flag's name
     option: str
-    #: the setting as the recipe has it: `volumes: /:/host`
+    #: the setting as written in the recipe: `volumes: /:/host`
     value: str
     #: the rest of a sentence that begins with `value`
     reason: str
@@ -83,7 +83,7 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
     ),
     _danger(
         r"/var/lib(?:/(?:docker|containerd|kubelet)(?:/.*)?)?|/var/spool(?:/cron(?:/.*)?)?",
-        "gives the container things that the host runs as root: the files of all containers, cron jobs",
+        "gives the container files that the host uses as root: those of all containers, and cron jobs",
         _ONE_FOLDER,
     ),
     _danger(
@@ -102,7 +102,7 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
         _HOME
         + r"/(?:\.ssh|\.aws|\.azure|\.kube|\.docker|\.gnupg|\.netrc|\.git-credentials|\.password-store|\.local/share/keyrings"
         r"|\.config(?:/gcloud)?|\.cache/huggingface/(?:token|stored_tokens))(?:/.{0,4096})?",
-        "shows the container keys and passwords of the user",
+        "exposes the user's keys and passwords to the container",
         kind="data",
     ),
     _danger(
@@ -129,7 +129,7 @@ DANGEROUS_DEVICES: tuple[Danger, ...] = (
     ),
     _danger(
         r"/dev/(?:kmsg|console|tty\d*|input(?:/\S*)?|uinput|hidraw\d*)",
-        "shows the host's keyboard input, consoles or kernel log",
+        "exposes the host's keyboard input, consoles or kernel log",
         kind="data",
     ),
     _danger(
@@ -144,18 +144,18 @@ DANGEROUS_CAPABILITIES: tuple[Danger, ...] = (
         "is as good as root on the host",
         "remove it, or add only the capabilities that it needs",
     ),
-    _danger("DAC_READ_SEARCH", "can read every file on any disk of the host that the container has a file from"),
+    _danger("DAC_READ_SEARCH", "can read every file on each disk of the host from which the container mounts a file"),
     _danger("BPF|PERFMON", "can read memory of the host's kernel"),
     _danger(
         "SYS_BOOT|SYS_TIME|MAC_ADMIN|MAC_OVERRIDE|LINUX_IMMUTABLE|SYSLOG|AUDIT_CONTROL",
-        "can change or read the host, not only the container",
+        "can change or read settings of the host, not only of the container",
         kind="data",
     ),
 )
 _BUILD_INTO_IMAGE = "build it into the image that spark.lock pins"
 #: variables by name
 DANGEROUS_VARIABLES: tuple[Danger, ...] = (
-    _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program of the container", _BUILD_INTO_IMAGE, "code"),
+    _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program in the container", _BUILD_INTO_IMAGE, "code"),
     _danger(
         r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
         "sets where the container's programs load code from",
@@ -179,9 +179,9 @@ DANGEROUS_VARIABLES: tuple[Danger, ...] = (
         "lets anyone who can reach the engine's internal ports run code in it",
         kind="code",
     ),
-    _danger(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files of the container as adapters", kind="data"),
+    _danger(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files in the container as adapters", kind="data"),
     _danger(r"VLLM_SERVER_DEV_MODE", "opens developer endpoints to every client", kind="data"),
-    _danger(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _BUILD_INTO_IMAGE, "code"),
+    _danger(r"VLLM_PLUGINS", "names packages whose code the engine runs at startup", _BUILD_INTO_IMAGE, "code"),
 )
 #: flags by name; a flag that is off or empty does not count
 DANGEROUS_FLAGS: tuple[Danger, ...] = (
@@ -200,7 +200,7 @@ DANGEROUS_FLAGS: tuple[Danger, ...] = (
     ),
     _danger("trust-request-chat-template", "runs chat templates that clients send", kind="code"),
     _danger("enable-custom-logit-processor", "runs code that clients send", kind="code"),
-    _danger("allowed-local-media-path", "lets clients read files of the container below that folder", kind="data"),
+    _danger("allowed-local-media-path", "lets clients read files in the container below that folder", kind="data"),
 )
 #: values of `load-format` for weights that are unpickled
 _PICKLED_FORMATS = frozenset({"pt", "pickle", "npcache"})
@@ -265,8 +265,8 @@ def _build_warning(message: str, fix: str, option: str) -> Finding:
 @rule(
     "root-on-the-host",
     sources=(
-        "docker's documentation, Runtime privilege and Linux capabilities: privileged gives all devices and all capabilities",
-        "docker's documentation, Protect the Docker daemon socket: who may use the socket can start a privileged container",
+        "docker's documentation, Runtime privilege and Linux capabilities: privileged grants all devices and all capabilities",
+        "docker's documentation, Protect the Docker daemon socket: whoever can use the socket can start a privileged container",
         "capabilities(7): SYS_ADMIN, SYS_MODULE and SYS_RAWIO each suffice to take over the system",
     ),
     example=ServerRequest(container={"privileged": True}),
@@ -293,7 +293,7 @@ def _danger_findings(request: ServerRequest, kind: DangerKind) -> Iterator[Findi
 @rule(
     "data-of-the-host",
     sources=(
-        "docker's documentation, Bind mounts: the container reads and changes the files of the host that are mounted",
+        "docker's documentation, Bind mounts: the container can read and change the files of the host that are mounted",
         "capabilities(7); console(4); the documentation of each variable",
     ),
     example=ServerRequest(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
@@ -326,7 +326,7 @@ def code_of_others(request: ServerRequest) -> Iterator[Finding]:
 @rule(
     "unconfined",
     sources=(
-        "docker's documentation, Seccomp security profiles for Docker: the default profile blocks some 44 system calls",
+        "docker's documentation, Seccomp security profiles for Docker: the default profile blocks about 44 system calls",
         "docker's documentation, AppArmor security profiles for Docker",
     ),
     example=ServerRequest(container={"security_opt": ["seccomp=unconfined"]}),
@@ -364,7 +364,7 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
         and request.open_to_network
     ):
         ports = f"port {request.published} and every other port" if request.published else "every port"
-        message = f"network: host: {ports} that the engine opens is open on the host's addresses."
+        message = f"network: host exposes {ports} that the engine opens on the host's addresses."
         yield _build_warning(message, OPEN_SERVER_ON_HOST_NETWORK_FIX, "network")
 
 

@@ -1,6 +1,6 @@
 """The APIs through which servers generate text, by their names in recipes.
 
-Probes and checks use the chat format: a dialect converts a chat request to its API, and the API's answer to a chat answer.
+Probes and checks use the chat format: a dialect converts a chat request to its API, and that API's answer to a chat answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparkwright.trust.bounds import count_or_none
 
 # Conversion to and from OpenAI's Responses API, as servers of open models implement it.
 #
-# Sources: vLLM 0.32.0 (entrypoints/openai/responses), and answers of vLLM 0.32.0 and llama-server b11549. Like Codex and other
+# Sources: vLLM 0.32.0 (entrypoints/openai/responses), and responses from vLLM 0.32.0 and llama-server b11549. Like Codex and other
 # clients, `assemble_responses` takes each item of a stream from its final event.
 
 #: types of the events that begin and end a stream of the Responses API
@@ -58,7 +58,7 @@ def _convert_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def convert_responses_answer(body: Any) -> dict[str, Any]:
-    """Return a complete answer in chat format; without choices if it is invalid."""
+    """Convert a complete answer to chat format; the result has no choices if the answer is invalid."""
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return {"choices": []}
     items = [item for item in body["output"][:MAX_ITEMS] if isinstance(item, dict)]
@@ -96,7 +96,7 @@ def _convert_call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble_responses(events: Sequence[Any]) -> dict[str, Any]:
-    """Return a streamed answer as a complete chat answer, assembled as clients do it."""
+    """Assemble a streamed answer into a complete chat answer, as clients do."""
     events = [event for event in events if isinstance(event, dict)]
     items = [event.get("item") for event in events if event.get("type") == "response.output_item.done"]
     last_event: Mapping[str, Any] = next((event for event in reversed(events) if event.get("type") in LAST_EVENTS), {})
@@ -127,13 +127,11 @@ class Dialect:
     last_events: frozenset[str] = frozenset()
 
     def find_disorder(self, events: Sequence[Any]) -> str:
-        """Return the error in the order of a stream's events as a clause; empty if the order is right."""
+        """Return a clause about a wrong first event of a stream; empty if the order of its events is right."""
         kinds = [event.get("type") for event in events if isinstance(event, dict)]
         if not self.first_event or not kinds or kinds[0] == self.first_event:
             return ""
-        return (
-            f"the stream begins with `{str(kinds[0])[:40]}` instead of `{self.first_event}`, which its clients refuse"
-        )
+        return f"the stream begins with `{str(kinds[0])[:40]}` instead of `{self.first_event}`, so clients refuse it"
 
 
 def _copy_chat(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:

@@ -12,10 +12,10 @@ Each engine has a folder here, with these files. `Engine` below lists the values
     files.py        the files that it needs from a repository
     parallel.py     one model on several hosts; member_log.py reads the log of a cluster member
 
-NEEDED_FILES are in every folder. Files are imported on first use: a health check imports only http.py.
+Every folder has the NEEDED_FILES. Files are imported on first use: a health check imports only http.py.
 
 If the folder has a description.py, the recipe describes the engine: its values are built from that description, which is also
-a label of the container.
+stored in a label of the container.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ DEFAULT_ENGINE = "vllm"
 ENGINES_BY_OWNER = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 #: label with the engine of a container; a container without this label runs vLLM, the first supported engine
 ENGINE_LABEL = "sparkwright.engine"
-#: label with the description of a described server, as JSON
+#: label with the recipe's description of the server, as JSON
 DESCRIPTION_LABEL = "sparkwright.engine.description"
 #: label with the task of a container that does not generate text
 TASK_LABEL = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
-#: files that every engine that can serve has
+#: files without which sparkwright cannot serve with an engine
 NEEDED_FILES = ("http", "flags", "log", "advice")
 P = TypeVar("P")
 
 
 class EnginePart(Generic[P]):
-    """A value in a file of the engine's folder, or the file's module.
+    """An attribute that is read from a file in the engine's folder: a value in the file, or its module.
 
-    If the file has a function described_VALUE, the value is its result for the engine's description.
+    If the file has a function described_VALUE, the value is what it returns for the engine's description.
     """
 
     def __init__(self, file: str, value: str = "", default: Any = None) -> None:
@@ -111,7 +111,7 @@ class Engine:
     name: str
     #: display name
     title: str
-    #: description from the recipe, as the text of the container's label; if empty, the defaults
+    #: the recipe's description of the server, as in the container's label; empty for the defaults
     description_json: str = ""
     #: task of the server
     task: Task = GENERATE
@@ -124,7 +124,7 @@ class Engine:
     flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
     #: parses the words of a server's command into the model and the flags
     command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
-    #: data to convert foreign recipes; None if recipes for this engine can't be imported
+    #: data for converting recipes from other projects; None if recipes for this engine cannot be imported
     imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
     #: the flags that select the server's task
     task_flags: ClassVar[EnginePart[TaskFlags]] = EnginePart("flags", "TASK_FLAGS", TaskFlags())
@@ -132,7 +132,7 @@ class Engine:
     probe_flags: ClassVar[EnginePart[ProbeFlags]] = EnginePart("flags", "PROBE_FLAGS", ProbeFlags())
     #: the format of its log
     log: ClassVar[EnginePart[LogFormat]] = EnginePart("log", "LOG")
-    #: the detectors (slowness.Detector) of causes of slowness that only this engine has
+    #: the detectors (slowness.Detector) for causes of slowness that are specific to this engine
     causes: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart("log", "DETECTORS", ())
     #: the rules about its recipes, and the settings that the engine derives from them
     advice: ClassVar[EnginePart[Advice]] = EnginePart("advice")
@@ -140,7 +140,7 @@ class Engine:
     image: ClassVar[EnginePart[Image | None]] = EnginePart("image")
     #: the reader of the engine's reports about its prefix cache
     prefix_cache: ClassVar[EnginePart[PrefixCache]] = EnginePart("caches", default=UnreportedPrefixCache())
-    #: the compile caches; None if no compile caches of the engine are known
+    #: the compile caches; None if the engine is not known to have any
     caches: ClassVar[EnginePart[CompileCaches | None]] = EnginePart("caches", "CACHES")
     #: the selection of files from a repository; None if the engine serves the whole folder
     files: ClassVar[EnginePart[Files | None]] = EnginePart("files")
@@ -164,7 +164,7 @@ class Engine:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The container labels with the engine and the task; empty for vLLM that generates text."""
+        """The container labels with the engine and the task; empty for vLLM generating text."""
         task = {TASK_LABEL: str(self.task)} if self.task != GENERATE else {}
         if self.name == DEFAULT_ENGINE:
             return task
@@ -187,14 +187,14 @@ class Engine:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """The recipe's description of the server by its keys there; empty if there is none."""
+        """The recipe's description of the server, by recipe key; empty if there is none."""
         description: Mapping[str, Any] = (
             self._descriptions.parse_label(self.description_json) if self.description_json else {}
         )
         return description
 
     def find_mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-        """Return the mistakes in a recipe's description, each with its place in the section and the reason ("must be ...")."""
+        """Return the mistakes in a recipe's description, each with its path in the section and the reason ("must be ...")."""
         mistakes: Iterable[tuple[tuple[str | int, ...], str]] = (
             self._descriptions.find_mistakes(section) if self.needs_description else ()
         )
@@ -220,7 +220,7 @@ def get_engine(name: str) -> Engine:
 
 
 def list_served() -> tuple[Engine, ...]:
-    """Return the engines that this release of sparkwright serves with."""
+    """Return the engines that this release of sparkwright can serve with."""
     return tuple(engine for engine in map(get_engine, TITLES) if engine.served)
 
 
@@ -230,7 +230,7 @@ def get_or_default(name: object) -> Engine:
 
 
 def detect_from_models(answer: Any) -> Engine:
-    """Return the engine of a server without labels, by the owner of its models. answer: from the path that lists them."""
+    """Return the engine of a server without labels, by the owner of its models. answer: the response that lists them."""
     models = answer.get("data") if isinstance(answer, dict) else None
     owners = [model.get("owned_by") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     known_owners = (owner for owner in owners if isinstance(owner, str) and owner in ENGINES_BY_OWNER)
@@ -307,7 +307,7 @@ class Files(Protocol):
 
     @property
     def NEEDED(self) -> str:
-        """The kind of file to name as the model, such as "one GGUF file"; for messages about a recipe without it."""
+        """The kind of file that a recipe must name as its model, such as "one GGUF file"; for messages."""
 
     @property
     def SUFFIX(self) -> str:
@@ -318,17 +318,17 @@ class Files(Protocol):
         """Number of bytes at the beginning of a model's file that `config_of` needs."""
 
     def config_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """Return the model's architecture for the lock from the beginning of its file; None if it is not there."""
+        """Return the model's architecture for the lock, read from the beginning of its file; None if it is missing there."""
 
     def adapter_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """Return the lock's entry for a LoRA adapter from the beginning of its file; None if the file is not an adapter."""
+        """Return the lock's entry for a LoRA adapter, read from the beginning of its file; None if it is no adapter."""
 
     @property
     def HEADER_BYTES(self) -> int:
         """Maximum number of bytes at the beginning of a model's file that `chat_of` needs."""
 
     def chat_of(self, beginning: bytes) -> EmbeddedChat | None:
-        """Return the chat template and sampling defaults from the beginning of a model's file; None if it is too short."""
+        """Return the chat template and sampling defaults in the beginning of a model's file; None if that is too short."""
 
     def select_files(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""

@@ -1,4 +1,4 @@
-"""Findings about a recipe, ways to resolve them, and the registry of the rules that report them."""
+"""Findings about a recipe, their fixes, and the registry of the rules that report them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Fix:
     """A way to resolve a finding."""
 
     text: str
-    #: flags to set; None removes a flag; empty if flags cannot help
+    #: flags to set; None removes a flag; empty if changing flags does not help
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -32,7 +32,7 @@ class Finding:
     sentence: str
     ways_out: tuple[Fix, ...] = ()
     source: str = ""
-    #: the flag concerned, to find its line in the recipe
+    #: the flag that the finding is about, to find its line in the recipe
     flag: str = ""
     #: name of the rule; set by the registry
     rule: str = ""
@@ -42,8 +42,9 @@ class Finding:
         return {**asdict(self), "ways_out": [asdict(fix) for fix in self.ways_out], "flag": self.flag or None}
 
 
-#: types of the cases that an engine's rules check, and of the rules' examples
+#: type of the cases that rules check
 C = TypeVar("C")
+#: type of the rules' examples
 E = TypeVar("E")
 
 
@@ -57,7 +58,7 @@ class Rule(Generic[C, E]):
     reason: str
     #: references for the reason
     sources: tuple[str, ...]
-    #: a recipe with a finding
+    #: an example for which the rule reports a finding
     example: E
     #: the rule's function
     findings: Callable[[C], Iterable[Finding]]
@@ -83,7 +84,7 @@ class RuleExplanation:
 
 
 class Rules(dict[str, Rule[C, E]]):
-    """Rules by name."""
+    """A registry of rules, by name."""
 
     def __init__(
         self,

@@ -29,10 +29,10 @@ class AdapterFlags:
     named: bool = True  #: a request selects an adapter by name; else the adapter applies to every request
     prefixed: bool = False  #: the name in requests is SERVED_NAME:ADAPTER
     conflicting_flags: tuple[str, ...] = ()  #: further flags that a recipe must not set together with `adapters`
-    max_rank: str = ""  #: flag with the largest rank
+    max_rank: str = ""  #: flag with the maximum rank
     default_max_rank: int = 0  #: default of `max_rank`; 0 if the engine derives it from the adapters
     allowed_ranks: tuple[int, ...] = ()  #: values that `max_rank` allows; empty if it allows any
-    max_in_batch: str = ""  #: flag with the number of adapters in one batch
+    max_in_batch: str = ""  #: flag with the maximum number of adapters in one batch
     default_max_in_batch: int = 0  #: default of `max_in_batch`
     base_takes_slot: bool = False  #: requests without an adapter count as one more adapter in the batch
     unsupported_keys: tuple[str, ...] = ()  #: keys of adapter_config.json that the engine refuses if they are set
@@ -85,7 +85,7 @@ class Flags(Protocol):
         """
 
     def normalize(self, written_flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags by canonical name, in their order; of two spellings of a flag the last wins."""
+        """Return the flags by canonical name, in their order; if a flag has two spellings, the last one wins."""
 
     def canonical(self, spelling: str) -> str:
         """Return a flag's canonical name."""
@@ -119,7 +119,7 @@ class Flags(Protocol):
 
 
 def pin_model_fix(role: ModelRole, model_id: str) -> str:
-    """Return the fix for a second model that an engine would download, as a sentence without a period."""
+    """Return the fix for a second model that an engine would download, as a sentence without its period."""
     name = model_id.rpartition("/")[2].lower()
     return (
         f"remove it and add it to the recipe, `models: {{{role}: {{id: {model_id}, dir: ~/models/{name}, "
@@ -128,7 +128,7 @@ def pin_model_fix(role: ModelRole, model_id: str) -> str:
 
 
 def pin_adapter_fix(name: str, model_id: str) -> str:
-    """Return the fix for an adapter that an engine would download, as a sentence without a period."""
+    """Return the fix for an adapter that an engine would download, as a sentence without its period."""
     name = name or model_id.rpartition("/")[2].lower()
     return (
         f"remove it and add it to the recipe, `adapters: [{{id: {model_id}, name: {name}}}]`: "
@@ -137,7 +137,7 @@ def pin_adapter_fix(name: str, model_id: str) -> str:
 
 
 def parse_adapters(flag_value: Any) -> Iterator[tuple[str, str]]:
-    """Yield name ("" if not set) and path of each adapter: NAME=PATH, a path, or a mapping, also as JSON."""
+    """Yield the name ("" if not set) and the path of each adapter: NAME=PATH, a path, or a mapping, possibly as JSON."""
     if isinstance(flag_value, list | tuple):
         entries: Iterable[Any] = flag_value
     else:
@@ -182,7 +182,7 @@ def with_model(flags: Mapping[str, Any], model_flag: ModelFlag, path: str) -> di
 
 
 def adapter_name(adapter_flags: AdapterFlags, served_name: str, name: str) -> str:
-    """Return the model name of requests to an adapter; the served name if the adapter applies to every request."""
+    """Return the model name for requests to an adapter; the served name if the adapter applies to every request."""
     return f"{served_name}:{name}" if adapter_flags.prefixed else name if adapter_flags.named else served_name
 
 
@@ -200,7 +200,7 @@ def _is_dotted(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
 
 
 def _parse_object(flag_value: Any) -> Mapping[str, Any] | None:
-    """Return a flag's JSON object, which a recipe may contain as a mapping or as text; None for any other value."""
+    """Return a flag's JSON object, which a recipe may write as a mapping or as text; None for any other value."""
     if isinstance(flag_value, str):
         try:
             flag_value = json.loads(flag_value)
@@ -304,13 +304,13 @@ class ImportTable:
     files: tuple[str, ...] = ()
     #: flags that name another model, each with the key of the name in the flag's JSON; "" if the flag takes the name itself
     further_models: Mapping[str, str] = field(default_factory=dict)
-    #: flags about downloading
+    #: flags that control downloads
     downloads: tuple[str, ...] = ()
     #: flags with a hub token
     tokens: tuple[str, ...] = ()
     #: replaces the short options of a command with their long names
     expand_short_options: Callable[[Sequence[str]], list[str]] = keep_words
-    #: the engine's parser accepts long options with one dash
+    #: the engine's parser accepts long options with a single dash
     one_dash: bool = False
     #: the flag with the model names for clients; "" if the server accepts any name
     served_name: str = ""

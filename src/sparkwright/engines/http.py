@@ -34,7 +34,7 @@ ACCEPTED_AT_PREFIX = "accepted_at_"
 MAX_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
-#: roles of which at least one changes with every step, prefill included
+#: roles of which at least one changes with every step, including prefill
 PROGRESS_ROLES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
 #: roles that count requests
 REQUEST_ROLES = (RUNNING, WAITING)
@@ -46,7 +46,7 @@ _POSITION_LABEL = re.compile(r'\bposition="(\d{1,3})"')
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A metric in the Prometheus text."""
+    """A metric in Prometheus text format."""
 
     name: str
     #: only lines with this label count, such as `mode="decode"`; all lines if empty
@@ -55,7 +55,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The keys of an answer with its token counts."""
+    """The keys under which an answer reports its token counts."""
 
     #: the object with the other keys
     object: str
@@ -65,7 +65,7 @@ class Usage:
     generated: str
 
 
-#: usage in OpenAI's chat API; in its responses API and Anthropic's messages API, where cached tokens are counted separately
+#: usage in OpenAI's chat API, and in its Responses API and Anthropic's Messages API, which count cached tokens separately
 USAGES = (
     Usage("usage", ("prompt_tokens",), "completion_tokens"),
     Usage("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
@@ -108,23 +108,23 @@ class Http:
     any_name: bool = False
     #: path that reports the version; empty if there is none
     version: str = "/version"
-    #: returns the version in an answer of `version`
+    #: returns the version in a response from `version`
     version_of: Callable[[Any], str] = _read_version
     #: path that reports the server's settings; empty if there is none
     settings: str = ""
-    #: returns the settings in an answer of `settings`, by the names of log.state.FIELDS
+    #: returns the settings in a response from `settings`, named as in log.state.FIELDS
     settings_of: Callable[[Any], Mapping[str, Any]] = _no_data
     #: path of the Prometheus metrics; empty if there are none
     metrics: str = "/metrics"
-    #: extra keys of a request that is measured, which not every OpenAI API accepts
+    #: extra keys for measured requests, which not every OpenAI-compatible API accepts
     measurement_keys: Mapping[str, Any] = field(default_factory=dict)
-    #: keys of a request that turn thinking off
+    #: request keys that turn thinking off
     no_thinking_keys: Mapping[str, Any] = field(default_factory=dict)
-    #: keys of a request that turn thinking on
+    #: request keys that turn thinking on
     thinking_keys: Mapping[str, Any] = field(default_factory=dict)
     #: groups of keys that are removed, one group at a time, if a server refuses a request
     removable: tuple[tuple[str, ...], ...] = ()
-    #: (object, key) of the number of tokens so far, in a chunk
+    #: (object, key) under which a chunk reports the number of tokens so far
     token_count_keys: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
     #: keys of the token counts in a complete answer or in the last chunk of a stream
     usages: tuple[Usage, ...] = USAGES
@@ -140,9 +140,9 @@ class Http:
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     position_metric: str = ""
-    #: returns the lowest priority of a request, from the server's command; 0 if it does not schedule by priority
+    #: returns the lowest request priority, given the server's command; 0 if the server does not schedule by priority
     low_priority: Callable[[Sequence[str]], int] = _no_priority
-    #: returns the cache settings in the metrics' text
+    #: returns the cache settings in the text of the metrics
     cache_of: Callable[[str], dict[str, str]] = _no_data
     #: the PREFIX_QUERIES metric excludes the tokens of PREFIX_HITS
     queries_exclude_hits: bool = False
@@ -156,7 +156,7 @@ class Http:
     task_roles: Mapping[str, MetricSample] = field(default_factory=dict)
     #: paths that render a chat's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all PROGRESS_ROLES may stay unchanged while a slow model generates
+    #: maximum time for which all PROGRESS_ROLES stay unchanged while a slow model generates, in seconds
     max_unchanged_s: int = 0
     #: paths for clients, which a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI_PATHS
@@ -203,7 +203,7 @@ def _position_role(labels: str) -> str:
 #: characters valid in an Authorization header and as an argument; the minimum length keeps keys from being guessed
 _KEY_PATTERN = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID_KEY_RULE = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
-#: fix for a server that needs an unknown key
+#: fix if a server requires a key that sparkwright does not know
 SET_KEY_FIX = "Set `server_key` in the recipe and deploy; the checks then use that key."
 MAKE_KEY_HINT = "Generate one with `openssl rand -hex 24`."
 
@@ -214,7 +214,7 @@ def is_valid_key(key: str) -> bool:
 
 
 def format_key_line(key: str) -> str:
-    """Return the content of a key file with one key."""
+    """Return the contents of a key file with one key."""
     return f"{key}\n"
 
 
@@ -238,9 +238,9 @@ class ServerKey:
     mount: str
     #: reason why recipes cannot set `option`, as the end of a sentence
     conflict_reason: str
-    #: returns the file's content for a key
+    #: returns the file's contents for a key
     text: Callable[[str], str] = format_key_line
-    #: returns the key from the file's content; empty if it contains no key
+    #: returns the key in the file's contents; empty if there is none
     key_of: Callable[[str], str] = parse_key_lines
 
     @property

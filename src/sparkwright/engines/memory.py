@@ -1,7 +1,7 @@
 """Memory model of an engine: the memory that it needs on a host, given its flags and its model. Pure functions.
 
-GPU memory is a share of MemTotal (vLLM, SGLang) or a number of bytes (llama.cpp, a described server). Host memory comes on top: the
-engine's processes, CUDA's context, the driver's tables. On a GB10 both are the same physical memory.
+GPU memory is a share of MemTotal (vLLM, SGLang) or a number of bytes (llama.cpp, servers that a recipe describes). In addition,
+the engine's processes, CUDA's context and the driver's tables need host memory. On a GB10 both are the same physical memory.
 Sources: llamastash PR 81 (vLLM 0.28 uses 5.4 to 6.7 GiB of host memory besides its share); vllm #56824, #46307 and eugr PR
 286 (memory of a first compile).
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 from sparkwright.units import GIB
 
-#: host memory assumed for an engine that was not measured on this host
+#: host memory assumed for an engine that has not been measured on this host
 HOST_SIDE_BYTES = 7 * GIB
-#: largest use of host memory in a first compile, which precedes the KV cache (eugr PR 286)
+#: peak host memory of a first compile, which runs before the KV cache is allocated (eugr PR 286)
 COMPILE_BYTES = 28 * GIB
 #: suffixes of weights that vLLM and SGLang load, by preference
 PYTORCH_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
@@ -79,7 +79,7 @@ class Memory:
         return bool(self.share or self.bytes)
 
     def engine_bytes(self, total_bytes: int) -> int:
-        """Return the memory that follows from the flags, without `host_bytes`."""
+        """Return the memory that the flags determine, excluding `host_bytes`."""
         return int(self.share * total_bytes) + self.bytes
 
     def largest_fit(self, total_bytes: int, room_bytes: int) -> tuple[str, float] | None:
@@ -98,7 +98,7 @@ class Memory:
         return (self.flag, tokens) if tokens else None
 
     def with_model(self, name: str, size_bytes: int) -> Memory:
-        """Return this memory model with the weights of a second model, which are inside the share if the engine has one."""
+        """Return this memory model with the weights of a second model, which are part of the share if the engine has one."""
         if not size_bytes or not self.known:
             return self
         weights_bytes = self.weights_bytes + size_bytes
@@ -119,14 +119,14 @@ class Memory:
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Memory:
-        """Return the memory model from the result of `to_json`; unknown keys are ignored."""
+        """Rebuild a memory model from the output of `to_json`; unknown keys are ignored."""
         names = {field.name for field in fields(cls)} - {"parts"}
         values = {name: value for name, value in data.items() if name in names}
         return cls(**values, parts=tuple(MemoryPart(**part) for part in data.get("parts") or ()))
 
 
 def build_from_share(share: float, needs_bytes: int) -> Memory:
-    """Return a memory model from a record of an older version, which has only these two values."""
+    """Return the memory model for a record of an older version, which has only these two values."""
     parts = (MemoryPart("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
     host_bytes = HOST_SIDE_BYTES if share else 0
     return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host_bytes, compiles=bool(share))

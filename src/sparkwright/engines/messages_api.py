@@ -1,6 +1,6 @@
-"""Conversion of chat requests to Anthropic's Messages API, as servers of open models implement it, and of its answers to chat answers.
+"""Convert chat requests to Anthropic's Messages API, as servers of open models implement it, and its answers to chat answers.
 
-Sources: vLLM 0.32.0 (entrypoints/anthropic), and answers of vLLM 0.32.0 and llama-server b11549.
+Sources: vLLM 0.32.0 (entrypoints/anthropic), and responses from vLLM 0.32.0 and llama-server b11549.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build_count_request(chat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return turns with alternating roles; tool results belong to the user's turn."""
+    """Merge messages into turns with alternating roles; tool results belong to the user's turn."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "system":
@@ -88,7 +88,7 @@ def _convert_tool(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_answer(body: Any) -> dict[str, Any]:
-    """Return a complete answer in chat format; without choices if it is invalid."""
+    """Convert a complete answer to chat format; the result has no choices if the answer is invalid."""
     if not isinstance(body, dict) or not isinstance(body.get("content"), list):
         return {"choices": []}
     blocks = [block for block in body["content"][:MAX_BLOCKS] if isinstance(block, dict)]
@@ -126,7 +126,7 @@ def _convert_call(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble_stream(events: Sequence[Any]) -> dict[str, Any]:
-    """Return a streamed answer as a complete chat answer, assembled as clients do it."""
+    """Assemble a streamed answer into a complete chat answer, as clients do."""
     blocks: dict[int, dict[str, Any]] = {}
     body: dict[str, Any] = {"usage": {}}
     for event in events:
@@ -145,7 +145,7 @@ def assemble_stream(events: Sequence[Any]) -> dict[str, Any]:
 
 
 def _add_to_block(blocks: dict[int, dict[str, Any]], index: int, event: Mapping[str, Any]) -> None:
-    """Add an event to its block. Like clients, ignore an event of a block that was not started."""
+    """Add an event to its block. Like clients, ignore an event for a block that has not been started."""
     if event.get("type") == "content_block_start":
         blocks[index] = {**_as_mapping(event.get("content_block")), "pieces": []}
     elif event.get("type") == "content_block_delta" and index in blocks:
@@ -156,7 +156,7 @@ def _add_to_block(blocks: dict[int, dict[str, Any]], index: int, event: Mapping[
 
 
 def _complete_block(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block with its joined pieces: the tool's input, or the block's text."""
+    """Return a block with its pieces joined into the tool's input or the block's text."""
     text, block_type = "".join(block["pieces"]), str(block.get("type"))
     if block_type == "tool_use":
         return {**block, "input": text or block.get("input")}

@@ -1,4 +1,4 @@
-"""OpenAI's API, which every engine implements: building requests and parsing answers. Differences of an engine are in its Http."""
+"""Build requests and parse answers of OpenAI's API, which every engine implements. An engine's deviations are in its Http."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_or_none
 
 CHAT_PATH = "/v1/chat/completions"
-#: HTTP statuses for a request with a key that the server does not accept
+#: HTTP statuses with which servers refuse a request because of a JSON key that they do not accept
 REFUSAL_STATUSES = (400, 422)
 #: maximum number of tool calls in an answer
 MAX_CALLS = 64
-#: largest `max_tokens` in the client settings
+#: largest `max_tokens` in generated client settings
 MAX_ANSWER_TOKENS = 8192
 
 
 def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
-    """Return a request for a few tokens; without thinking, so that the content is not null.
+    """Return a request for a few tokens, without thinking so that `content` is not null.
 
     priority: lower numbers are served first; 0 omits the key, which only an engine that schedules by priority accepts.
     """
@@ -48,12 +48,12 @@ def build_stream_request(
 
 
 def build_reference_request(http: Http, model: str, prompt: str, tokens: int, choice_count: int) -> dict[str, Any]:
-    """Return a greedy request for texts that are compared over time, with the `choice_count` likeliest choices for each token."""
+    """Return a greedy request whose output is compared over time, with the `choice_count` likeliest choices for each token."""
     return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": choice_count}
 
 
 def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the request without the next keys that some servers refuse; None if it has no such keys."""
+    """Return the request without the next group of keys that some servers refuse; None if it has none of them."""
     for keys in http.removable:
         if any(key in body for key in keys):
             return {name: value for name, value in body.items() if name not in keys}
@@ -71,7 +71,7 @@ def has_user_content(delta: Mapping[str, Any]) -> bool:
 
 
 def parse_models(http: Http, models: Any) -> dict[str, int | None]:
-    """Return the context length of each served model in an answer to /v1/models, by name; None if it is not reported."""
+    """Return the context length of each served model in a response from /v1/models, by name; None if it is not reported."""
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
     return {str(row["id"]): count_or_none(http.context_of(row)) for row in rows}
@@ -83,7 +83,7 @@ def max_answer_tokens(context: int | None) -> int | None:
 
 
 def parse_answer(answer: Any) -> tuple[str, str]:
-    """Return content and reasoning of a complete answer; empty if missing. Until about 0.16, vLLM called reasoning reasoning_content."""
+    """Return the content and the reasoning of a complete answer; empty if missing. vLLM named the latter reasoning_content until about 0.16."""
     try:
         message = answer["choices"][0]["message"]
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
@@ -92,7 +92,7 @@ def parse_answer(answer: Any) -> tuple[str, str]:
 
 
 def assemble_stream(chunks: Sequence[Any]) -> dict[str, Any]:
-    """Return a streamed answer as a complete answer, assembled as clients do it."""
+    """Assemble a streamed answer into a complete answer, as clients do."""
     texts: dict[str, list[str]] = {"content": [], "reasoning": [], "reasoning_content": []}
     calls: dict[int, dict[str, Any]] = {}
     finish_reason = None
@@ -143,7 +143,7 @@ def _format_token(choice: Mapping[str, Any]) -> str:
 
 
 def count_tokens(answer: Any) -> int:
-    """Return the number of tokens in a complete answer; without a reported number, 1 if it has any text.
+    """Return the number of tokens that a complete answer reports; if it reports none, 1 if it has any text, else 0.
 
     A reported token may have no text, such as half a character.
     """

@@ -22,7 +22,7 @@ LIMIT_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     ">": (operator.gt, "above"),
     "<": (operator.lt, "below"),
 }
-#: by kind of option: a parser that raises ValueError, and a description of valid words, such as "a whole number"
+#: for each kind of option, a parser that raises ValueError, and a description of valid words, such as "a whole number"
 Readers = Mapping[str, tuple[Callable[[str], Any], str]]
 
 
@@ -44,7 +44,7 @@ class Option:
     words: tuple[str, ...] = ()
     #: spellings that turn a switch off
     off: tuple[str, ...] = ()
-    #: ranges of a number, each as ">0 <=1"
+    #: allowed ranges of a number, each written as ">0 <=1"
     limits: tuple[str, ...] = ()
     #: the oldest release known to have these limits
     since: str = ""
@@ -54,7 +54,7 @@ class Option:
     variable: str = ""
     #: the engine's help lists `names`
     listed: bool = False
-    #: the parser also accepts choices in capitals and with dashes
+    #: the parser also accepts choices in uppercase and with dashes
     folded: bool = False
 
     @property
@@ -81,7 +81,7 @@ class OptionTable:
     ) -> None:
         """Store the path of an engine's folder, whose tables are read on first use.
 
-        negatable: kind of the removed switches that `--no-x` turns off. order, values: as for OptionHistory.
+        negatable: kind of the removed switches that `--no-x` turns off. order, values: see OptionHistory.
         """
         self._folder, self._negatable = folder, negatable
         self.history = OptionHistory(folder / "option_history.json", lambda: self._kinds, order, values)
@@ -114,7 +114,7 @@ class OptionTable:
 
     @cached_property
     def by_word(self) -> Mapping[str, tuple[Option, bool]]:
-        """By spelling without dashes in front: the option, and True if the spelling turns it off."""
+        """The option for each spelling without leading dashes, and True if that spelling turns it off."""
         options: dict[str, tuple[Option, bool]] = {}
         for option in self.all_options.values():
             options |= {word.lstrip("-"): (option, False) for word in option.words}
@@ -126,7 +126,7 @@ class OptionTable:
         return {name: option.kind for name, option in self.newest_options.items()}
 
     def normalize(self, written_flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags by canonical name, in their order; of two spellings of a flag the last wins.
+        """Return the flags by canonical name, in their order; if a flag has two spellings, the last one wins.
 
         `no-x: true` becomes `x: false`. An unknown name is kept, with dashes instead of underscores.
         """

@@ -1,4 +1,4 @@
-"""Options of an engine by release, replacements of removed options, and flags of several engines with the same meaning.
+"""Options of an engine by release, replacements of removed options, and flags that mean the same in several engines.
 
 `option_history.json` in an engine's folder lists the examined releases, oldest first, and a row for each option that some of
 them lack: KIND FIRST..LAST -> SUCCESSOR. FIRST and LAST are the oldest and the newest release with the option; FIRST is empty if
@@ -28,7 +28,7 @@ MIN_SIMILARITY = 0.85
 TRTLLM = "trtllm"
 #: display names of the engines that concepts.json covers
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
-#: flags whose values do not have the same meaning as those of the corresponding flags of other engines
+#: flags whose values have another meaning than those of the corresponding flags of other engines
 DIFFERENT_VALUES = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )
@@ -82,7 +82,7 @@ class OptionHistory:
 
         Args:
             table: path of the engine's option_history.json.
-            newest_names: returns the names of the newest release's options; as a mapping, with their kinds.
+            newest_names: returns the names of the newest release's options; a mapping if their kinds are known.
             order: sort key for releases.
             values: values that changed with a rename: (old name, old value) to the new value.
         """
@@ -238,7 +238,7 @@ def _direction(name: str) -> str:
 
 
 # Concepts: flags of different engines with the same meaning, from concepts.json in each engine's folder. They distinguish a flag
-# of another engine from a typing error.
+# of another engine from a typo.
 #
 # Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve.
 # A YAML key is written with dots.

@@ -1,4 +1,4 @@
-"""The interface of an engine that serves one model from several hosts: splits of the model, and the members' settings."""
+"""The interface of engines that serve one model from several hosts: splits of the model, and the members' settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparkwright.engines.log.text import LogText
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The split of a model over hosts."""
+    """A split of a model over several hosts."""
 
-    #: tensor parallelism: hosts that share each layer
+    #: tensor parallelism: number of hosts that share each layer
     tensor: int = 1
-    #: pipeline parallelism: groups of consecutive layers
+    #: pipeline parallelism: number of groups of consecutive layers
     pipeline: int = 1
 
     @property
@@ -62,7 +62,7 @@ class MemberSettings:
 
 
 class MemberLog(Protocol):
-    """The last start in a member's log."""
+    """The last start that a member's log records."""
 
     @property
     def rank(self) -> int | None:
@@ -113,7 +113,7 @@ class Parallel(Protocol):
         """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.relevant_config`."""
 
     def member(self, text: LogText) -> MemberLog:
-        """Parse a member's log, given as a text, a file or chunks."""
+        """Parse a member's log, given as text, a file or chunks."""
 
     def is_peer_failure(self, failure: str) -> bool:
         """Return True if a failure was caused by another member, whose log has the details."""

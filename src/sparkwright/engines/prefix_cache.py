@@ -26,13 +26,13 @@ class PrefixCache(Protocol):
         """Return the number of tokens in a cached block; 0 if the engine does not report it."""
 
     def is_off(self, cache: Mapping[str, str]) -> bool | None:
-        """Return True if the engine reports that prefix caching is off; None if it does not report that."""
+        """Return True if the engine reports that prefix caching is off; None if it does not report the setting."""
 
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
         """Return True if the cache also contains recurrent states."""
 
     def explain_misses(self, version: Version | None) -> tuple[str, str]:
-        """Return the reason why a recurrent model may miss, as a sentence to append, and the fix; empty strings if unknown."""
+        """Return why a recurrent model may miss, as a sentence to append to a message, and the fix; empty if unknown."""
 
 
 class UnreportedPrefixCache:
@@ -53,11 +53,11 @@ class UnreportedPrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMeasurement:
-    """A request with the shared prefix."""
+    """The measurements of one request with the shared prefix."""
 
     ttft_s: float
     prompt_tokens: int
-    #: increase of the server's counters, in tokens; None if it has no counters
+    #: increase of the server's counters of queried and hit tokens; None if it has no counters
     queries: float | None
     hits: float | None
 
@@ -69,8 +69,8 @@ class PrefixCacheVerdict:
     verdict: Verdict
     sentence: str
     fix: str = ""
-    #: largest cached share at a repeated request, of the tokens in whole blocks of the prefix (of the prompt, if the number of
-    #: tokens in the prefix is unknown)
+    #: cached share of the tokens in whole blocks of the prefix, or of the prompt if the number of tokens in the prefix is unknown;
+    #: the largest of all repeated requests
     share: float | None = None
 
 
@@ -110,7 +110,7 @@ def evaluate_prefix_cache(
         return off_verdict(engine)
     repeat_measurements = [measurement for measurement in measurements[1:] if measurement.hits is not None]
     if not repeat_measurements:
-        return PrefixCacheVerdict("unknown", "the server has no counters of its prefix cache")
+        return PrefixCacheVerdict("unknown", "the server has no counters for its prefix cache")
     cached_tokens, prompt_tokens = max(
         (measurement.hits or 0, measurement.prompt_tokens) for measurement in repeat_measurements
     )
@@ -129,7 +129,7 @@ def evaluate_prefix_cache(
     reason, fix = (
         prefix_cache.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
     )
-    message = f"{count_text} although sent {len(measurements)} times; {time_text}{reason}"
+    message = f"{count_text} although it was sent {len(measurements)} times; {time_text}{reason}"
     return PrefixCacheVerdict("few hits" if cached_tokens else "no hits", message, fix, share)
 
 

@@ -17,15 +17,15 @@ from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.engines.options import concept_flags
 from sparkwright.visible import one_line
 
-#: recipe keys with the adapters and with the date
+#: recipe keys of the adapters and of the date
 ADAPTERS_KEY, DATE_KEY = "adapters", "date"
 #: concept of the flag with default values for the fields of the chat template
 TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
 #: six months, after which a recipe is reported as old
 MAX_FRESH_DAYS = 183
-#: modules with as many inputs as the model's hidden size, in every architecture that has them
+#: modules whose number of inputs is the model's hidden size in every architecture that has them
 HIDDEN_INPUT_MODULES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
-#: modules with as many outputs as the model's hidden size
+#: modules whose number of outputs is the model's hidden size
 HIDDEN_OUTPUT_MODULES = ("o_proj", "down_proj")
 #: architectures whose attention matrices have exactly heads times head_dim rows or columns
 PLAIN_ATTENTION_ARCHITECTURES = (
@@ -67,7 +67,7 @@ class AdapterCase:
         return adapter_flags
 
     def locate(self, flag: str) -> str:
-        """Return the key for a finding about a flag: the flag if the recipe sets it, else `adapters`."""
+        """Return the key that a finding about a flag refers to: the flag if the recipe sets it, else `adapters`."""
         return flag if flag in self.flags else ADAPTERS_KEY
 
 
@@ -92,7 +92,7 @@ def adapter_base(case: AdapterCase) -> Iterator[Finding]:
     """An adapter must match the recipe's model.
     vLLM loads an adapter of a smaller model without a warning, applies it to a corner of the larger matrices, and its answers are
     wrong. An adapter's matrices have the sizes of the model that it was trained on. Another size, other heads or more layers
-    are errors; they are found in the header of the adapter's weights and the model's config.json. For models of equal size, the
+    are errors; they are read from the header of the adapter's weights and the model's config.json. For models of equal size, the
     adapter's `base_model_name_or_path` decides. A name of another family or size is an error; any other difference is only a
     warning, because the name may refer to an older or a quantised copy of the model.
     """
@@ -120,7 +120,7 @@ def adapter_base(case: AdapterCase) -> Iterator[Finding]:
 )
 def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
     """The rank of an adapter must not exceed the engine's maximum rank.
-    The engine reserves memory for the maximum rank in every layer, for every adapter of a batch. vLLM's default is 16; it exits
+    The engine reserves memory for the maximum rank in every layer, for every adapter in a batch. vLLM's default is 16; it exits
     at start if an adapter has a higher rank.
     """
     adapter_flags = case.adapter_flags

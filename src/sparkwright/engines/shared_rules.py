@@ -89,7 +89,7 @@ def unknown_flags(case: OptionCase, source: str, *, own_options: Collection[str]
 
 
 def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Fix:
-    """Return the way to replace another engine's flag with this engine's."""
+    """Return a fix that replaces another engine's flag with this engine's."""
     if counterpart := translate_flag(case.ENGINE, name):
         return Fix(f"write {counterpart}", {name: None, counterpart: flag_value})
     counterparts = format_counterparts(case.ENGINE, name)
@@ -97,13 +97,13 @@ def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Fix:
 
 
 def newer_release(engine: str, newest: str, kind: str = "release", consequence: str = "") -> Iterator[Finding]:
-    """Yield a finding for an engine newer than all known releases. consequence: a clause about another consequence."""
+    """Yield a finding for an engine newer than all known releases. consequence: a clause about a further consequence."""
     message = (
         f"{engine} is newer than {newest}, the newest {kind} known to this version of sparkwright: "
         f"its options are checked against the image's help{consequence}."
     )
     fix = Fix("update sparkwright, if there is a newer version")
-    yield Finding("info", message, (fix,), f"read up to {newest}")
+    yield Finding("info", message, (fix,), f"sparkwright's tables up to {newest}")
 
 
 def moving_tag(image: str, suggested_tag: str, source: str) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def moving_tag(image: str, suggested_tag: str, source: str) -> Iterator[Finding]
 
 
 def key_in_arguments(name: str, fix: Fix, source: str, flag: str = "") -> Iterator[Finding]:
-    """Yield a finding for a key in the arguments. flag: the recipe's flag with the arguments, by default `name`."""
+    """Yield a finding for an API key in the arguments. flag: the recipe's flag with the arguments, by default `name`."""
     message = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
     yield Finding("error", message, (fix,), source, flag or name)
 
@@ -128,7 +128,7 @@ def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator
 
 
 def unreachable_host(case: OptionCase, flag: str, local_suffixes: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield a finding if published ports cannot reach the server's address. local_suffixes: suffixes of further such addresses."""
+    """Yield a finding if published ports cannot reach the server's address. local_suffixes: suffixes of other unreachable addresses."""
     host = str(case.flag(flag) or "")
     if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(local_suffixes)):
         message = f"{flag} {host} is only reachable inside the container."

@@ -26,7 +26,7 @@ MIN_AVAILABLE_BYTES = 4 * GIB
 MAX_PAGE_CACHE_SHARE = 0.25
 MIN_ACCEPTED_PER_DRAFT = 0.5
 MAX_KV_CACHE_SHARE = 0.95
-#: without a verdict on the rate, a rate below this share of the expected one is slow
+#: share of the expected rate below which a rate is slow if there is no verdict on it
 SLOW_SHARE = 0.7
 #: words in failures caused by a lack of memory
 MEMORY_WORDS = ("gib", "out of memory", "no memory")
@@ -68,11 +68,11 @@ class SlownessEvidence:
     model: str = ""
     #: number of thinking tokens in the answer to a request that does not mention thinking
     thinking_tokens: int | None = None
-    #: number of all tokens in that answer
+    #: total number of tokens in that answer
     answer_tokens: int = 0
     #: effective max-num-batched-tokens
     budget: int | None = None
-    #: the engine computes on the requested GPU; None also if it requests none
+    #: the engine computes on the requested GPU; None if unknown, or if it requests no GPU
     on_gpu: bool | None = None
     #: evidence for `on_gpu`
     on_gpu_evidence: str = ""
@@ -119,7 +119,7 @@ def _register(detect: Detector) -> Detector:
 
 
 def find_causes(evidence: SlownessEvidence) -> list[Cause]:
-    """Return all causes, sorted as by `rank_causes`. A cause that cannot explain the measured rate is only noted."""
+    """Return all causes, sorted as by `rank_causes`. The verdict on a cause that cannot explain the measured rate is `noted`."""
     is_fast = evidence.slow is False
     is_slow = evidence.slow or (evidence.slow is None and evidence.share is not None and evidence.share < SLOW_SHARE)
     causes: list[Cause] = []
@@ -179,7 +179,7 @@ def detect_cpu_use(evidence: SlownessEvidence) -> Iterator[Cause]:
 @_register
 def detect_slow_clock(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
-    fix = "unplug the host's AC power for 60 s: a failed USB-PD negotiation keeps the clock at 500-850 MHz, also after a restart"
+    fix = "unplug the host's AC power for 60 s: a failed USB-PD negotiation keeps the clock at 500-850 MHz, even after a restart"
     if evidence.gpu_degraded is None:
         yield Cause(name, "unknown", evidence.gpu or "nvidia-smi returned no clock", fix, weight=90)
     elif evidence.gpu_degraded:
@@ -204,7 +204,7 @@ def detect_other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
 def detect_ollama_in_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "Ollama holds a model in the shared memory"
     if evidence.ollama is None:
-        yield Cause(name, "unknown", "Ollama does not answer", weight=20)
+        yield Cause(name, "unknown", "Ollama did not answer", weight=20)
     elif evidence.ollama:
         models = ", ".join(
             f"{model} ({f'{format_gib(size)} GiB' if size else 'size unknown'})" for model, size in evidence.ollama
@@ -285,13 +285,13 @@ def detect_thinking(evidence: SlownessEvidence) -> Iterator[Cause]:
         message = f"{evidence.thinking_tokens} of the first {evidence.answer_tokens} tokens were reasoning"
         off_setting, flag = '{"enable_thinking": false}', _format_flags(evidence, "the template's defaults")
         fix = (
-            f"{flag}: {off_setting}, or in each request"
+            f"{flag}: {off_setting}, or the same setting in each request"
             if flag
             else f"chat_template_kwargs: {off_setting} in each request"
         )
         yield Cause(name, "found", message, fix, 15, lowers_rate=False)
     else:
-        yield Cause(name, "excluded", "no reasoning in its first tokens")
+        yield Cause(name, "excluded", "no reasoning in the first tokens")
 
 
 @_register

@@ -1,7 +1,7 @@
 """The tasks of a server: generate text, embed texts as vectors, or score how well texts answer a question (rerank).
 
-For each task there is a request that proves that a server performs it, and a check of the answer. Sources: answers of vLLM 0.32.0 and llama-server b11549 on a
-CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`). Both accept the same two requests; vLLM then answers chat
+Each task has a request that proves that a server performs it, and a check of the answer. Sources: responses from vLLM 0.32.0 and llama-server b11549
+on a CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`). Both accept the same two requests; vLLM then answers chat
 requests with 404.
 """
 
@@ -21,7 +21,7 @@ EMBEDDINGS_PATH, RERANK_PATH = "/v1/embeddings", "/v1/rerank"
 PROOF_TEXT = "Say ok."
 QUERY = "What sails on the sea?"
 ANSWER_TEXT, OTHER_TEXT = "A ship sails on the sea.", "The oven is in the kitchen."
-#: upper bound; the vectors of current models have up to about ten thousand numbers
+#: limit for the length of a vector; the vectors of current models have up to about ten thousand numbers
 MAX_VECTOR_NUMBERS = 1 << 17
 
 
@@ -43,7 +43,7 @@ class Proof:
     noun: str
     #: clause about the server, such as "it reranks"
     description: str
-    #: word in a right answer that is not in an error
+    #: word that a right answer contains and an error does not
     answer_word: str
     path: str
     #: body of the request, without the model's name
@@ -113,7 +113,7 @@ def proof_path(task: Task) -> str:
 
 
 def proof_word(task: Task) -> str:
-    """Return a word in a right answer that is not in an error."""
+    """Return a word that a right answer contains and an error does not."""
     return "choices" if task == GENERATE else PROOFS[task].answer_word
 
 
@@ -134,9 +134,9 @@ def reason_not_generating(http: Http) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TaskFlags:
-    """The flags that an engine needs for each task."""
+    """The flags that an engine needs or excludes for each task."""
 
     #: required flags and values
     needs: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
-    #: flags and the values that do not work with the task
+    #: flags, each with the values that do not work with the task
     excludes: Mapping[Task, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)

@@ -101,7 +101,7 @@ def test_advice_for_a_cluster_is_not_given_to_a_single_host(words: str, single_h
         (1, "its processes could not connect to each other at 127.0.0.1:29501 on this host."),
         (
             2,
-            "the head at 127.0.0.1:29501 did not answer: see its own log, and whether the hosts reach each other over the "
+            "the head at 127.0.0.1:29501 did not answer: see its own log, and check that the hosts can reach each other over the "
             "fabric.",
         ),
     ],

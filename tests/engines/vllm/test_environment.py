@@ -36,7 +36,7 @@ def test_a_variable_that_is_read_or_foreign_is_not_a_finding(name: str, version:
 
 def test_a_release_newer_than_the_table_is_uncertain() -> None:
     unread = environment.find_unread("VLLM_NEW_THING", Version("0.40.0"))
-    assert unread is not None and not unread.certain
+    assert unread is not None and not unread.is_certain
 
 
 def test_every_successor_is_a_known_flag() -> None:

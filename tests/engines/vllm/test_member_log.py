@@ -84,7 +84,7 @@ def test_sockets_instead_of_rdma_are_a_warning() -> None:
         ("tp2-ok/worker", 1, ""),
         ("head-killed/worker", 1, ""),  # a worker does not notice
         ("worker-never-joins/head", None, "1 of 2 members joined within 61 s: the cause is in the log of the missing member."),
-        ("head-never-comes/worker", None, "the head at 127.0.0.1:29555 did not answer: see its own log, and whether the hosts reach each other over the fabric."),
+        ("head-never-comes/worker", None, "the head at 127.0.0.1:29555 did not answer: see its own log, and check that the hosts can reach each other over the fabric."),
         ("master-port-taken/head", None, "its master port 29555 is in use on this host: find the process with `ss -ltnp`, or choose another `cluster.port`."),
         ("master-port-taken/worker", None, ""),  # hangs at a foreign port
         ("worker-restarted-alone/worker", None, ""),  # hangs at the port of the previous head

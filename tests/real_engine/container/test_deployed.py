@@ -47,7 +47,7 @@ def test_a_first_deploy_pulls_and_verifies_everything(project: Project) -> None:
 def test_settings_that_this_engine_refuses_are_refused_before_the_swap(project: Project) -> None:
     project.deploy_proved()
     why = project.expect_refusal(model=RECURRENT, expect=OFF, enable_prefix_caching=True)
-    assert "chunked prefill can't be off here: prefix caching on a recurrent model needs it" in why
+    assert "chunked prefill cannot be off here: prefix caching on a recurrent model needs it" in why
     why = project.expect_refusal(calculate_kv_scales=True)
     assert "calculate-kv-scales" in why
     assert f"it was removed in 0.28.0; vLLM {project.shelf.usual} refuses to start" in why

@@ -103,7 +103,7 @@ def _describe_end(result: CaseResult) -> str:
 
 def _options(report: Report) -> Iterator[str]:
     version = versions.parse(report.version)
-    for name in sorted({*options.all_options(), *option_history.ROWS_BY_FLAG, *report.options}):
+    for name in sorted({*options.all_options(), *option_history.CHANGES_BY_FLAG, *report.options}):
         if name.startswith("no-") or name == "help":
             continue
         result, has = option_history.find_existence(name, version).exists, _has_option(name, report)
@@ -119,7 +119,7 @@ def _options(report: Report) -> Iterator[str]:
 
 def _has_option(name: str, report: Report) -> bool:
     """Return whether the release has the option. An option with its own row is not completed: --device is not --device-ids."""
-    names = [name] if name in option_history.ROWS_BY_FLAG else options.complete_name(name, report.options)
+    names = [name] if name in option_history.CHANGES_BY_FLAG else options.complete_name(name, report.options)
     return len(names) == 1 and names[0] in report.options
 
 
@@ -169,7 +169,7 @@ def list_changes() -> list[Change]:
 
 
 def _option_changes() -> Iterator[Change]:
-    for row in option_history.ROWS:
+    for row in option_history.OPTION_CHANGES:
         source = " ".join(filter(None, (row.source, f"({row.certainty})")))
         if row.since:
             yield Change(row.since, f"`--{row.flag}` exists", source, _has(row))

@@ -30,8 +30,8 @@ from sparkwright.units import GIB
 
 CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
 RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLIT_RULES)
-#: limit of the context without chunked prefill: a step then contains a whole prompt, and with a longer context the start takes minutes
-#: and needs more memory
+#: maximum context without chunked prefill: a step then contains a whole prompt, and with a longer context the start takes minutes and
+#: needs more memory
 MAX_UNCHUNKED_TOKENS = 32768
 #: assumed memory in addition to weights and a KV cache of fixed size, until a start is measured
 COMPUTE_BYTES = 4 * GIB
@@ -60,7 +60,7 @@ def decide(
     expected: PrefillExpectation,
     impossible_policy: ImpossiblePolicy,
 ) -> Decision:
-    """Return the flags for the wanted chunked prefill, or the reason why it is impossible.
+    """Return the flags for the expected chunked prefill setting, or the reason why it is impossible.
 
     `disabled` is impossible up to 0.11.0, which ignores the flag, and for prefix caching on a recurrent hybrid, which needs
     chunked prefill.
@@ -103,9 +103,9 @@ def effective_settings(
 
 
 def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
-    """Return the share of memory, which vLLM fills for any model; with kv-cache-memory-bytes, the sum of weights, cache and computation.
+    """Return the share of memory, which vLLM fills for any model, or, with kv-cache-memory-bytes, the sum of weights, cache and computation.
 
-    In both cases vLLM checks at its start that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
+    In both cases vLLM checks at startup that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
     """
     flags = vllm_flags.normalize(flags)
     share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES)
@@ -163,7 +163,7 @@ def _find_obstacle(
     request: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Fix, ...], str] | None:
     if at_least(version, prediction.FIRST_RELEASE_WITH_OPTIONAL_CHUNKING) is False:
-        message = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
+        message = f"chunked prefill cannot be turned off in vLLM {version}: the flag is ignored."
         return message, (Fix("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
     wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
     uses_align_mode = (
@@ -176,7 +176,7 @@ def _find_obstacle(
         Fix("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
         Fix("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
     )
-    message = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
+    message = "chunked prefill cannot be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
     return message, fixes, "on, required by prefix caching"
 
 

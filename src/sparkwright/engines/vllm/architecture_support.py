@@ -1,4 +1,4 @@
-"""The releases of vLLM that load a model architecture, from the model registries of 0.10.2 to 0.33.0.
+"""The releases of vLLM that can load a model architecture, according to the model registries of 0.10.2 to 0.33.0.
 
 Source: the registries in releases.json, from each release's wheel; Qwen3.5 was added in 0.17.0 (merged 2026-02-09, not in 0.16.0).
 An architecture may also have been added or removed in a release that the tables skip.
@@ -30,13 +30,13 @@ UNSUPPORTED_ARCHITECTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The releases that load an architecture."""
+    """The releases that can load an architecture."""
 
     since: str | None = None  # oldest release known to load it; None if unknown
     until: str | None = None  # newest release known to load it; None if unknown, or if it was not removed
     newest_without: str | None = None  # newest release before `since` known not to load it; None if unknown
     removed_in: str | None = None  # oldest release known to have removed it; None if it was not removed
-    #: temporary removals: the last release with it before, and the first one after
+    #: temporary removals: the last release before the removal, and the first one with the architecture again
     gaps: tuple[tuple[str, str], ...] = ()
 
 
@@ -61,7 +61,7 @@ SUPPORT: dict[str, Support] = {
 
 
 def is_supported(name: str, version: str) -> bool | None:
-    """Return True if this release of vLLM loads the architecture; None if unknown.
+    """Return True if this release of vLLM can load the architecture; None if unknown.
 
     Args:
         name: architectures[0] of config.json.
@@ -85,7 +85,7 @@ def is_supported(name: str, version: str) -> bool | None:
 
 
 def describe_support(name: str) -> str:
-    """Return the releases that load an architecture as text, "0.17.0 and newer; none up to 0.16.0"; "" if unknown."""
+    """Describe the releases that can load an architecture, as in "0.17.0 and newer; none up to 0.16.0"; "" if unknown."""
     support = SUPPORT.get(name)
     if support is None:
         return ""

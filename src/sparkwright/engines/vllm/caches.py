@@ -1,4 +1,4 @@
-"""Compile caches of vLLM with the variables that set their location, and explanations of a prefix cache without hits.
+"""vLLM's compile caches, the variables that set their locations, and explanations for a prefix cache without hits.
 
 Sources: 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup), FlashInfer
 (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). After a start of 0.32.0 on a CPU, graphs and kernels were below
@@ -32,7 +32,7 @@ CACHES = CompileCaches(
     },
     fixed_folders={"/tmp/torchinductor_root": "inductor_headers"},
     default_endings=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
-    # flags of the HTTP server, the log and the answers, which do not affect compiled code. A change of any other flag leads to a new
+    # flags of the HTTP server, the log and the answers, which do not affect compiled code. Changing any other flag creates a new
     # cache: a slow start is better than a wrong cache
     irrelevant_flags=frozenset(
         (

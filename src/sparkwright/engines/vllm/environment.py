@@ -27,7 +27,7 @@ class UnreadVariable:
     name: str
     reason: str  # clause, such as "vLLM 0.32.0 reads no such variable"
     is_certain: bool
-    replacement: str = ""  # the replacement: a flag without dashes, or another variable; "" if unknown
+    replacement: str = ""  # a flag without leading dashes, or another variable; "" if unknown
 
 
 #: flags that replaced variables, by the variable's name without VLLM_.
@@ -60,7 +60,7 @@ SUCCESSOR_FLAGS = {
 
 @cache
 def variable_histories() -> dict[str, tuple[str, str]]:
-    """Return the first release with each variable and the first one after its removal, by name without VLLM_.
+    """Return the first release with each variable and the first one after its removal, by the name without VLLM_.
 
     The first is "" if the oldest release in the tables has the variable, the second is "" if the newest release has it.
     """
@@ -75,7 +75,7 @@ def variable_histories() -> dict[str, tuple[str, str]]:
 
 
 def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
-    """Return a variable's problem; None if the release reads it, or the variable is not vLLM's.
+    """Return a variable that the release does not read; None if the release reads it, or it is not a variable of vLLM.
 
     version: the engine's version. If it is None (unknown), a removed variable is reported as uncertain.
     """

@@ -1,4 +1,4 @@
-"""Log lines that report a failure of vLLM or of a cluster's member, each with a sentence that explains it.
+"""Log lines that report a failure of vLLM or of a cluster member, each with a sentence that explains it.
 
 Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest.
 """
@@ -12,14 +12,12 @@ from sparkwright.engines.log.failure_collector import failure_pattern as _row
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"
-#: phrases in the failure of a member that failed because another member did; the cause is in the log of the other member
+#: phrases in the failure message of a member that failed because another member did; the cause is in the other member's log
 PEER_FAILURE_PHRASES = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
 #: NCCL's version as a number, such as 22809 for 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
-HEAD_UNREACHABLE = (
-    "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
-)
-#: the same failure of a server on one host
+HEAD_UNREACHABLE = "the head at {0}:{1} did not answer: see its own log, and check that the hosts can reach each other over the fabric."
+#: the same failure, for a server on a single host
 RENDEZVOUS_FAILED = "its processes could not connect to each other at {0}:{1} on this host."
 
 #: failures of a start
@@ -119,13 +117,13 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
     _row(  # real: the rank hangs after this line, and its container keeps running
         "could not broadcast input array from shape",
         r"ValueError: could not broadcast input array from shape \((\d+),\) into shape \((\d+),\)",
-        "a prompt of {0} tokens came to this rank, whose max-model-len is {1}: it is not that of the other members.",
+        "this rank received a prompt of {0} tokens, but its max-model-len is {1}, unlike that of the other members.",
         "always",
     ),
     _row(
         "Got completion from peer",
         r"Got completion from peer ([^<\s]{1,100})\S* with status=(\w+)",
-        "RDMA to {0} failed while it served (status {1}): see that member's log, and compare MTU and link of both.",
+        "RDMA to {0} failed while it served (status {1}): see that member's log, and compare the MTU and the link of both hosts.",
     ),
     _row(  # real: TP when a member's process exits, PP when its rank exits
         "gloo/transport/tcp/pair.cc",
@@ -174,7 +172,7 @@ TRUNCATED_FILE_ERRORS = (
     "HeaderTooLarge",
 )
 
-#: specific rows first: the failure of a log is that of the first row that matches any of its lines
+#: specific rows first: a log's failure is that of the first row that matches any of its lines
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "unknown argument: {0}."),
@@ -355,7 +353,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(  # a model's class is imported in a separate process, whose exception is logged first
         "failed to be inspected",
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? failed to be inspected",
-        "its code for {0} could not be imported: see the lines before.",
+        "its code for {0} could not be imported: see the preceding lines.",
         kind="consequence",
     ),
     # general messages

@@ -67,11 +67,11 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 
 
 def normalize(written_flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags under their full names, in order. If a flag occurs in two spellings, the last one wins.
+    """Return the flags under their full names, in order. If a flag has two spellings, the last one wins.
 
     Full names have dashes, but no leading ones. An alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and
-    `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept. A list of one value becomes
-    that value if the option takes only one, and an empty list None: vLLM reads the same command line.
+    `no-x: true` becomes `x: false`. In an unknown name, only underscores become dashes; anything after a dot is kept. A list of one
+    value becomes that value if the option takes only one, and an empty list becomes None: vLLM reads the same command line.
     """
     names_and_values = (_normalize_flag(name, setting) for name, setting in written_flags.items())
     return {name: _unpack_single(name, setting) for name, setting in names_and_values}
@@ -83,7 +83,7 @@ def canonical(spelling: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a flag; None if it is not set. For `enable-x`, this is the opposite of `disable-x` (from 0.33 on) if only that is set."""
+    """Return the value of a flag; None if it is not set. For `enable-x`, this is the opposite of `disable-x` (from 0.33 on) if only the latter is set."""
     opposite = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     setting = flags.get(name)
     return not opposite if setting is None and isinstance(opposite, bool) else setting
@@ -296,7 +296,7 @@ IMPORTS = ImportTable(
 )
 
 
-# Flags that set vLLM's task; without `runner`, it follows from the model. Sources: 0.32.0 on a CPU, where a pooling server has
+# Flags that set vLLM's task; without `runner`, the model determines it. Sources: 0.32.0 on a CPU, where a pooling server has
 # no chat (404) and a generating server no embeddings.
 
 TASK_FLAGS = TaskFlags(

@@ -1,4 +1,4 @@
-"""vLLM's HTTP interface. The same from 0.11 to 0.33 unless stated otherwise."""
+"""vLLM's HTTP interface. It is the same from 0.11 to 0.33 unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkwright.engines.http import Http, MetricSample, ServerKey
 
 #: metric whose labels are the cache settings
 CACHE_CONFIG = "vllm:cache_config_info"
-#: limit for the labels, which are about twenty settings
+#: limit for the length of the labels, which contain about twenty settings
 MAX_LABELS_CHARS = 1 << 16
 _LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
@@ -101,7 +101,7 @@ KEY_FILE_MOUNT = "/run/sparkwright/engine.yaml"
 
 
 def render_key_file(key: str) -> str:
-    """Return the content of a configuration file with this key. A JSON string is valid YAML."""
+    """Return the contents of a configuration file with this key. A JSON string is valid YAML."""
     return f"{KEY_FLAG}: {json.dumps(key)}\n"
 
 

@@ -1,4 +1,4 @@
-"""Version and options of the vLLM in an image: from its labels, variables or output. The tag is not used."""
+"""Read the version and options of the vLLM in an image from its labels, variables or output. The tag is not used."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from sparkwright.engines.vllm import flags, log_lines
 from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.versions import at_least, parse
 
-#: names of settings in the config dump, by flags with another name. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
+#: names of settings in the config dump, for flags that have another name. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
 SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
@@ -65,14 +65,14 @@ KERNELS: tuple[tuple[str, Line], ...] = (
 )
 
 
-#: readings that are reported with the kernels, each with its title
+#: readings that are reported together with the kernels: title and name
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
 #: names of kernels that read quantized weights but compute in 16 bits, and their cost. Source of the cost: the warning in
 #: marlin_utils_fp4.py ("may degrade performance for compute-heavy workloads")
 WEIGHT_ONLY = (
     re.compile(r"marlin|humming|w4a16|emulation", re.IGNORECASE),
-    "decoding is nearly as fast, long prompts and many streams are slower",
+    "decoding is nearly as fast, but long prompts and many streams are slower",
 )
 
 #: real and source 0.32.0: fields of VllmConfig.__str__
@@ -209,7 +209,7 @@ def detect_eager_mode(evidence: SlownessEvidence) -> Iterator[Cause]:
     if graphs is False:
         yield Cause(name, "found", line, "remove enforce-eager from the recipe", weight=70)
     elif graphs is None:
-        yield Cause(name, "unknown", "not in its log", weight=40)
+        yield Cause(name, "unknown", "not in the log", weight=40)
     else:
         yield Cause(name, "excluded", line)
 
@@ -220,9 +220,9 @@ def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
     if line:
         yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
     elif evidence.log is None:
-        yield Cause(name, "unknown", "its log was not read", weight=30)
+        yield Cause(name, "unknown", "the log was not read", weight=30)
     else:
-        yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
+        yield Cause(name, "excluded", "no such warning in the log (engines before 0.21 do not warn)")
 
 
 def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
@@ -239,11 +239,11 @@ def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
         and QUANTIZED_FORMATS.search(str(evidence.find_in_log("quantization")[0]))
     ):
         name = f"its quantized weights run on a weight-only kernel ({', '.join(kernel_names)}): {cost}"
-        fix = "another quantization of the model (FP8), or another moe-backend or linear-backend"
-        yield Cause(name, "found", "named in its log", fix, weight=30)
+        fix = "use another quantization of the model (FP8), or another moe-backend or linear-backend"
+        yield Cause(name, "found", "named in the log", fix, weight=30)
     if weight_format:
         name = f"its {weight_format[1]} weights run on a weight-only kernel (Marlin): fewer bytes, no {weight_format[1]} arithmetic"
-        fix = "decoding is nearly as fast, prompts are slower; another quantization of the model (FP8), or an image whose log names another kernel"
+        fix = "decoding is nearly as fast, but prompts are slower; use another quantization of the model (FP8), or an image whose log names another kernel"
         yield Cause(name, "found", line, fix, weight=30)
 
 
@@ -255,7 +255,7 @@ def detect_untuned_experts(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield a possible cause, an image with CUDA 12 and so without code for a GB10, unless the release in the log excludes it."""
+    """Yield a possible cause unless the release in the log excludes it: an image with CUDA 12, which has no code for a GB10."""
     version, _ = evidence.find_in_log("version")
     has_cuda_13 = at_least(parse(str(version)), FIRST_RELEASE_WITH_CUDA_13) if version else None
     if evidence.share is not None and evidence.share < 0.4 and not has_cuda_13:
@@ -278,7 +278,7 @@ def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "a block of the KV cache is larger than max-num-batched-tokens"
     observation = f"block {block}, max-num-batched-tokens {evidence.budget}"
     if block > evidence.budget:
-        observation = f"{observation}: long prompts crawl, decoding does not"
+        observation = f"{observation}: long prompts are processed slowly; decoding is not affected"
         yield Cause(name, "found", observation, f"raise it to {block}", 30, lowers_rate=False)
     else:
         yield Cause(name, "excluded", observation)
@@ -288,7 +288,7 @@ def exclude_chunked_prefill(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield chunked prefill as an excluded cause: it is often blamed, but is on by default in every release that loads recurrent models."""
     setting, line = evidence.find_in_log("chunked_prefill")
     if setting is True:
-        yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
+        yield Cause("chunked prefill", "excluded", f"on, which is the default; the flag changes nothing. {line}")
 
 
 DETECTORS = (

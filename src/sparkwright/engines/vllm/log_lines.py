@@ -1,6 +1,6 @@
 """Lines of vLLM's log, with the releases that print them.
 
-real: in a log of vLLM 0.32.0 in tests/data. source: in vLLM's source of these releases. seen: in logs of GB10 users.
+real: in a log of vLLM 0.32.0 in tests/data. source: in vLLM's source of these releases. reported: in logs from GB10 users.
 Prefixes such as "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133]" change with every release and are never matched.
 """
 
@@ -10,7 +10,7 @@ import re
 
 from sparkwright.engines.log.text import Line, line
 
-#: frequent lines without information: access lines (uvicorn), statistics every 10 s, requests with users' prompts (source 0.9 to 0.33)
+#: frequent, uninformative lines: access lines (uvicorn), statistics every 10 s, requests with users' prompts (source 0.9 to 0.33)
 NOISE = (" HTTP/1.", "throughput: ", "Received request ")
 
 # -- beginning of a start: `docker logs` contains all restarts -------------------------------------------------------------
@@ -30,20 +30,20 @@ USAGE = line("usage: vllm ", r"^usage: vllm ")
 #: an error about arguments in a log without its beginning; a running server never prints this line
 ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
-# -- lines that have a value and also begin a stage -----------------------------------------------------------------------------
+# -- lines that contain a value and also begin a stage -----------------------------------------------------------------------------
 
 KV_CACHE_SIZE = line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")
 WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
 # source 0.9 to 0.33: "takes" until 0.12 or so
 COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
-#: v1/worker/gpu_worker.py: the memory in use after the capture of graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10
+#: v1/worker/gpu_worker.py: the memory in use after graphs were captured. source 0.32.0; "for weight" and "for non-torch memory": 0.10
 #: to 0.30
 ACTUAL_USAGE = "Actual usage is "
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
-#: on a CPU, no line has the duration of the compilation, which is between these lines. real (0.32.0)
+#: on a CPU, no line contains the duration of the compilation, which takes place between these lines. real (0.32.0)
 CPU_COMPILE_STARTS = line("Warming up model for the compilation...")
 CPU_COMPILE_ENDS = line("Warming up done.")
-#: FlashInfer tunes its kernels between these lines. seen
+#: FlashInfer tunes its kernels between these lines. reported
 AUTOTUNE_STARTS = line("Autotuning process starts")
 AUTOTUNE_ENDS = line("Autotuning process ends")
 #: real
@@ -98,7 +98,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("block_size", line("Setting attention block size to ", r"Setting attention block size to (\d+) tokens")),
     ("kv_cache_tokens", KV_CACHE_SIZE),
     ("max_concurrency", line("Maximum concurrency for ", r"concurrency for [\d,]+ tokens per request: ([\d.]+)x")),
-    # seen, 0.15 to 0.33; the other spellings: source 0.9 to 0.12
+    # reported, 0.15 to 0.33; the other spellings: source 0.9 to 0.12
     ("attention_backend", line("Using ", r"Using (\w+) attention backend")),
     ("attention_backend", ATTENTION_BACKEND),
     ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
@@ -178,7 +178,7 @@ WARNINGS: tuple[Line, ...] = (
     line("Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"),
 )
 
-#: sentence for a failure while serving without a known cause
+#: sentence for a failure while serving whose cause is unknown
 SPECULATION_SUSPECTED = (
     "Speculation is on ({0}): run `bench.ab` without speculative-config to see whether it is the cause."
 )
@@ -210,8 +210,8 @@ ON_CPU: tuple[Line, ...] = (
 
 # Lines of a member's log about its cluster.
 #
-# real: a cluster of two members with vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of these releases, NCCL 2.30. seen: logs of
-# GB10 users. NCCL logs only with NCCL_DEBUG=INFO.
+# real: a cluster of two members with vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of these releases, NCCL 2.30. reported: logs
+# from GB10 users. NCCL logs only with NCCL_DEBUG=INFO.
 
 #: printed after the member has joined the group. real; 0.11.2 to 0.33, with more fields after the second number in newer releases
 #: (source)
@@ -229,11 +229,11 @@ MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
     ("backend", line(INTENT_NEEDLE, r"\bworld_size=\d+ rank=\d+ local_rank=\d+ \S+ backend=(\w{1,40})")),
     # source 0.11 to 0.33: on rank 0 only
     ("nccl", line("is using nccl==", r"vLLM is using nccl==([\w.+-]{1,40})")),
-    # seen: IB, Socket, and IBext_v10 with NVIDIA's plugin
+    # reported: IB, Socket, and IBext_v10 with NVIDIA's plugin
     ("network", line("Using network ", r"NCCL INFO Using network (\w{1,40})")),
 )
 
-#: the transport of a channel between two members. seen
+#: the transport of a channel between two members. reported
 RDMA = line("via NET/IB", r"via NET/IB(?:ext_v\d+)?/\d+")
 SOCKETS = line("via NET/Socket", r"via NET/Socket/\d+")
 NO_ADAPTER = line("NET/IB : No device found")

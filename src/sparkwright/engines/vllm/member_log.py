@@ -1,4 +1,4 @@
-"""Reader of the log of one member of a cluster."""
+"""Read the log of one member of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network",
 
 @dataclass(frozen=True, slots=True)
 class MemberLog:
-    """The last start in a member's log."""
+    """The last start that a member's log records."""
 
     #: assigned by the group; None until the group exists
     rank: int | None = None

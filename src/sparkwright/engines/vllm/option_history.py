@@ -1,4 +1,4 @@
-"""Look-up of the options of `vllm serve` in a release, according to a table of additions and removals and to the lists in releases.json."""
+"""Look up whether a release of `vllm serve` has an option, in a table of additions and removals and the lists in releases.json."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OptionChange:
     since: str = ""
     #: first release without it; empty if it was not removed
     removed: str = ""
-    #: replacement
+    #: replacement, or "nothing" with an optional reason
     replacement: str = ""
     source: str = ""
     certainty: Certainty = "dates"
@@ -36,7 +36,7 @@ class OptionChange:
     added_again: str = ""
 
 
-ROWS: tuple[OptionChange, ...] = (
+OPTION_CHANGES: tuple[OptionChange, ...] = (
     # removed
     OptionChange(
         "disable-log-requests",
@@ -125,7 +125,7 @@ ROWS: tuple[OptionChange, ...] = (
     OptionChange("prefix-match-unit", since="0.26.0", source="#46384"),
     OptionChange("device-memory-utilization", since="0.31.0", certainty="near"),
 )
-ROWS_BY_FLAG = {row.flag: row for row in ROWS}
+CHANGES_BY_FLAG = {row.flag: row for row in OPTION_CHANGES}
 #: releases with a complete list of options, oldest first
 RELEASES = releases.release_names()
 
@@ -151,10 +151,10 @@ def find_existence(flag: str, version: Version | None, listed_options: Collectio
     Args:
         flag: name without leading dashes, optionally with `.field`.
         version: the engine's version; None if unknown.
-        listed_options: options in the engine's own help. If given, only they determine the existence, and the table adds the reason.
+        listed_options: options in the engine's own help. If given, only they determine whether the option exists, and the table adds the reason.
     """
     name = flag.replace("_", "-").partition(".")[0]
-    row = ROWS_BY_FLAG.get(name)
+    row = CHANGES_BY_FLAG.get(name)
     if listed_options:
         return _find_in_list(name, row, listed_options)
     from_rows = _find_in_rows(name, row, version)
@@ -192,7 +192,7 @@ def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) 
 
 
 def _has_been_added(row: OptionChange, version: Version | None) -> bool | None:
-    """Return True if an option was added in a release or earlier; None if unknown. Without a release, the oldest supported one counts."""
+    """Return True if an option was added in a release or earlier; None if unknown. If the release is unknown, the oldest supported one is assumed."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST_RELEASE), row.since) or None
@@ -233,11 +233,11 @@ def _find_in_releases(name: str, row: OptionChange | None, version: Version | No
 
 
 def _find_in_reference_releases(name: str, version: Version | None) -> Existence | None:
-    """Return the existence according to the releases in ANCHORS; None if it does not follow from them."""
+    """Return the existence according to the releases in ANCHORS; None if they do not determine it."""
     matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
     if len(matches[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
-    if name in ROWS_BY_FLAG:
+    if name in CHANGES_BY_FLAG:
         return None
     presence = [len(names) == 1 for names in matches]
     is_older = version is not None and at_least(version, options.OLDEST_ANCHOR) is False

@@ -1,4 +1,4 @@
-"""Validation of options' values, as by the parser and the config classes of `vllm serve`, and the shapes of options in its help output."""
+"""Validate option values as the parser and config classes of `vllm serve` do, and read the shapes of options from its help output."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _parse_size_or_auto(word: str) -> int:
 
 def _parse_object(word: str) -> Any:
     """Parse a JSON object whose numbers may have units. Raises ValueError."""
-    value = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(parse_size(seen[1])) if seen[1] else seen[0], word))
+    value = json.loads(_SIZE_IN_JSON.sub(lambda match: str(parse_size(match[1])) if match[1] else match[0], word))
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value

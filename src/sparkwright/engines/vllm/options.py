@@ -1,6 +1,6 @@
-"""Options of `vllm serve`: a table of one release (options.json), and the names in every release in the tables (releases.json).
+"""Options of `vllm serve`: a table of one release (options.json), and the option names of every release in releases.json.
 
-Kinds: `?` also accepts "" and "None". `+` accepts several words. size: a whole number, also with a unit (32k, 1.5m, 32K). switch: --x
+Kinds: `?` also accepts "" and "None". `+` accepts several words. size: a whole number, or one with a unit (32k, 1.5m, 32K). switch: --x
 and --no-x. bare switch: only --x. object: a JSON object. module: NAME=PATH, or JSON.
 
 Sources: kinds, choices and short names are from the actions of 0.32.0's parser (tests/data/vllm-0.32.0/parser.json); options of 0.11.2

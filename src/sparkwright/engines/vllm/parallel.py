@@ -17,7 +17,7 @@ from sparkwright.engines.vllm.splits import SPLIT_RULES, SplitCase
 # Environment variables and container options of a cluster's members.
 #
 # Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
-# documentation of its variables; a real cluster of two members with 0.32.0 (duration of a stop, effect of an unset time limit).
+# documentation of its variables; a real cluster of two members with 0.32.0 (duration of a stop, effect of an unset timeout).
 
 #: address for vLLM's message queue; by default, the address of the interface with the default route
 HOST_IP_VARIABLE = "VLLM_HOST_IP"
@@ -46,7 +46,7 @@ NOFILE_ULIMIT = {"nofile": "1048576"}
 
 
 def member_variables(member: ClusterMember) -> dict[str, str]:
-    """Return the environment variables of a member. NCCL selects interfaces or adapters that its host does not configure."""
+    """Return the environment variables of a member. If the host configures no interfaces or adapters, NCCL selects them."""
     variables = {HOST_IP_VARIABLE: member.address}
     if member.interfaces:
         variables |= dict.fromkeys(INTERFACE_VARIABLES, member.interfaces[0])
@@ -109,7 +109,7 @@ member, is_peer_failure = member_log.member, member_log.is_peer_failure
 
 
 def member_settings(member: ClusterMember) -> MemberSettings:
-    """Return the settings with which a member is started."""
+    """Return the settings that a member is started with."""
     return MemberSettings(member_flags(member), member_variables(member), container_options(member), STOP_TIMEOUT_S)
 
 

@@ -166,7 +166,7 @@ def _read_numbers(part: ConfigPart, *names: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDefault:
-    """The default of a setting from a release on."""
+    """The default of a setting, valid from a release on."""
 
     #: empty for all releases
     since: str

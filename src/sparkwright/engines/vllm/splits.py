@@ -37,18 +37,18 @@ LATENT_RANK_KEY = "kv_lora_rank"
 
 
 def attention_heads_error(model: Architecture, hosts: int) -> str:
-    """Return the problem as a clause, "its 9 attention heads are not divisible by 2", else "". Every release refuses such a split."""
+    """Return the problem as a clause, such as "its 9 attention heads are not divisible by 2", else "". Every release refuses such a split."""
     count = ConfigPart("", model.text).number("num_attention_heads")
     return f"its {count} attention heads are not divisible by {hosts}" if count and count % hosts else ""
 
 
 def other_heads_error(model: Architecture, hosts: int) -> str:
-    """Return the problem of KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
+    """Return the problem with KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
     return next(_find_undivided_heads(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
 
 
 def pipeline_error(model: Architecture, hosts: int) -> str:
-    """Return the problem as a clause, "its 2 layers are fewer than the 4 hosts", else ""."""
+    """Return the problem as a clause, such as "its 2 layers are fewer than the 4 hosts", else ""."""
     if hosts > 1 and model.layers and model.layers < hosts:
         return f"its {model.layers} layers are fewer than the {hosts} hosts"
     return ""
@@ -122,7 +122,7 @@ class SplitCase:
         return f"vLLM {self.version}" if self.version else "this engine"
 
     def fixes(self) -> tuple[Fix, ...]:
-        """Return up to two valid splits over the same number of hosts, else the advice to change that number."""
+        """Return up to two valid splits over the same number of hosts, else advice to change that number."""
         hosts = self.split.hosts
         # the splits with the highest tensor parallelism first: they are faster for a single stream
         splits = [Split(hosts // stages, stages) for stages in range(1, hosts + 1) if hosts % stages == 0]
@@ -274,7 +274,7 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
 def undivided_heads(case: SplitCase) -> Iterator[Finding]:
     """Tensor parallelism needs numbers of heads that are divisible by the number of hosts.
     Every host computes its share of each layer's heads. If there are fewer KV heads than hosts, each KV head is copied to several hosts. Heads
-    of recurrent layers are never copied. The engine refuses other numbers only after it was started on every host. Pipeline parallelism
+    of recurrent layers are never copied. The engine refuses other numbers only after it has been started on every host. Pipeline parallelism
     splits the model between layers and has no such limit: for three hosts, `parallel: {pipeline: 3}` is the usual split.
     """
     hosts = case.split.tensor

@@ -1,4 +1,4 @@
-"""vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
+"""vLLM's versions, parsed according to PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
 Comparisons return True, False, or None if unknown: a nightly may or may not have the changes of the next release.
 """
@@ -24,7 +24,7 @@ def parse_image_tag(image: str) -> Version | None:
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version in a string; None for other texts, such as `nightly`, and for development versions before FIRST_TAGGED_RELEASE."""
+    """Return the version in a string; None for other strings, such as `nightly`, and for development versions before FIRST_TAGGED_RELEASE."""
     try:
         version = Version(text) if text else None
     except InvalidVersion:

@@ -26,6 +26,6 @@ def check(
         request: the settings of the recipe.
         architecture: the model's architecture.
         version: the engine's version; None if unknown.
-        listed_options: the options in the engine's own help. If given, all other options count as unknown, and values are checked against the listed shapes.
+        listed_options: the options in the engine's own help. If given, all others count as unknown, and values are checked against their shapes.
     """
     return RULES.check(Case(request, architecture, version, listed_options))

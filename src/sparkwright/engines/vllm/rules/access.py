@@ -75,14 +75,14 @@ UNREACHABLE_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 @rule(
     "out-of-reach",
     sources=(
-        "docker's documentation: a published port leads to the container's own address, not to its loopback",
+        "docker's documentation: a published port forwards to the container's own address, not to its loopback",
         "vLLM 0.32.0, `vllm serve --help=all`: host, port (8000 by default), uds, headless, ssl-certfile; entrypoints/openai/api_server.py",
     ),
     example=Example({"host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes.
-    Otherwise it loads its model for minutes but is never reachable: the deploy fails after the previous server was stopped. The first
+    Otherwise it loads its model for minutes but is never reachable: the deploy fails after the previous server has been stopped. The first
     entry of `container.ports` is the server's port. A container's loopback is not reachable from outside, except on the host's network.
     For HTTPS, put a proxy in front of the server.
     """

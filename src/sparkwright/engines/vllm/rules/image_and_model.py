@@ -111,7 +111,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     The checks of a deploy against the running server work as usual.
     """
     if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
-        note = ", its defaults as those of that release"
+        note = ", and its defaults are assumed to be those of that release"
         yield from shared_rules.newer_release(case.engine, options.NEWEST, consequence=note)
 
 

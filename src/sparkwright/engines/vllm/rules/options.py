@@ -219,7 +219,7 @@ def kv_scales(case: Case) -> Iterator[Finding]:
 def flag_value(case: Case) -> Iterator[Finding]:
     """A flag's value must be valid.
     For an invalid value, vLLM's parser exits with "invalid choice" or "invalid int value" and code 2, or its configuration with a
-    validation error and code 1, in both cases after the previous server was stopped. Choices are read from the image's help output, or
+    validation error and code 1, in both cases after the previous server has been stopped. Choices are read from the image's help output, or
     else from the tables for 0.32.0; a value that this release may accept is a warning.
     """
     for name, value in case.request.flags.items():

@@ -75,7 +75,7 @@ def _describe_example(example: Example) -> dict[str, Any]:
     }
 
 
-#: `explain` for an expectation of chunked prefill that cannot be met shows its most frequent cause
+#: for an expectation of chunked prefill that cannot be met, `explain` shows the most frequent cause
 RULES: Rules[Case, Example] = Rules(
     Example.case, _describe_example, {EXPECTED_RULE: "prefix-caching-needs-chunked-prefill"}
 )

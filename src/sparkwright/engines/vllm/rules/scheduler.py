@@ -11,7 +11,7 @@ from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case,
 
 SAFE_MEMORY_SHARE = 0.85
 LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
-#: packages that load formats need
+#: the package that each of these load formats needs
 LOADER_PACKAGES = {
     "fastsafetensors": "fastsafetensors",
     "instanttensor": "instanttensor",
@@ -25,7 +25,7 @@ MEMORY_EFFECTS = {
 }
 #: vLLM's default; no GB10 is known to have memory for the states of more sequences
 DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
-#: consequence of a block over the budget, by severity
+#: consequence of a block larger than the budget, by severity
 OVER_BUDGET_OUTCOMES = {
     "error": "refuses to start",
     "warning": "refuses to start before 0.27",

@@ -76,7 +76,7 @@ def speculation_config(case: Case) -> Iterator[Finding]:
     A drafter proposes tokens, and the model verifies them in one step: the output is that of the model, and faster if most proposals are
     accepted. The drafter is a set of layers in the model itself (mtp), a second model (eagle3, dflash, draft_model), or a lookup in the
     text so far (ngram, suffix). vLLM exits with a validation error for an unknown method, an unknown key or a value of the wrong type,
-    after the previous server was stopped.
+    after the previous server has been stopped.
 
     The speedup depends on model, prompt and load. To measure it, see the acceptance by position in the smoke test, or run
     `bench.sweep --flag speculative-config.num_speculative_tokens --values unset,1,2,3`. Details are in docs/speculation.md.
