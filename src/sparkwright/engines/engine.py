@@ -321,7 +321,7 @@ class Files(Protocol):
         """Return the model's architecture for the lock, read from the beginning of its file; None if it is missing there."""
 
     def adapter_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """Return the lock's entry for a LoRA adapter, read from the beginning of its file; None if it is no adapter."""
+        """Return the lock's entry for a LoRA adapter, read from the beginning of its file; None if it is not one."""
 
     @property
     def HEADER_BYTES(self) -> int:
