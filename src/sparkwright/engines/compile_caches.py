@@ -80,7 +80,7 @@ def live_folder_path(home: str, key: str, container: str) -> str:
 
 
 def compile_cache_key(inputs: Mapping[str, Any]) -> str:
-    """Return the name of the folder for code compiled from these inputs; other inputs have other folders."""
+    """Return the name of the folder for code compiled from these inputs; different inputs give different names."""
     text = json.dumps(inputs, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -168,11 +168,8 @@ class Engine:
         task = {TASK_LABEL: str(self.task)} if self.task != GENERATE else {}
         if self.name == DEFAULT_ENGINE:
             return task
-        return {
-            ENGINE_LABEL: self.name,
-            **({DESCRIPTION_LABEL: self.description_json} if self.description_json else {}),
-            **task,
-        }
+        description = {DESCRIPTION_LABEL: self.description_json} if self.description_json else {}
+        return {ENGINE_LABEL: self.name, **description, **task}
 
     @property
     def needs_description(self) -> bool:
@@ -181,16 +178,16 @@ class Engine:
 
     def with_section(self, section: Mapping[str, Any]) -> Engine:
         """Return this engine with the description in a recipe's section; unchanged if the engine needs no description."""
-        return (
-            replace(self, description_json=self._descriptions.render_label(section)) if self.needs_description else self
-        )
+        if not self.needs_description:
+            return self
+        return replace(self, description_json=self._descriptions.render_label(section))
 
     @property
     def description(self) -> Mapping[str, Any]:
         """The recipe's description of the server, by recipe key; empty if there is none."""
-        description: Mapping[str, Any] = (
-            self._descriptions.parse_label(self.description_json) if self.description_json else {}
-        )
+        if not self.description_json:
+            return {}
+        description: Mapping[str, Any] = self._descriptions.parse_label(self.description_json)
         return description
 
     def find_mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
@@ -225,7 +222,7 @@ def list_served() -> tuple[Engine, ...]:
 
 
 def get_or_default(name: object) -> Engine:
-    """Return the engine of a name from a file or a label; the default engine if the name is unknown."""
+    """Return the engine with a name from a file or a label; the default engine if the name is unknown."""
     return get_engine(name if isinstance(name, str) and name in TITLES else DEFAULT_ENGINE)
 
 

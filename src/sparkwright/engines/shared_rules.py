@@ -58,7 +58,7 @@ class OptionCase:
         return {**dict.fromkeys(self.HISTORY.newest_names()), **self.HISTORY.kinds()}
 
     def exists(self, name: str) -> Existence:
-        """Return whether the engine has an option, according to its help output or, without that, to the table of releases."""
+        """Return whether the engine has an option, according to its help output or else the table of releases."""
         existence = self.HISTORY.existence(name, self.release)
         if not self.listed_options:
             return existence

@@ -1,8 +1,8 @@
 """The tasks of a server: generate text, embed texts as vectors, or score how well texts answer a question (rerank).
 
-Each task has a request that proves that a server performs it, and a check of the answer. Sources: responses from vLLM 0.32.0 and llama-server b11549
-on a CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`). Both accept the same two requests; vLLM then answers chat
-requests with 404.
+Each task has a request that proves that a server performs it, and a check of the answer. Sources: responses from vLLM 0.32.0 and
+llama-server b11549 on a CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`). Both accept the same two requests;
+vLLM then answers chat requests with 404.
 """
 
 from __future__ import annotations

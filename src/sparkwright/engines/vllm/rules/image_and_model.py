@@ -38,7 +38,7 @@ PLUGIN_FLAGS = ("tool-parser-plugin", "reasoning-parser-plugin")
 VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
 METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
-#: roles in spark.lock of the models in flags and keys
+#: roles in spark.lock of the models that these flags and keys name
 MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
 #: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
 FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")

@@ -48,9 +48,8 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         other_engine = describe_owner("vllm", flag)
         message = f"{other_engine or f'{flag}: {existence.reason}'}; {case.engine} {outcome} to start."
         source = existence.source or "vLLM's options by release"
-        yield Finding(
-            severity, message, (_suggest_replacement(flag, value, existence, case.listed_options),), source, flag
-        )
+        fix = _suggest_replacement(flag, value, existence, case.listed_options)
+        yield Finding(severity, message, (fix,), source, flag)
 
 
 def _suggest_replacement(flag: str, value: Any, existence: Existence, listed_options: Collection[str]) -> Fix:
@@ -106,11 +105,7 @@ def unread_variable(case: Case) -> Iterator[Finding]:
         if unread is None:
             continue
         severity: Severity = "warning" if unread.is_certain else "info"
-        advice = (
-            f"write {unread.replacement} under vllm: instead"
-            if "-" in unread.replacement
-            else f"write {unread.replacement}"
-        )
+        advice = f"write {unread.replacement}{' under vllm: instead' if '-' in unread.replacement else ''}"
         fix = Fix(advice if unread.replacement else "remove it")
         message = f"{name}: {unread.reason}, so {value!r} has no effect."
         yield Finding(severity, message, (fix,), "vllm/envs.py by release", "env")

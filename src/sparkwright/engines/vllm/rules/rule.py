@@ -32,7 +32,7 @@ class Case:
 
     @property
     def release(self) -> Version | None:
-        """The engine's version, else the version in the tag of an official image. Used only for the existence of options."""
+        """The engine's version, else the version in the tag of an official image. Used only to decide whether options exist."""
         return self.version or versions.parse_image_tag(self.request.image)
 
     @property

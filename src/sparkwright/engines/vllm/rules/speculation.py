@@ -146,7 +146,7 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
 
 
 def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors for a missing second model and for impossible numbers of tokens."""
+    """Yield errors for a missing second model and for invalid numbers of tokens."""
     name, method = _resolve_method(config)
     tokens, has_no_model = _parse_number(config.get(TOKENS_KEY)), config.get("model") is None
     if has_no_model and (not name or (method is not None and method.drafter == "second model")):
