@@ -18,7 +18,7 @@ from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, Format
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.engines import api_paths, dialects, engine, recipe_rules
 from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings, ServerRequest
-from sparkwright.engines.findings import Finding, RuleExplanation, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, RuleExplanation, Rules
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project import lockfile, recipe, shipped_files
@@ -335,7 +335,7 @@ def _check_client(client: str, client_format: Format, checked_recipe: CheckedRec
     recipe_engine = checked_recipe.recipe.engine
     if client_format.path not in api_paths.list_paths(recipe_engine.http.paths):
         message = f"{client} calls {client_format.path}, which {recipe_engine.title} is not known to serve."
-        yield Finding("error", message, (Way("use an engine that serves this path"),), CLIENT_DOCS)
+        yield Finding("error", message, (Fix("use an engine that serves this path"),), CLIENT_DOCS)
     if client_format.is_agent:
         yield from _check_agent(client, client_format, checked_recipe)
 
@@ -349,7 +349,7 @@ def _check_agent(client: str, client_format: Format, checked_recipe: CheckedReci
     context = recipe_engine.flags.context(flags) or effective_settings.max_model_len
     if context is not None and context < MIN_AGENT_CONTEXT:
         message = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
-        yield Finding("error", message, (Way("raise the context length"),), CLIENT_DOCS)
+        yield Finding("error", message, (Fix("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
     missing_flags = [
         flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
@@ -357,16 +357,16 @@ def _check_agent(client: str, client_format: Format, checked_recipe: CheckedReci
     if missing_flags:
         flags_text = " and ".join(f"`{flag}`" for flag in missing_flags)
         message = f"{client} calls tools, but this server is started without {flags_text}."
-        yield Finding("error", message, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
+        yield Finding("error", message, (Fix("add the flags for this model's tool parser"),), CLIENT_DOCS)
     if effective_settings.prefix_caching is False:
         message = f"{client} sends its long instructions with each request, but prefix caching is off."
-        yield Finding("warning", message, (Way("turn on prefix caching"),), CLIENT_DOCS)
+        yield Finding("warning", message, (Fix("turn on prefix caching"),), CLIENT_DOCS)
     if 0 < effective_settings.max_num_seqs < MIN_AGENT_REQUESTS:
         limit = effective_settings.max_num_seqs
         message = f"{client} sends several requests at once, but this server handles {limit} at a time."
-        yield Finding("warning", message, (Way("allow more concurrent requests"),), CLIENT_DOCS)
+        yield Finding("warning", message, (Fix("allow more concurrent requests"),), CLIENT_DOCS)
     dialect = dialects.BY_PATH[client_format.path]
     probe = dialect.name if dialect.name in dialects.OTHER_DIALECTS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
         message = f"no probe checks that this server answers as {client} expects."
-        yield Finding("info", message, (Way(f"add `{probe}` to `expect.probes`"),), CLIENT_DOCS, "probes")
+        yield Finding("info", message, (Fix(f"add `{probe}` to `expect.probes`"),), CLIENT_DOCS, "probes")

@@ -19,10 +19,6 @@ class Fix:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: the former name of Fix
-Way = Fix
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem in a recipe."""

@@ -114,7 +114,7 @@ def _proof_arguments(config: model.Gateway) -> dict[str, Any]:
     requests = {
         name: {
             "task": served.task,
-            "body": {**json.loads(served.check), "model": name},
+            "body": {**json.loads(served.check_body), "model": name},
             "on_demand": served.on_demand,
             "waits": config.waits,
             "dialects": list(served.dialects),

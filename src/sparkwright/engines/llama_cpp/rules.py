@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.llama_cpp import flags
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.shared_rules import (
@@ -96,17 +96,17 @@ def model_file(case: Case) -> Iterator[Finding]:
     """
     model = case.flag(flags.MODEL)
     if model is None:
-        fix = Way("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
+        fix = Fix("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
         yield Finding("error", "the recipe names no GGUF file.", (fix,), HELP, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
     if not str(model).lower().endswith(SUFFIX):
         message = f"model is {model}: llama.cpp serves only {SUFFIX} files."
-        yield Finding("error", message, (Way("name a GGUF file"),), HELP, flags.MODEL)
+        yield Finding("error", message, (Fix("name a GGUF file"),), HELP, flags.MODEL)
     elif shard and shard[1] != "00001":
         name = str(model).replace(f"-{shard[1]}-of-", "-00001-of-")
         message = f"model is shard {int(shard[1])}: llama.cpp needs the first shard of a model."
-        yield Finding("error", message, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
+        yield Finding("error", message, (Fix(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
@@ -119,7 +119,7 @@ def downloads(case: Case) -> Iterator[Finding]:
     fim_presets = [name for name in names if name.startswith("fim-") and name.endswith("-spec")]
     for name in (*DOWNLOAD_FLAGS, *presets, *fim_presets):
         if case.flag(name) not in (None, False):
-            fix = Way("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
+            fix = Fix("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
             message = f"{name} makes llama-server download a model that spark.lock does not pin."
             yield Finding("error", message, (fix,), HELP, name)
 
@@ -146,19 +146,19 @@ def speculation(case: Case) -> Iterator[Finding]:
             closest = next(iter(difflib.get_close_matches(spec_type.lower(), SPEC_TYPES, n=1)), "")
             if closest:
                 corrected = ",".join(closest if other == spec_type else other for other in types)
-                fix = Way(f"write {closest}", {SPEC_TYPE: corrected})
+                fix = Fix(f"write {closest}", {SPEC_TYPE: corrected})
             else:
-                fix = Way(f"choose one of {', '.join(SPEC_TYPES)}")
+                fix = Fix(f"choose one of {', '.join(SPEC_TYPES)}")
             is_certain = case.build is not None and case.build <= flags.NEWEST_BUILD
             message = f"{SPEC_TYPE} {one_line(spec_type, max_chars=40)} is not a type of speculation."
             yield Finding("error" if is_certain else "warning", message, (fix,), HELP, SPEC_TYPE)
         elif SPEC_TYPES[spec_type] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
-            fix = Way(f"mount a drafter and set {DRAFT} to its file")
+            fix = Fix(f"mount a drafter and set {DRAFT} to its file")
             message = f"{SPEC_TYPE} {spec_type} needs a drafter, but {DRAFT} is not set."
             yield Finding("error", message, (fix,), HELP, SPEC_TYPE)
     minimum, maximum = case.flag(MIN_DRAFTS), case.flag(MAX_DRAFTS)
     if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
-        fix = Way("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
+        fix = Fix("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
         yield Finding("warning", f"{MIN_DRAFTS} {minimum} is above {MAX_DRAFTS} {maximum}.", (fix,), HELP, MIN_DRAFTS)
 
 
@@ -189,7 +189,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     """
     for name in case.request.flags:
         if problem := flags.find_value_problem(case.request.flags, name):
-            yield Finding("error", f"{name} {problem}.", (Way("correct or remove it"),), "llama-server's parser", name)
+            yield Finding("error", f"{name} {problem}.", (Fix("correct or remove it"),), "llama-server's parser", name)
 
 
 @rule(
@@ -207,11 +207,11 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     unset_flags = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
     if unset_flags:
         fixes = (
-            Way(
+            Fix(
                 "set ctx-size to the context you need and n-gpu-layers to all",
                 {flags.CONTEXT: 32768, flags.LAYERS: "all"},
             ),
-            Way("set fit to off", {flags.FIT: False}),
+            Fix("set fit to off", {flags.FIT: False}),
         )
         message = f"{' and '.join(unset_flags)} not set: llama-server may silently reduce {'them' if unset_flags[1:] else 'it'} to fit."
         yield Finding("warning", message, fixes, HELP, flags.FIT)
@@ -229,7 +229,7 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
     if case.request.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
         message = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
-        yield Finding("info", message, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
+        yield Finding("info", message, (Fix("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
 
 
 @rule(
@@ -252,7 +252,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     if "expert_used_count=" in overrides:
         message = f"{OVERRIDES_FLAG} {one_line(overrides, max_chars=80)} changes the number of experts per token."
         yield Finding(
-            "warning", message, (Way("remove it", {OVERRIDES_FLAG: None}),), "the model's metadata", OVERRIDES_FLAG
+            "warning", message, (Fix("remove it", {OVERRIDES_FLAG: None}),), "the model's metadata", OVERRIDES_FLAG
         )
 
 
@@ -268,7 +268,7 @@ def quantized_v_cache(case: Case) -> Iterator[Finding]:
     cache_type = case.flag("cache-type-v")
     if cache_type in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
         return
-    fixes = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
+    fixes = (Fix("remove flash-attn: off", {"flash-attn": None}), Fix("use an f16 V cache", {"cache-type-v": None}))
     message = f"cache-type-v {cache_type} requires flash attention, which is off: llama-server refuses to start."
     yield Finding("error", message, fixes, "a real start of b11549", "cache-type-v")
 
@@ -287,7 +287,7 @@ def slot_context(case: Case) -> Iterator[Finding]:
     if total is None or slot_tokens is None or slots < 2 or flags.has_unified_cache(case.request.flags):
         return
     rounded = "" if slot_tokens * slots == total else f" ({slot_tokens * slots} in total)"
-    fix = Way(f"for {total} tokens per request, set ctx-size to {total * slots}")
+    fix = Fix(f"for {total} tokens per request, set ctx-size to {total * slots}")
     message = f"ctx-size {total}, divided among {slots} slots, gives each request {slot_tokens} tokens{rounded}."
     yield Finding("info", message, (fix,), "b11549, /props", flags.CONTEXT)
 
@@ -308,7 +308,7 @@ def cuda12(case: Case) -> Iterator[Finding]:
     replacement = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
     defect = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in match["tag"] else "has no CUDA"
     message = f"{without_digest(case.request.image)} {defect}."
-    yield Finding("warning", message, (Way(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
+    yield Finding("warning", message, (Fix(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
 
 
 @rule(
@@ -351,7 +351,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     Use `server_key` in the recipe instead: it is passed in a file that only the container can read, and sparkwright's checks send it.
     """
     if case.flag(flags.KEY):
-        fix = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
+        fix = Fix("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
         yield from key_in_arguments(flags.KEY, fix, "docker inspect")
 
 
@@ -377,7 +377,7 @@ def no_metrics(case: Case) -> Iterator[Finding]:
     sparkwright adds --metrics; health checks compare the number of decoding steps with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
-        fix = Way("remove it", {flags.METRICS: None})
+        fix = Fix("remove it", {flags.METRICS: None})
         yield Finding("warning", "metrics is off: health checks cannot detect a stall.", (fix,), HELP, flags.METRICS)
 
 

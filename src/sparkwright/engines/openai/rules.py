@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.engines import http as engine_http
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Rules, Way
+from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.flags import option_value
 from sparkwright.engines.openai import flags
 from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, key_in_arguments, wrong_published_port
@@ -29,7 +29,7 @@ def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     host's memory, only after the previous server has been stopped.
     """
     if request.flags and request.flags.get(flags.MEMORY) is None:
-        fix = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
+        fix = Fix(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
         message = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
         yield Finding("warning", message, (fix,), "sparkwright's memory check", flags.MEMORY)
 
@@ -47,7 +47,7 @@ def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     """
     metrics = request.flags.get("metrics") or {}
     if request.flags and engine_http.HEARTBEAT not in metrics:
-        fix = Way("set `heartbeat` under `metrics` to a counter that increases with every step, if the server has one")
+        fix = Fix("set `heartbeat` under `metrics` to a counter that increases with every step, if the server has one")
         message = "metrics has no heartbeat: a health check cannot tell a stall from a long queue."
         yield Finding("info", message, (fix,), "sparkwright's health check", "metrics")
 
@@ -66,7 +66,7 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
         name, equals, value = word.partition("=")
         value = value if equals else "".join(words[index + 1 : index + 2])
         if name.startswith("--") and is_secret(name.lstrip("-"), value):
-            fix = Way(
+            fix = Fix(
                 "remove it from the command; to pass the key as a file, set `server_key`, and `key` under `openai`"
             )
             yield from key_in_arguments(name, fix, DOCKER_SOURCE, flags.COMMAND)
@@ -98,9 +98,9 @@ def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     is_loopback_program = not host and any(word.rpartition("/")[2] in LOOPBACK_PROGRAMS for word in words)
     if (host.startswith(LOOPBACK_PREFIXES) or is_loopback_program) and request.container.get("network") != "host":
         message = f"{f'host {host}' if host else 'without --host, the server'} is only reachable inside the container."
-        yield Finding("error", message, (Way("add --host 0.0.0.0 to the command"),), DOCKER_SOURCE, flags.COMMAND)
+        yield Finding("error", message, (Fix("add --host 0.0.0.0 to the command"),), DOCKER_SOURCE, flags.COMMAND)
     if port and port != str(listening_port):
         message = f"the command has --port {port}, but `port` is {listening_port}."
-        yield Finding("error", message, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
+        yield Finding("error", message, (Fix(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
     else:
         yield from wrong_published_port(request, listening_port, flags.PORT)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Finding, Rules, Severity, Way
+from sparkwright.engines.findings import Finding, Fix, Rules, Severity
 from sparkwright.engines.flags import ModelRole, parse_adapters, pin_adapter_fix, pin_model_fix
 from sparkwright.engines.sglang import flags
 from sparkwright.engines.shared_rules import (
@@ -113,7 +113,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
     """
     for name in case.request.flags:
         if problem := flags.find_value_problem(case.request.flags, name):
-            yield Finding("error", f"{name} {problem}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
+            yield Finding("error", f"{name} {problem}.", (Fix("correct or remove it", {name: None}),), SOURCE, name)
 
 
 @rule("memory-unset", sources=(SOURCE,), example=ServerRequest({"sleep-on-idle": True}))
@@ -123,7 +123,7 @@ def memory_unset(case: Case) -> Iterator[Finding]:
     fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights, so raise it.
     """
     if case.flag(flags.MEMORY) is None:
-        fix = Way(
+        fix = Fix(
             f"set {flags.MEMORY}, e.g. to {SUGGESTED_MEMORY_SHARE} for one server on a GB10",
             {flags.MEMORY: SUGGESTED_MEMORY_SHARE},
         )
@@ -142,7 +142,7 @@ def idle_spin(case: Case) -> Iterator[Finding]:
     """
     if case.request.platform == "gb10" and case.flag(flags.SLEEP_ON_IDLE) is not True:
         message = f"{flags.SLEEP_ON_IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
-        fix = Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True})
+        fix = Fix(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True})
         yield Finding("info", message, (fix,), "users' reports", flags.SLEEP_ON_IDLE)
 
 
@@ -158,14 +158,14 @@ def downloads(case: Case) -> Iterator[Finding]:
     for name in FETCHED_FLAGS:
         model = case.flag(name)
         if model is not None and not str(model).startswith("/"):
-            fix = Way("mount its folder (`container.volumes`) and write the path in the container", {name: None})
-            fixes = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), fix)
+            fix = Fix("mount its folder (`container.volumes`) and write the path in the container", {name: None})
+            fixes = (Fix(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), fix)
             message = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", message, fixes, SOURCE, name)
     for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
         if not adapter.startswith("/"):
             message = f"{ADAPTERS_FLAG} {adapter} is downloaded at startup, and spark.lock does not pin it."
-            fix = Way(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
+            fix = Fix(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
             yield Finding("error", message, (fix,), SOURCE, ADAPTERS_FLAG)
 
 
@@ -225,7 +225,7 @@ def speculation(case: Case) -> Iterator[Finding]:
     other_flags = [name for name in names if case.flag(name) not in (None, False)]
     if setting is None:
         for name in other_flags[:1]:
-            fix = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
+            fix = Fix(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
             yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (fix,), SOURCE, name)
         return
     is_old = case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS)
@@ -235,13 +235,13 @@ def speculation(case: Case) -> Iterator[Finding]:
         yield from _unavailable_algorithm(case, name, algorithm)
     elif algorithm.needs_drafter and case.flag(DRAFT) is None:
         message = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
-        yield Finding("error", message, (Way(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
+        yield Finding("error", message, (Fix(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
     flags_needing_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
     has_steps = case.flag(STEPS_FLAG) is not None or case.flag("speculative-adaptive")
     if name in ALGORITHMS_WITH_STEPS and flags_needing_steps and not has_steps:
         message = f"{flags_needing_steps[0]} without {STEPS_FLAG}: SGLang exits with an AssertionError."
         yield Finding(
-            "error", message, (Way(f"set {STEPS_FLAG} too", {STEPS_FLAG: 1}),), SOURCE, flags_needing_steps[0]
+            "error", message, (Fix(f"set {STEPS_FLAG} too", {STEPS_FLAG: 1}),), SOURCE, flags_needing_steps[0]
         )
 
 
@@ -251,10 +251,10 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
         is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
         message = f"{ALGORITHM} {name} is in SGLang {algorithm.present_in} and later."
-        yield Finding(severity, message, (Way("use another algorithm or another image"),), SOURCE, ALGORITHM)
+        yield Finding(severity, message, (Fix("use another algorithm or another image"),), SOURCE, ALGORITHM)
         return
     closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
-    fix = Way(f"write {closest}", {ALGORITHM: closest}) if closest else Way(f"choose one of {', '.join(ALGORITHMS)}")
+    fix = Fix(f"write {closest}", {ALGORITHM: closest}) if closest else Fix(f"choose one of {', '.join(ALGORITHMS)}")
     severity = "error" if case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS) else "warning"
     message = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
     yield Finding(severity, message, (fix,), SOURCE, ALGORITHM)
@@ -267,7 +267,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     """
     for name in flags.KEY_FLAGS:
         if case.flag(name):
-            fix = Way("remove it and write `publish: loopback`", {name: None})
+            fix = Fix("remove it and write `publish: loopback`", {name: None})
             yield from key_in_arguments(name, fix, SOURCE)
 
 
@@ -289,7 +289,7 @@ def no_metrics(case: Case) -> Iterator[Finding]:
     sparkwright adds --enable-metrics; health checks compare the number of decoded tokens with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
-        fix = Way("remove it", {flags.METRICS: None})
+        fix = Fix("remove it", {flags.METRICS: None})
         yield Finding(
             "warning", f"{flags.METRICS} is off: checks cannot detect a stall.", (fix,), SOURCE, flags.METRICS
         )
@@ -306,7 +306,7 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     """
     if case.request.platform == "gb10" and CUDA_12_IMAGE.match(case.request.image):
         message = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
-        fix = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
+        fix = Fix("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
         yield Finding("warning", message, (fix,), "SGLang's installation page", "image")
 
 
@@ -331,7 +331,7 @@ def model_length(case: Case) -> Iterator[Finding]:
         return
     is_allowed = str(case.request.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
-    fix = Way(f"lower {flags.CONTEXT} to {case.model_maximum}", {flags.CONTEXT: case.model_maximum})
+    fix = Fix(f"lower {flags.CONTEXT} to {case.model_maximum}", {flags.CONTEXT: case.model_maximum})
     message = f"{flags.CONTEXT} {requested} exceeds the model's {case.model_maximum}: {outcome}."
     yield Finding("warning" if is_allowed else "error", message, (fix,), SOURCE, flags.CONTEXT)
 
