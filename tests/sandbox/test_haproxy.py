@@ -28,7 +28,7 @@ import pathlib, sys
 from sparkwright.sandbox import haproxy
 folder = pathlib.Path(sys.argv[1])
 words = ["-W", "-db", "-f", "haproxy.cfg"]
-haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambda _: folder, listen=None).run()
+haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, host_path=lambda _: folder, listen=None).run()
 """
 
 

@@ -67,7 +67,7 @@ def test_memory_is_correct_after_a_quick_restart(engine: docker.DockerClient, ho
     wait_for_available(free)
     engine.api.start("one")
     wait_for_available(free - held)
-    time.sleep(0.6)  # longer than LINGER_S: the memory of the first start must not be released twice
+    time.sleep(0.6)  # longer than RELEASE_DELAY_S: the memory of the first start must not be released twice
     assert available() == pytest.approx(free - held, abs=1)
 
 

@@ -81,7 +81,7 @@ class LocalLink:
 
         folder = control.folder_of(self._host.machine)
         environment = control.up(folder)
-        if control.is_lost(folder):
+        if control.ran_out_of_memory(folder):
             fix = "`invoke sandbox.fault none` reboots it."
             raise Unreachable(f"{self._host.machine} does not answer: it ran out of memory.", fix=fix)
         if self._host.serve_port:

@@ -128,13 +128,13 @@ def set_fault(folder: Path, name: str | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
-    fault_order = f"{name} {path.stat().st_mtime_ns}" if name else ""
+    fault_request = f"{name} {path.stat().st_mtime_ns}" if name else ""
     deadline_s = time.monotonic() + FAULT_TIMEOUT_S
-    while _is_running(folder) and _applied_fault(folder) != fault_order and time.monotonic() < deadline_s:
+    while _is_running(folder) and _applied_fault(folder) != fault_request and time.monotonic() < deadline_s:
         time.sleep(0.02)
 
 
-def is_lost(folder: Path) -> bool:
+def ran_out_of_memory(folder: Path) -> bool:
     """Return True if the simulated Spark is down because its memory was exhausted."""
     return (folder / "lost").exists()
 

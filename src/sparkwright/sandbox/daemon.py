@@ -24,7 +24,7 @@ from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
 from sparkwright.sandbox.system import DRIVER_VERSION, Gpu
 
-ALIVE_FILE, LOST_FILE = "alive", "lost"
+ALIVE_FILE, OUT_OF_MEMORY_FILE = "alive", "lost"
 DEFAULT_PORT = 18471  # port of the server in hosts/sandbox.yml
 
 NVIDIA_SMI = """#!/bin/sh
@@ -56,7 +56,7 @@ GPU_VALUES = {
 }
 
 
-def read_fault_order(folder: Path) -> str:
+def read_fault_request(folder: Path) -> str:
     """Return the requested fault and the time of the request, or an empty string.
 
     The time distinguishes a repeated request, which applies the fault again.
@@ -92,7 +92,7 @@ class Spark:
 
     def fault(self) -> str:
         """Return the name of the active fault."""
-        return read_fault_order(self.folder).partition(" ")[0]
+        return read_fault_request(self.folder).partition(" ")[0]
 
     def lasting_fault(self) -> str:
         """Return the active fault, or an empty string if it is a one-time event."""
@@ -126,15 +126,15 @@ class Spark:
         }
         state_file = self.folder / "state.json"
         write_atomically(state_file, json.dumps({"pid": os.getpid(), "env": env}).encode())
-        applied_file, last_order = self.folder / "applied", ""
+        applied_file, last_request = self.folder / "applied", ""
         previously_applied = applied_file.read_text() if applied_file.exists() else ""
         applied_file.unlink(missing_ok=True)
         while state_file.exists():
-            current_order = read_fault_order(self.folder)
-            if current_order != last_order:
-                self._apply_fault(self.fault(), was_applied=current_order == previously_applied)
-                last_order, previously_applied = current_order, ""
-                applied_file.write_text(current_order)
+            current_request = read_fault_request(self.folder)
+            if current_request != last_request:
+                self._apply_fault(self.fault(), was_applied=current_request == previously_applied)
+                last_request, previously_applied = current_request, ""
+                applied_file.write_text(current_request)
             time.sleep(0.05)
         for container in list(self.containers.all.values()):
             if container.running:
@@ -142,13 +142,13 @@ class Spark:
 
     def _go_down(self) -> None:
         """Take the host down after its memory was exhausted. It is rebooted when a fault is set or cleared."""
-        (self.folder / LOST_FILE).touch()
+        (self.folder / OUT_OF_MEMORY_FILE).touch()
         cluster.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
         """Reboot a host that is down."""
         system.set_new_boot_id(self.folder / "root")
-        (self.folder / LOST_FILE).unlink()
+        (self.folder / OUT_OF_MEMORY_FILE).unlink()
         for container in self.containers.all.values():
             self.containers.restart_by_policy(container)
 
@@ -159,7 +159,7 @@ class Spark:
             fault: name of the fault, or an empty string.
             was_applied: an earlier daemon has already applied the fault, so the containers keep their saved state.
         """
-        if (self.folder / LOST_FILE).exists() and not (was_applied and fault):
+        if (self.folder / OUT_OF_MEMORY_FILE).exists() and not (was_applied and fault):
             self._reboot()
         for container in () if was_applied else self.containers.all.values():
             container.has_fault = container.running or fault in START_FAULTS

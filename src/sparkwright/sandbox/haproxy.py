@@ -47,7 +47,7 @@ class Haproxy(Process):
     default_holder = "haproxy"
 
     def start_and_serve(self) -> int:
-        folder = self._folder_of(CONFIG_FOLDER)
+        folder = self._host_path(CONFIG_FOLDER)
         if not folder.is_dir():
             raise StartError(f"[ALERT] Cannot open configuration files in {CONFIG_FOLDER}: No such file or directory")
         with (

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         length = int(self.headers.get("Content-Length") or 0)
         is_chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
-        self.raw = b"".join(self._body_chunks()) if is_chunked else self.rfile.read(length) if length else b""
+        self.raw_body = b"".join(self._body_chunks()) if is_chunked else self.rfile.read(length) if length else b""
         try:
             self.route()
         except (BrokenPipeError, ConnectionResetError):
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
     def body(self) -> Any:
         """Return the JSON of the request, or None if it is missing or invalid."""
         try:
-            return json.loads(self.raw) if self.raw else None
+            return json.loads(self.raw_body) if self.raw_body else None
         except ValueError:
             return None
 

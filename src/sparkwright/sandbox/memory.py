@@ -11,7 +11,7 @@ from sparkwright.units import GIB
 TOTAL_BYTES = int(119.7 * GIB)  # as reported by a GB10 of 2025
 SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA_BYTES = 32 * 2**20  # reserved for devices
-LINGER_S = 0.4  # delay until the memory of an exited container is released
+RELEASE_DELAY_S = 0.4  # delay until the memory of an exited container is released
 #: growth of a start that exceeds its share (measured on a GB10), and of a leak
 OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S = 3 * GIB, GIB // 2
 GROWTH_INTERVAL_S = 0.05
@@ -64,10 +64,10 @@ class MemoryPool:
             threading.Thread(target=self._on_exhausted, daemon=True).start()
         return size_bytes < available_bytes
 
-    def release(self, holder: str, *, after_s: float = 0) -> None:
+    def release(self, holder: str, *, delay_s: float = 0) -> None:
         """Release a holder's memory, at once or after a delay. The name of a holder must not be reused."""
-        if after_s:
-            timer = threading.Timer(after_s, self.release, (holder,))
+        if delay_s:
+            timer = threading.Timer(delay_s, self.release, (holder,))
             timer.daemon = True
             timer.start()
             return

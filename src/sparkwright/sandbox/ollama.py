@@ -62,7 +62,7 @@ class Model:
         family = {"parent_model": "", "format": "gguf", "family": self.family, "families": [self.family]}
         return {**family, "parameter_size": self.parameters, "quantization_level": self.quantization}
 
-    def tag(self) -> dict[str, Any]:
+    def tags_entry(self) -> dict[str, Any]:
         """Return the model's entry in /api/tags."""
         identity = {
             "name": self.name,
@@ -76,12 +76,12 @@ class Model:
         """Return the body of /api/show."""
         info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT_TOKENS}
         fields = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
-        tag = self.tag()
-        return {**fields, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
+        entry = self.tags_entry()
+        return {**fields, **{name: entry[name] for name in ("details", "capabilities", "modified_at")}}
 
-    def ps_entry(self, until_s: float) -> dict[str, Any]:
+    def ps_entry(self, expiry_s: float) -> dict[str, Any]:
         """Return the model's entry in /api/ps."""
-        expires = datetime.fromtimestamp(min(until_s, 2**33), UTC).isoformat()
+        expires = datetime.fromtimestamp(min(expiry_s, 2**33), UTC).isoformat()
         identity = {
             "name": self.name,
             "model": self.name,
@@ -110,7 +110,7 @@ class Runner:
     model: Model
     holder: str
     #: time of the unload if no request uses the model, seconds since the epoch
-    until_s: float
+    expiry_s: float
     #: requests in progress
     request_count: int = 0
     #: held while the model is loaded or unloaded
@@ -163,8 +163,8 @@ class Ollama:
                 return runner
             has_delay = not self._instant if with_delay is None else with_delay
             time.sleep(UNLISTED_S if has_delay else 0)
-            until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
-            runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", until_s)
+            expiry_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
+            runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", expiry_s)
             if not self._pool.claim(runner.holder, model.loaded_bytes):
                 sizes = (
                     f"({format_gib(model.loaded_bytes)} GiB) than is available ({format_gib(self._pool.available)} GiB)"
@@ -181,7 +181,7 @@ class Ollama:
         runner = self._runners.get(model.name)
         if runner is not None:
             with runner.lock:
-                runner.until_s = time.time()
+                runner.expiry_s = time.time()
 
     def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
         """Yield the words of an answer. The model remains loaded until the last word."""
@@ -196,16 +196,16 @@ class Ollama:
             with self._mutex:
                 runner.request_count -= 1
                 if keep_s == 0:
-                    runner.until_s = time.time()
+                    runner.expiry_s = time.time()
 
     def list_loaded(self) -> list[dict[str, Any]]:
         """Return the entries of /api/ps, the last to expire first. Waits for models that are being loaded."""
         with self._mutex:
-            runners = sorted(self._runners.values(), key=lambda runner: -runner.until_s)
+            runners = sorted(self._runners.values(), key=lambda runner: -runner.expiry_s)
         entries = []
         for runner in runners:
             with runner.lock:
-                entries.append(runner.model.ps_entry(runner.until_s))
+                entries.append(runner.model.ps_entry(runner.expiry_s))
         return entries
 
     def _extend(self, model: Model, keep_s: float | None) -> Runner | None:
@@ -213,7 +213,7 @@ class Ollama:
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
-                runner.until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
+                runner.expiry_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             return runner
 
     def _expire(self) -> None:
@@ -223,7 +223,7 @@ class Ollama:
             due_runners = [
                 runner
                 for runner in list(self._runners.values())
-                if runner.until_s <= time.time() and not runner.request_count
+                if runner.expiry_s <= time.time() and not runner.request_count
             ]
             if due_runners and not self._is_busy():
                 self._unload_runner(due_runners[0])
@@ -231,11 +231,11 @@ class Ollama:
     def _unload_runner(self, runner: Runner) -> None:
         with self._loading:  # requests that arrive during the unload load the model again afterwards
             time.sleep(UNLOAD_S)
-            if runner.request_count or runner.until_s > time.time():
+            if runner.request_count or runner.expiry_s > time.time():
                 return
             with self._mutex:
                 self._runners.pop(runner.model.name, None)
-            self._pool.release(runner.holder, after_s=0.2)
+            self._pool.release(runner.holder, delay_s=0.2)
         if self._reloads():
             timer = threading.Timer(RELOAD_DELAY_S, self.load, (runner.model,))
             timer.daemon = True
@@ -264,7 +264,7 @@ class OllamaApi(Handler):
             case "GET", ["api", "ps"]:
                 self.reply(200, {"models": self.ollama.list_loaded()})
             case "GET", ["api", "tags"]:
-                self.reply(200, {"models": [model.tag() for model in MODELS.values()]})
+                self.reply(200, {"models": [model.tags_entry() for model in MODELS.values()]})
             case "POST", ["api", "show"]:
                 self.reply(200, self._model(self._request_body()).show_response())
             case "POST", ["api", "generate"]:

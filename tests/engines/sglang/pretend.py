@@ -46,7 +46,7 @@ class FakeSglang:
 
     def append_line(self, line: str) -> None:
         self.lines.append(line)
-        if line.endswith(start_log.READY):
+        if line.endswith(start_log.READY_LINE):
             self.ready.set()
 
     def server(self, folder: Path, *flags: str, published: int | None = None) -> SglangServer:
@@ -59,7 +59,7 @@ class FakeSglang:
             api=SglangApi,
             version="0.5.23",
             log=self.append_line,
-            folder_of=Path,
+            host_path=Path,
             listen=None if published is None else ("127.0.0.1", published),
             fault=lambda: self.fault,
         )

@@ -35,7 +35,7 @@ def running_engine(folder: Path, adapters: dict[str, Lora], *options: str) -> It
             settled.set()
 
     words = [str(model), "--served-model-name", "tiny", "--enforce-eager", "--lora-modules", *paths, *options]
-    engine = Engine(words, api=VllmApi, version="0.32.0", log=record_line, folder_of=Path, listen=("127.0.0.1", port))
+    engine = Engine(words, api=VllmApi, version="0.32.0", log=record_line, host_path=Path, listen=("127.0.0.1", port))
 
     def run() -> None:
         engine.run()

@@ -43,7 +43,7 @@ class RunningServer:
             api=VllmApi,
             version="0.32.0",
             log=lambda line: ready.set() if "startup complete" in line else None,
-            folder_of=lambda _: folder,
+            host_path=lambda _: folder,
             listen=("127.0.0.1", self.port),
             fault=lambda: self.fault,
         )

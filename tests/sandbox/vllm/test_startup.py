@@ -49,7 +49,7 @@ def run_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunEngine:
                 engine.stop()
 
         listen = ("127.0.0.1", port or free_port())
-        engine = Engine(words, api=VllmApi, version=version, log=log, folder_of=lambda _: tmp_path, listen=listen)
+        engine = Engine(words, api=VllmApi, version=version, log=log, host_path=lambda _: tmp_path, listen=listen)
         code = engine.run()
         return "\n".join(lines), code
 

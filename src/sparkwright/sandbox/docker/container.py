@@ -312,14 +312,14 @@ class Container:
             api=program.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
-            folder_of=self._host_path,
+            host_path=self._host_path,
             listen=("127.0.0.1", self._port()),
-            on_host=network_mode(self.body) == "host",
+            uses_host_network=network_mode(self.body) == "host",
             env=dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ()),
             pool=self._shared.pool,
             holder=f"container {self.name}",
             fault=self.fault,
-            on_gpu=partial(self._shared.gpu.use, self.processes[-1][0], self.processes[-1][1]),
+            report_gpu_memory=partial(self._shared.gpu.use, self.processes[-1][0], self.processes[-1][1]),
         )
 
     def _run(self) -> None:

@@ -78,7 +78,7 @@ class DockerApi(Handler):
             case "GET", ["images", *name, "get"]:
                 self.stream(self.docker.images.save_archive(self._find_digest("/".join(name))), "application/x-tar")
             case "POST", ["images", "load"]:
-                self._stream_progress(self.docker.images.load(self.raw))
+                self._stream_progress(self.docker.images.load(self.raw_body))
             case "GET", ["events"]:
                 self.stream(iter(()), "application/json")
             case "POST", ["images", *name, "tag"]:

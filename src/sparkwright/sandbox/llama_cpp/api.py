@@ -24,17 +24,17 @@ from sparkwright.sandbox.serving.request_content import (
 )
 
 PUBLIC_PATHS = ("health",)
-PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4"}
-NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
-NO_PICTURES = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
-NO_TOOLS = "tools param requires --jinja flag"
+PROMETHEUS_HEADERS = {"Content-Type": "text/plain; version=0.0.4"}
+NO_METRICS_MESSAGE = "This server does not support metrics endpoint. Start it with `--metrics`"
+NO_PICTURES_MESSAGE = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+NO_TOOLS_MESSAGE = "tools param requires --jinja flag"
 
 
 class LlamaApi(ModelApi):
     """Handler of requests to the server."""
 
     server_version = "llama.cpp"
-    events = "text/event-stream"
+    stream_content_type = "text/event-stream"
 
     @property
     def engine(self) -> LlamaServer:
@@ -60,9 +60,9 @@ class LlamaApi(ModelApi):
             case "GET", ["props"]:
                 self.reply(200, self._props())
             case "GET", ["metrics"] if self.engine.config.metrics:
-                self.reply(200, self.engine.counters.build_metrics_page(), PROMETHEUS)
+                self.reply(200, self.engine.counters.build_metrics_page(), PROMETHEUS_HEADERS)
             case "GET", ["metrics"]:
-                self._error(501, NO_METRICS, "not_supported_error")
+                self._error(501, NO_METRICS_MESSAGE, "not_supported_error")
             case "POST", ["v1", "chat", "completions"]:
                 self._chat()
             case _:
@@ -117,7 +117,7 @@ class LlamaApi(ModelApi):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.exit_silently()
             raise ConnectionResetError
-        if reason := self._check_support(body):
+        if reason := self._support_error(body):
             self._error(500, reason, "server_error")
             return
         token_limit -= len(prompt)
@@ -130,12 +130,12 @@ class LlamaApi(ModelApi):
         answer = LlamaAnswer(engine.config.alias, len(prompt), body, version=engine.version)
         self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
-    def _check_support(self, body: Mapping[str, Any]) -> str:
+    def _support_error(self, body: Mapping[str, Any]) -> str:
         """Return the error message if the request has a picture or tools that the server does not support, or an empty string."""
         config = self.engine.config
         if picture_url(body) and not config.accepts_pictures:
-            return NO_PICTURES
-        return NO_TOOLS if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
+            return NO_PICTURES_MESSAGE
+        return NO_TOOLS_MESSAGE if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
 
     def _answer_spec(self, body: Mapping[str, Any]) -> AnswerSpec:
         """Return the answer that a chat request calls for. The server's adapters apply to every request."""
@@ -160,7 +160,7 @@ class LlamaAnswer(ChatAnswer):
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         thinking = join_tokens(tokens, "reasoning")
         message: dict[str, Any] = {"role": "assistant", "content": "" if calls else join_tokens(tokens, "content")}
-        message |= {self.reasoning: thinking} if thinking else {}
+        message |= {self.reasoning_field: thinking} if thinking else {}
         return message | ({"tool_calls": calls} if calls else {})
 
     def usage(self, tokens: int) -> dict[str, Any]:

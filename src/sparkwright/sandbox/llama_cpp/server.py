@@ -198,7 +198,7 @@ class LlamaServer(Process):
 
     def _weight_bytes(self) -> int:
         """Return the simulated size of the model. Raises StartError if it is not a GGUF file or an adapter is missing."""
-        path, name = self._folder_of(self.config.model), self.config.model
+        path, name = self._host_path(self.config.model), self.config.model
         last_lines = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED_LINE)
         if not path.is_file():
             raise StartError(
@@ -208,7 +208,7 @@ class LlamaServer(Process):
             if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
                 raise StartError("gguf_init_from_reader: invalid magic characters: expected 'GGUF'", *last_lines)
         for adapter in self.config.adapters:
-            if not self._folder_of(adapter).is_file():
+            if not self._host_path(adapter).is_file():
                 message = f"common_init_: failed to load lora adapter '{adapter}'"
                 raise StartError(message, *last_lines)
         return path.stat().st_size * SIZE_SCALE

@@ -18,7 +18,7 @@ from sparkwright.sandbox.serving.generation import Request, Token, adapter_words
 from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
 
 DONE_EVENT = b"data: [DONE]\n\n"
-PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
+PROMETHEUS_HEADERS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of the generated token and of the second candidate
 THINKING_TOKENS = 200
 #: tokens of an answer that is sent without the delay of a real engine
@@ -29,7 +29,7 @@ class ModelApi(Handler):
     """Handler of requests to a simulated server."""
 
     #: content type of a streamed answer
-    events: ClassVar[str] = "text/event-stream; charset=utf-8"
+    stream_content_type: ClassVar[str] = "text/event-stream; charset=utf-8"
 
     @property
     def engine(self) -> Any:
@@ -93,7 +93,7 @@ class ModelApi(Handler):
             tokens = (replace(token, kind="reasoning") for token in tokens)
         if streamed:
             self.log_access(200)
-            self.stream(self.answer_events(answer, tokens, spec), self.events)
+            self.stream(self.answer_events(answer, tokens, spec), self.stream_content_type)
         else:
             self.send(200, answer.complete(list(tokens), spec.calls))
 
@@ -145,7 +145,7 @@ class ChatAnswer(ABC):
     body: Mapping[str, Any]
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
     #: name of the field that contains the thinking
-    reasoning: ClassVar[str] = "reasoning_content"
+    reasoning_field: ClassVar[str] = "reasoning_content"
     #: delta of the first event
     opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": None}
     #: further fields of each delta
@@ -193,7 +193,7 @@ class ChatAnswer(ABC):
         for token in tokens:
             count, reason = token.count, token.finish_reason
             if not calls:
-                name = self.reasoning if token.kind == "reasoning" else "content"
+                name = self.reasoning_field if token.kind == "reasoning" else "content"
                 yield self._event({name: token.text}, None, count)
         for delta in call_deltas(calls):
             yield self._event({"tool_calls": delta}, None, count)

@@ -21,9 +21,9 @@ DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged 
 GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED_RATE = 0.75  # factor of each further stream on the rate of all streams
-#: the fault slow-at-depth multiplies the rate by DEEP_RATE for prompts of at least this length
-DEEP_PROMPT_TOKENS, DEEP_RATE = 4096, 0.2
+SHARED_RATE_FACTOR = 0.75  # factor of each further stream on the rate of all streams
+#: the fault slow-at-depth multiplies the rate by DEEP_RATE_FACTOR for prompts of at least this length
+DEEP_PROMPT_TOKENS, DEEP_RATE_FACTOR = 4096, 0.2
 POLL_S = 0.05  # interval of the checks for a disconnected client
 ANSWER_TOKENS = 64  # length of an answer after its thinking
 
@@ -110,7 +110,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 pending = ""
                 if not step_tokens and not (request.with_logprobs and engine.is_instant):
                     rate = _step_rate(engine, len(request.prompt))
-                    due_s = max(due_s + 1 / rate / SHARED_RATE ** min(streams - 1, 6), time.monotonic() - 0.5)
+                    due_s = max(due_s + 1 / rate / SHARED_RATE_FACTOR ** min(streams - 1, 6), time.monotonic() - 0.5)
             finish_reason = request.finish_reason
     finally:
         engine.counters.count_request(finish_reason, generated, time.monotonic() - arrived_s)
@@ -119,13 +119,13 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
 def _step_rate(engine: Process, prompt_tokens: int) -> float:
     """Return the steps per second of one stream after a prompt of this length."""
     is_slowed = engine.fault() == "slow-at-depth" and prompt_tokens >= DEEP_PROMPT_TOKENS
-    return engine.tok_per_s * engine.counters.step_rate_factor * (DEEP_RATE if is_slowed else 1)
+    return engine.tok_per_s * engine.counters.step_rate_factor * (DEEP_RATE_FACTOR if is_slowed else 1)
 
 
 def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
     """Wait for a decode step, and return its time: `due_s`, or later if a prompt is being computed then."""
     _wait_until(engine, request, due_s)
-    if not first and (delayed_s := engine.prefill_step.end_delay(due_s)) > due_s:
+    if not first and (delayed_s := engine.prefill_step.delayed_time_s(due_s)) > due_s:
         _wait_until(engine, request, delayed_s)
         return delayed_s
     return due_s

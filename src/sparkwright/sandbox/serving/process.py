@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sparkwright.sandbox.faults import GROWING_FAULTS, OTHER_PROGRAM
 from sparkwright.sandbox.http_server import Handler, Server
-from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, LINGER_S, OVERSHOOT_BYTES_PER_S, TOTAL_BYTES, MemoryPool
+from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, OVERSHOOT_BYTES_PER_S, RELEASE_DELAY_S, TOTAL_BYTES, MemoryPool
 from sparkwright.units import GIB
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
@@ -85,14 +85,14 @@ class Counters:
         """Begin a decode step of one request. Return the number of tokens that it generates."""
         return 1
 
-    def count_token(self, count: int, after_s: float) -> None:
+    def count_token(self, count: int, latency_s: float) -> None:
         """Count a token of a request.
 
         Args:
             count: tokens of the request so far.
-            after_s: seconds since the previous token, or since the request arrived.
+            latency_s: seconds since the previous token, or since the request arrived.
         """
-        del after_s
+        del latency_s
         with self.mutex:
             self.steps += 1
             self.decoded_tokens += count > 1
@@ -175,13 +175,13 @@ class Process(ABC):
         api: handler of its HTTP API.
         version: version of the engine.
         log: called with each line of its log.
-        folder_of: returns the host path of a path in the container.
+        host_path: returns the host path of a path in the container.
         listen: address and port to listen on; None to use those in `argv`.
-        on_host: use the host's network, and so the port in `argv`.
+        uses_host_network: use the host's network, and so the port in `argv`.
         pool: the host's memory, or None to claim no memory.
         holder: name of its claim on the pool, or empty to use `default_holder`.
         fault: returns the name of the active fault, or an empty string.
-        on_gpu: called with its GPU memory in bytes whenever it changes.
+        report_gpu_memory: called with its GPU memory in bytes whenever it changes.
         env: environment variables of its container.
     """
 
@@ -195,13 +195,13 @@ class Process(ABC):
         api: type[Handler],
         version: str,
         log: Callable[[str], None],
-        folder_of: Callable[[str], Path],
+        host_path: Callable[[str], Path],
         listen: tuple[str, int] | None,
-        on_host: bool = False,
+        uses_host_network: bool = False,
         pool: MemoryPool | None = None,
         holder: str = "",
         fault: Callable[[], str] = lambda: "",
-        on_gpu: Callable[[int], None] = lambda size_bytes: None,
+        report_gpu_memory: Callable[[int], None] = lambda size_bytes: None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
@@ -219,12 +219,12 @@ class Process(ABC):
         self.counters: Counters
         self.argv = list(argv)
         self._api = api
-        self._folder_of = folder_of
-        self._listen, self._on_host = listen, on_host
+        self._host_path = host_path
+        self._listen, self._uses_host_network = listen, uses_host_network
         self.env = dict(env or {})
         self._pool = pool
         self._holder = f"{holder or self.default_holder} {secrets.token_hex(4)}"
-        self._on_gpu = on_gpu
+        self._report_gpu_memory = report_gpu_memory
         self._exit_code = 0
         self._stuck = False
         self._server: Server | None = None
@@ -263,9 +263,9 @@ class Process(ABC):
             if self._server is not None:
                 self._server.stop()
                 self._server = None
-            self._on_gpu(0)
+            self._report_gpu_memory(0)
             if self._pool is not None:
-                self._pool.release(self._holder, after_s=LINGER_S)
+                self._pool.release(self._holder, delay_s=RELEASE_DELAY_S)
 
     def serve(self) -> int:
         """Start and serve until stopped. Return the exit code."""
@@ -331,7 +331,7 @@ class Process(ABC):
     def bind(self, host: str, port: int) -> Server:
         """Bind the port; it refuses connections until the server is started. Raises OSError."""
         address = self._listen or (host, port)
-        if self._listen and self._on_host:
+        if self._listen and self._uses_host_network:
             address = (self._listen[0], port)
         elif self._listen and host in LOOPBACK_HOSTS:
             address = (self._listen[0], 0)  # the loopback interface of a container is not published
@@ -361,7 +361,7 @@ class Process(ABC):
         """Grow a holder's memory until the process ends or the memory is exhausted."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
-        self._pool.release(holder, after_s=LINGER_S)
+        self._pool.release(holder, delay_s=RELEASE_DELAY_S)
 
     @property
     def free_bytes(self) -> int:
@@ -371,7 +371,7 @@ class Process(ABC):
     def set_gpu_memory(self, size_bytes: int) -> None:
         """Report the GPU memory of the process."""
         if self.device == "cuda":
-            self._on_gpu(size_bytes)
+            self._report_gpu_memory(size_bytes)
 
     def wait_while_start_hangs(self) -> bool:
         """Wait while a fault prolongs the start. Return True if the process was stopped."""
@@ -411,7 +411,7 @@ class PrefillStep:
         self.lock = threading.Lock()
         self.period_s = (0.0, 0.0)  # beginning and end
 
-    def end_delay(self, due_s: float) -> float:
+    def delayed_time_s(self, due_s: float) -> float:
         """Return the time at which another request's token is sent: `due_s`, or later if the step is in progress then."""
         began_s, ends_s = self.period_s
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sparkwright.sandbox.serving.api import (
-    PROMETHEUS,
+    PROMETHEUS_HEADERS,
     THINKING_TOKENS,
     ChatAnswer,
     ModelApi,
@@ -34,7 +34,7 @@ from sparkwright.sandbox.sglang.server import SglangServer
 
 #: beginnings of the paths that need no API key
 PUBLIC_PATHS = ("/health", "/ready", "/metrics")
-MULTIMODAL = "ForConditionalGeneration"
+MULTIMODAL_SUFFIX = "ForConditionalGeneration"
 
 
 class SglangApi(ModelApi):
@@ -57,7 +57,7 @@ class SglangApi(ModelApi):
             case "GET", "/ready":
                 self.send(200 if self.engine.status == "up" else 503)
             case "GET", "/metrics" if self.engine.config.metrics:
-                self.send(200, self.engine.counters.build_metrics_page(), PROMETHEUS)
+                self.send(200, self.engine.counters.build_metrics_page(), PROMETHEUS_HEADERS)
             case "GET", "/v1/models":
                 self.send(200, self._models())
             case "GET", "/server_info" | "/get_server_info":
@@ -75,10 +75,10 @@ class SglangApi(ModelApi):
         if engine.dead or engine.stopped.is_set() or engine.status == "starting":
             return 503
         while engine.fault() == "wedge":
-            if time.monotonic() - began_s > engine.health_s or engine.stopped.wait(POLL_S):
+            if time.monotonic() - began_s > engine.health_timeout_s or engine.stopped.wait(POLL_S):
                 engine.status = "unhealthy"
                 return 503
-        engine.stopped.wait(engine.probe_s)
+        engine.stopped.wait(engine.token_delay_s)
         engine.counters.add_prompt(1, 0)
         engine.status = "up"
         return 200
@@ -112,7 +112,7 @@ class SglangApi(ModelApi):
 
     def _chat(self) -> None:
         engine, body = self.engine, self.body()
-        problem = self._check_request(body)
+        problem = self._request_error(body)
         if problem:
             self.send(400, error_body(problem))
             return
@@ -137,7 +137,7 @@ class SglangApi(ModelApi):
             text = json.dumps(dict(zip(("name", "arguments"), call, strict=True)))
             return text_answer(f"<tool_call>\n{text}\n</tool_call>")
         parses_thinking = bool(config.arguments["reasoning_parser"])
-        accepts_pictures = config.architecture.endswith(MULTIMODAL)
+        accepts_pictures = config.architecture.endswith(MULTIMODAL_SUFFIX)
         spec = requested_answer(body, accepts_pictures=accepts_pictures, parses_thinking=parses_thinking)
         return replace(spec, adapter=self._adapter(body))
 
@@ -146,7 +146,7 @@ class SglangApi(ModelApi):
         """Return the adapter in MODEL:ADAPTER, or an empty string. The name of an adapter alone selects the base model."""
         return str(body.get("model") or "").partition(":")[2]
 
-    def _check_request(self, body: Any) -> str:
+    def _request_error(self, body: Any) -> str:
         """Return the error message of an invalid request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
@@ -190,7 +190,7 @@ class SglangAnswer(ChatAnswer):
 
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": ""}
-    extra_delta_fields: ClassVar[Mapping[str, Any]] = {ChatAnswer.reasoning: None}
+    extra_delta_fields: ClassVar[Mapping[str, Any]] = {ChatAnswer.reasoning_field: None}
     extra_choice_fields: ClassVar[Mapping[str, Any]] = {"logprobs": None, "matched_stop": None}
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class SglangAnswer(ChatAnswer):
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         content, thought = (join_tokens(tokens, kind) or None for kind in ("content", "reasoning"))
-        texts = {"content": None if calls else content, self.reasoning: thought}
+        texts = {"content": None if calls else content, self.reasoning_field: thought}
         return {"role": "assistant", **texts, "tool_calls": calls or None}
 
     def usage(self, tokens: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sparkwright.trust import bounds
 
 #: default on a GPU with 90 to 160 GB
 DEFAULT_CHUNK_TOKENS = 8192
-PREFILL_TOKENS = 16384
+DEFAULT_PREFILL_TOKENS = 16384
 #: memory kept free for other uses if --mem-fraction-static is not set, MiB
 RESERVED_MIB = 8192 * 1.5 + 512 + 128
 #: bytes of one token's keys and values: 16 layers with attention, 4 heads of 256
@@ -120,7 +120,7 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
         "served_model_name": arguments["served_model_name"] or arguments["model_path"],
         "mem_fraction_static": share,
         "chunked_prefill_size": chunk_tokens,
-        "max_prefill_tokens": arguments["max_prefill_tokens"] or PREFILL_TOKENS,
+        "max_prefill_tokens": arguments["max_prefill_tokens"] or DEFAULT_PREFILL_TOKENS,
         "kv_cache_dtype": arguments["kv_cache_dtype"] or "auto",
         "attention_backend": arguments["attention_backend"] or DEFAULT_BACKEND,
         "page_size": arguments["page_size"] or PAGE_TOKENS,
@@ -134,7 +134,7 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
         context=_context_length(arguments["context_length"], trained_context),
         share=share,
         weight_bytes=_weight_bytes(folder),
-        budget=chunk_tokens if chunk_tokens > 0 else PREFILL_TOKENS,
+        budget=chunk_tokens if chunk_tokens > 0 else DEFAULT_PREFILL_TOKENS,
         chunked_prefill=chunk_tokens > 0,
         is_backend_explicit=arguments["attention_backend"] is not None,
     )
@@ -179,12 +179,12 @@ def _weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in files) * SIZE_SCALE
 
 
-def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
+def check_adapters(config: Config, host_path: Callable[[str], Path]) -> None:
     """Raise StartError if an adapter's config is missing or its rank too high. Source: lora/lora_manager.py of 0.5.23."""
     max_rank = config.arguments["max_lora_rank"]
     for name, path in config.adapters.items():
         try:
-            rank = bounds.count_or_none(bounds.read_config(folder_of(path) / "adapter_config.json").get("r")) or 0
+            rank = bounds.count_or_none(bounds.read_config(host_path(path) / "adapter_config.json").get("r")) or 0
         except (OSError, ValueError):
             raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
         if max_rank and rank > max_rank:

@@ -15,9 +15,9 @@ from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, build_config, check_adapters, parse_arguments
 
 #: seconds after which /health times out, which waits for a generated token; fewer in an instant sandbox
-HEALTH_S, INSTANT_HEALTH_S = 20.0, 0.3
+HEALTH_TIMEOUT_S, INSTANT_HEALTH_TIMEOUT_S = 20.0, 0.3
 #: seconds after which /health checks for its token
-PROBE_S = 1.0
+TOKEN_DELAY_S = 1.0
 #: number of prompts in the radix cache
 MAX_CACHED_PROMPTS = 256
 
@@ -75,14 +75,14 @@ class SglangServer(Process):
     status: Literal["starting", "up", "unhealthy"] = "starting"
 
     @property
-    def health_s(self) -> float:
+    def health_timeout_s(self) -> float:
         """Timeout of /health, seconds."""
-        return INSTANT_HEALTH_S if self._instant else HEALTH_S
+        return INSTANT_HEALTH_TIMEOUT_S if self._instant else HEALTH_TIMEOUT_S
 
     @property
-    def probe_s(self) -> float:
+    def token_delay_s(self) -> float:
         """Seconds after which /health checks for its token."""
-        return 0.0 if self._instant else PROBE_S
+        return 0.0 if self._instant else TOKEN_DELAY_S
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
         address = f"('{self.config.arguments['host']}', {self.config.arguments['port']})"
@@ -105,12 +105,12 @@ class SglangServer(Process):
     def start_and_serve(self) -> int:
         self.status = "starting"
         arguments = parse_arguments(self.argv)
-        config = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
+        config = self.config = self.limits = build_config(arguments, self._host_path(str(arguments["model_path"])))
         self.write_log(start_log.argument_lines(config))
         server = self.bind(config.arguments["host"], config.arguments["port"])
         free_bytes = self.free_bytes
         self.write_log(start_log.loading_lines(config, free_bytes))
-        check_adapters(config, self._folder_of)
+        check_adapters(config, self._host_path)
         self.crash_if_looping()
         if not config.kv_tokens or not self.take_memory(config.static_bytes):
             return self.write_last_lines(start_log.no_memory_lines(config), self.crash_code)
@@ -124,5 +124,5 @@ class SglangServer(Process):
         server.start()
         self.write_log(start_log.serving_lines(config))
         self.status = "up"
-        self.log(start_log.stamp_line(start_log.READY))
+        self.log(start_log.stamp_line(start_log.READY_LINE))
         return self.serve_until_stopped()

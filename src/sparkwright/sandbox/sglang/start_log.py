@@ -12,7 +12,7 @@ from sparkwright.units import GIB
 LOAD_S = 2.4
 GRAPH_CAPTURE_S = 0.8
 GRAPH_BYTES = GIB
-READY = "The server is fired up and ready to roll!"
+READY_LINE = "The server is fired up and ready to roll!"
 SIGTERM_LINE = "SIGTERM received. signum=15 frame=None. Draining requests and shutting down..."
 GRACEFUL_EXIT_LINE = "Gracefully exiting... Remaining number of requests {}. Remaining requests remaining_rids=[]."
 LAUNCH_SIGQUIT_LINE = "Received sigquit from a child process. It usually means the child failed."

@@ -25,7 +25,7 @@ def main() -> int:
         print(outcome.text, file=sys.stderr if outcome.code else sys.stdout)
         return outcome.code
     log = partial(print, flush=True)
-    options: dict[str, Any] = {"version": version, "log": log, "folder_of": Path, "listen": None, "env": os.environ}
+    options: dict[str, Any] = {"version": version, "log": log, "host_path": Path, "listen": None, "env": os.environ}
     engine = Engine(outcome.argv, api=VllmApi, fault=_read_fault, **options)
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     return engine.run()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.serving.api import PROMETHEUS, THINKING_TOKENS, ModelApi
+from sparkwright.sandbox.serving.api import PROMETHEUS_HEADERS, THINKING_TOKENS, ModelApi
 from sparkwright.sandbox.serving.generation import Aborted, GroupBroken, Request, Token
 from sparkwright.sandbox.serving.process import MAX_CHARS_PER_TOKEN
 from sparkwright.sandbox.serving.request_content import AnswerSpec
@@ -76,7 +76,7 @@ class VllmApi(ModelApi):
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
             "/load": {"GET": lambda: self.send(200, {"server_load": self.engine.metrics.running})},
-            "/metrics": {"GET": lambda: self.send(200, self.engine.metrics.build_metrics_page(), PROMETHEUS)},
+            "/metrics": {"GET": lambda: self.send(200, self.engine.metrics.build_metrics_page(), PROMETHEUS_HEADERS)},
             "/version": {"GET": lambda: self.send(200, {"version": self.engine.version})},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
@@ -151,7 +151,7 @@ class VllmApi(ModelApi):
         try:
             self._check_model_name(body)
             chat = messages.to_chat(body)
-            max_tokens = self._check_max_tokens(body["max_tokens"], "max_completion_tokens")
+            max_tokens = self._parse_max_tokens(body["max_tokens"], "max_completion_tokens")
             self._complete(
                 lambda prompt: MessageAnswer(self._model_name, prompt), chat, max_tokens, self._thinking_tokens(chat)
             )
@@ -176,7 +176,7 @@ class VllmApi(ModelApi):
         if body.get("background") and not self.engine.stores_responses:
             raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE_MESSAGE)
         chat = responses.to_chat(body)
-        max_tokens = self._check_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
+        max_tokens = self._parse_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
             lambda prompt: ResponseAnswer(self._model_name, prompt, body, self.engine.store_response),
             chat,
@@ -282,7 +282,7 @@ class VllmApi(ModelApi):
             plain: the request is a text completion, which has no tools and no pictures.
         """
         engine, config = self.engine, self.engine.config
-        tokens = self._check_max_tokens(max_tokens)
+        tokens = self._parse_max_tokens(max_tokens)
         prompt = self._prompt(body)
         answer = build_answer(len(prompt))
         self._check_context_length(prompt, tokens or 1)
@@ -363,7 +363,7 @@ class VllmApi(ModelApi):
             )
             raise BadRequest(400, "BadRequestError", "input_text", message)
 
-    def _check_max_tokens(self, max_tokens: Any, name: str = "max_tokens") -> int | None:
+    def _parse_max_tokens(self, max_tokens: Any, name: str = "max_tokens") -> int | None:
         length = self.engine.config.max_model_len
         if max_tokens is None:
             return None

@@ -293,7 +293,7 @@ def _options_by_name(version: str) -> dict[str, Option]:
     return {name: option for option in available for name in (*option.names, *option.hidden)}
 
 
-def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
+def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) -> list[str]:
     """Return the arguments with --config replaced by the file's options, as in 0.32.0. Raises StartError.
 
     The file's options come before the others, so that the command line takes precedence. Only lines `KEY: VALUE` are supported, with
@@ -307,7 +307,7 @@ def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) ->
     position = words.index(CONFIG_OPTION)
     if position == len(words) - 1:
         raise crash_error("ValueError: No config file specified! Please check your command-line arguments.")
-    file_words = _read_config_words(words[position + 1], folder_of)
+    file_words = _read_config_words(words[position + 1], host_path)
     rest = words[:position] + words[position + 2 :]
     if rest and not rest[0].startswith("-"):
         return [rest[0], *file_words, *rest[1:]]
@@ -325,11 +325,11 @@ def _move_model_first(words: list[str]) -> list[str]:
     return [words[position + 1], *words[:position], *words[position + 2 :]]
 
 
-def _read_config_words(name: str, folder_of: Callable[[str], Path]) -> list[str]:
+def _read_config_words(name: str, host_path: Callable[[str], Path]) -> list[str]:
     if name.rpartition(".")[2] not in ("yaml", "yml"):
         raise crash_error(f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied")
     try:
-        lines = folder_of(name).read_text().splitlines()
+        lines = host_path(name).read_text().splitlines()
     except OSError as error:
         reason = f"[Errno {error.errno}] {error.strerror}: '{name}'"
         raise crash_error(f"{type(error).__name__}: {reason}") from None

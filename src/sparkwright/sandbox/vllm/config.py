@@ -93,7 +93,7 @@ class Config:
     #: LoRA adapters by name
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     #: values of ECHOED_OPTIONS
-    echoed: Mapping[str, Any] = field(default_factory=dict)
+    echoed_values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cache_blocks(self) -> int:
@@ -170,7 +170,7 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         accepts_pictures=architecture.endswith("ForConditionalGeneration")
         and not arguments.switch("language_model_only", False),
         hidden_size=bounds.count_or_none(text.get("hidden_size")) or 128,
-        echoed={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
+        echoed_values={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
     )
 
 
@@ -312,22 +312,22 @@ def check_before_weights(config: Config, version: str) -> None:
         raise validation_error(
             "VllmConfig", f"Assertion failed, Chunked prefill is required for {feature}.", "assertion_error"
         )
-    if FIRST_RELEASE_WITH_BLOCK_CHECK <= release < FIRST_RELEASE_CHECKING_BLOCK_IN_CORE and _check_block_size(config):
-        raise validation_error("VllmConfig", f"Assertion failed, {_check_block_size(config)}", "assertion_error")
+    if FIRST_RELEASE_WITH_BLOCK_CHECK <= release < FIRST_RELEASE_CHECKING_BLOCK_IN_CORE and _block_size_error(config):
+        raise validation_error("VllmConfig", f"Assertion failed, {_block_size_error(config)}", "assertion_error")
 
 
 def check_after_weights(config: Config, version: str) -> None:
     """Raise StartError for settings that the engine core rejects."""
     if FIRST_RELEASE_CHECKING_BLOCK_IN_CORE <= parse_release(
         version
-    ) < FIRST_RELEASE_WITHOUT_BLOCK_CHECK and _check_block_size(config):
-        raise _core_error(f"AssertionError: {_check_block_size(config)}")
+    ) < FIRST_RELEASE_WITHOUT_BLOCK_CHECK and _block_size_error(config):
+        raise _core_error(f"AssertionError: {_block_size_error(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
         message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
         raise _core_error(f"ValueError: {message}")
 
 
-def _check_block_size(config: Config) -> str:
+def _block_size_error(config: Config) -> str:
     """Return the error message for a block size that is too large, or an empty string."""
     if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
         return ""

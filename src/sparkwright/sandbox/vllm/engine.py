@@ -91,10 +91,10 @@ class Group:
 
     def wait_for_members(self, stopped: threading.Event) -> None:
         """Wait until all members have joined or `stopped` is set. Raises StartError after the timeout."""
-        until_s = time.monotonic() + self.timeout_s
+        deadline_s = time.monotonic() + self.timeout_s
         if self.world_size == 1:
             return
-        self._accept_members(stopped, until_s) if self.rank == 0 else self._connect_to_head(stopped, until_s)
+        self._accept_members(stopped, deadline_s) if self.rank == 0 else self._connect_to_head(stopped, deadline_s)
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
@@ -102,7 +102,7 @@ class Group:
         for link in links:
             link.close()
 
-    def _accept_members(self, stopped: threading.Event, until_s: float) -> None:
+    def _accept_members(self, stopped: threading.Event, deadline_s: float) -> None:
         try:
             # as in vLLM, on all interfaces unless the address is a loopback address
             listen_address = self.address if self.address.startswith("127.") else ""
@@ -115,7 +115,7 @@ class Group:
         with listener:
             listener.settimeout(POLL_S)
             while len(self.links) < self.world_size - 1 and not stopped.is_set():
-                if time.monotonic() > until_s:
+                if time.monotonic() > deadline_s:
                     raise self._timeout_error(
                         f"waiting for clients. {len(self.links) + 1}/{self.world_size} clients joined."
                     )
@@ -124,8 +124,8 @@ class Group:
         for link in self.links:
             link.sendall(b"all joined\n")
 
-    def _connect_to_head(self, stopped: threading.Event, until_s: float) -> None:
-        link = self._dial_head(stopped, until_s)
+    def _connect_to_head(self, stopped: threading.Event, deadline_s: float) -> None:
+        link = self._dial_head(stopped, deadline_s)
         if link is None:
             return
         self.links.append(link)
@@ -136,12 +136,12 @@ class Group:
                     return
                 raise crash_error("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")
 
-    def _dial_head(self, stopped: threading.Event, until_s: float) -> socket.socket | None:
+    def _dial_head(self, stopped: threading.Event, deadline_s: float) -> socket.socket | None:
         while not stopped.wait(POLL_S):
             try:
                 return socket.create_connection((self.address, self.port), timeout=1)
             except OSError:
-                if time.monotonic() > until_s:
+                if time.monotonic() > deadline_s:
                     address = f"({self.address}, {self.port})"
                     message = f"has timed out after {self.timeout_s * 1000:.0f}ms while trying to connect to {address}."
                     raise crash_error(f"torch.distributed.DistNetworkError: The client socket {message}") from None
@@ -168,7 +168,7 @@ class Engine(Process):
     metrics: Metrics
     group: Group | None = None
     #: the compile cache of an earlier start is used
-    warm = False
+    has_compile_cache = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -209,18 +209,18 @@ class Engine(Process):
             self.exit_silently()
 
     def start_and_serve(self) -> int:
-        arguments = parse_arguments(command_line.expand_config_file(self.argv, self._folder_of), self.version)
+        arguments = parse_arguments(command_line.expand_config_file(self.argv, self._host_path), self.version)
         self.group = Group.from_arguments(arguments)
         self.write_log(() if self.headless else startup.banner_lines(arguments, self.version))
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
-        folder = self._folder_of(arguments.model)
+        folder = self._host_path(arguments.model)
         model = read_model_config(arguments.model, folder)
         self.arguments, self.model = arguments, model
         self.write_log(startup.architecture_lines(str(model["architectures"][0])))
         drafts = parse_drafts(
             arguments.values.get("speculative_config"),
             arguments.model,
-            self._folder_of,
+            self._host_path,
             is_good=self.fault() != "bad-drafts",
         )
         self.config = self.limits = replace(build_config(arguments, model, folder, self.version), drafts=drafts)
@@ -282,7 +282,7 @@ class Engine(Process):
         )
         check_after_weights(self.config, self.version)
         self.set_gpu_memory(int(self.config.utilization * TOTAL_BYTES))
-        compiled_file = None if self.config.eager else compile_cache_file(self.env, self._folder_of)
+        compiled_file = None if self.config.eager else compile_cache_file(self.env, self._host_path)
         self.has_compile_cache = compiled_file is not None and compiled_file.exists()
         self._compile_and_cache()
         save_compile_cache(compiled_file)
@@ -297,7 +297,7 @@ class Engine(Process):
             self.config.drafts,
             lambda statistics: self.log(startup.speculation_line(statistics)),
         )
-        adapters = load_adapters(self.arguments, self.model, self._folder_of)
+        adapters = load_adapters(self.arguments, self.model, self._host_path)
         self.config = replace(self.config, adapters={adapter.name: adapter for adapter in adapters})
         self.write_log(startup.adapter_lines(adapters))
         if server is not None:
@@ -310,10 +310,10 @@ class Engine(Process):
                 self.group.leave()
 
 
-def compile_cache_file(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
+def compile_cache_file(env: Mapping[str, str], host_path: Callable[[str], Path]) -> Path | None:
     """Return the path of the compiled graph, or None if the cache folder is not on the host."""
     root = env.get(CACHE_VARIABLE)
-    folder = folder_of(root) if root else None
+    folder = host_path(root) if root else None
     return folder / COMPILED_FILE if folder is not None and folder.parent.is_dir() else None
 
 

@@ -135,10 +135,10 @@ class Metrics(Counters):
         with self.mutex:
             return self._drafts.begin_step() if self._drafts else 1
 
-    def count_token(self, count: int, after_s: float) -> None:
-        super().count_token(count, after_s)
+    def count_token(self, count: int, latency_s: float) -> None:
+        super().count_token(count, latency_s)
         with self.mutex:
-            (self.first_token if count == 1 else self.inter_token).add(after_s)
+            (self.first_token if count == 1 else self.inter_token).add(latency_s)
 
     def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
         super().count_request(finish_reason, tokens, seconds)

@@ -126,7 +126,7 @@ class Adapter:
 
 
 def load_adapters(
-    arguments: Arguments, model: Mapping[str, Any], folder_of: Callable[[str], Path]
+    arguments: Arguments, model: Mapping[str, Any], host_path: Callable[[str], Path]
 ) -> tuple[Adapter, ...]:
     """Return the adapters of --lora-modules. Raises StartError for an adapter that vLLM 0.32.0 can't load.
 
@@ -135,12 +135,12 @@ def load_adapters(
     Args:
         arguments: arguments of the engine.
         model: the model's config.json.
-        folder_of: returns the host path of a path in the container.
+        host_path: returns the host path of a path in the container.
     """
     adapters = tuple(_parse_adapters(arguments.values.get("lora_modules") or ()))
     max_rank = arguments.number("max_lora_rank", DEFAULT_MAX_RANK)
     for adapter in adapters:
-        problem = _adapter_problem(adapter, folder_of(adapter.path), text_config(model), max_rank)
+        problem = _adapter_problem(adapter, host_path(adapter.path), text_config(model), max_rank)
         if not arguments.switch("enable_lora", False):
             problem = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
         if problem:
@@ -250,14 +250,14 @@ class Drafts:
 
 
 def parse_drafts(
-    speculative_config: Any, model: str, folder_of: Callable[[str], Path], *, is_good: bool
+    speculative_config: Any, model: str, host_path: Callable[[str], Path], *, is_good: bool
 ) -> Drafts | None:
     """Return the drafts of --speculative-config, or None if it is not set. Raises StartError.
 
     Args:
         speculative_config: value of the option.
         model: the served model.
-        folder_of: returns the host path of a path in the container.
+        host_path: returns the host path of a path in the container.
         is_good: most first tokens are accepted.
     """
     if not isinstance(speculative_config, Mapping):
@@ -269,7 +269,7 @@ def parse_drafts(
     if (
         isinstance(drafter, str)
         and METHODS[method].drafter != "text"
-        and not (folder_of(drafter) / "config.json").is_file()
+        and not (host_path(drafter) / "config.json").is_file()
     ):
         raise crash_error(
             f"OSError: Can't load the configuration of '{drafter}'. If you were trying to load it from 'https://huggingface.co/models',"

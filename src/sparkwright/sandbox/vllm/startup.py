@@ -130,8 +130,8 @@ def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
 def worker_lines(lines: Iterable[str]) -> TimedLines:
     """Turn messages such as "[pynccl.py:12] message" into log lines of a worker."""
     for line in lines:
-        where, _, message = line.removeprefix("[").partition("] ")
-        yield 0, _info_line(WORKER, where, message)
+        source, _, message = line.removeprefix("[").partition("] ")
+        yield 0, _info_line(WORKER, source, message)
 
 
 def loading_lines(config: Config, version: str, device: str, moe_backend: str) -> TimedLines:
@@ -146,7 +146,7 @@ def loading_lines(config: Config, version: str, device: str, moe_backend: str) -
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_config_dump(config, version, device)}"
     yield 0.3, _info_line(CORE, "core.py:133", message)
     yield 0, _info_line(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
-    backend = str(config.echoed.get("attention_backend") or "FLASHINFER").upper()
+    backend = str(config.echoed_values.get("attention_backend") or "FLASHINFER").upper()
     message = f"Using {backend} attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
     yield 0.2, _info_line(WORKER, "cuda.py:412", message)
     if "Moe" in config.architecture and parse_release(version) >= MOE_BACKEND_LINE_SINCE:
@@ -166,11 +166,11 @@ def loading_lines(config: Config, version: str, device: str, moe_backend: str) -
         yield from _block_size_lines(config, WORKER, "interface.py")
 
 
-def _block_size_lines(config: Config, who: str, file: str) -> TimedLines:
+def _block_size_lines(config: Config, process: str, file: str) -> TimedLines:
     message = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
-    yield 0, _info_line(who, f"{file}:1096", message)
+    yield 0, _info_line(process, f"{file}:1096", message)
     message = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
-    yield 0, _info_line(who, f"{file}:1120", f"{message} exactly equal.")
+    yield 0, _info_line(process, f"{file}:1120", f"{message} exactly equal.")
 
 
 def cache_lines(config: Config, version: str, device: str, *, has_compile_cache: bool = False) -> TimedLines:
@@ -195,9 +195,9 @@ def cache_lines(config: Config, version: str, device: str, *, has_compile_cache:
     device_label = "CPU" if device == "cpu" and parse_release(version) >= CPU_CACHE_LABEL_SINCE else "GPU"
     message = f"{device_label} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
     yield 0.2, _info_line(CORE, "kv_cache_utils.py:2327", f"{message} {concurrency:.2f}x")
-    compiled = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
-    took = f"1.40 s{compiled}" if parse_release(version) >= SERVER_WORDING_SINCE else "1.40 seconds"
-    message = f"init engine (profile, create kv cache, warmup model) took {took}"
+    compilation_note = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
+    duration = f"1.40 s{compilation_note}" if parse_release(version) >= SERVER_WORDING_SINCE else "1.40 seconds"
+    message = f"init engine (profile, create kv cache, warmup model) took {duration}"
     yield 0.2, _info_line(CORE, "core.py:402", message)
 
 
@@ -246,7 +246,7 @@ def _config_dump(config: Config, version: str, device: str) -> str:
         label: config.chunked_prefill, "pooler_config": None,
         "compilation_config": f"{{'mode': <CompilationMode.{'NONE: 0' if config.eager else 'VLLM_COMPILE: 3'}>, 'backend': 'inductor'}}",
     }  # fmt: skip
-    rows |= {name: value for name, value in config.echoed.items() if name in rows}
+    rows |= {name: value for name, value in config.echoed_values.items() if name in rows}
     return ", ".join(f"{name}={value}" for name, value in rows.items())
 
 
@@ -302,13 +302,13 @@ def _timestamp() -> str:
     return time.strftime("%m-%d %H:%M:%S")
 
 
-def _format_line(level: str, who: str, where: str, message: str) -> str:
-    return f"{who} {level} {_timestamp()} [{where}] {message}"
+def _format_line(level: str, process: str, source: str, message: str) -> str:
+    return f"{process} {level} {_timestamp()} [{source}] {message}"
 
 
-def _info_line(who: str, where: str, message: str) -> str:
-    return _format_line("INFO", who, where, message)
+def _info_line(process: str, source: str, message: str) -> str:
+    return _format_line("INFO", process, source, message)
 
 
-def _warning_line(who: str, where: str, message: str) -> str:
-    return _format_line("WARNING", who, where, message)
+def _warning_line(process: str, source: str, message: str) -> str:
+    return _format_line("WARNING", process, source, message)
