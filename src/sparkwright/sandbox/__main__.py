@@ -1,7 +1,7 @@
-"""The processes of the sandbox.
+"""Entry points of the sandbox's processes.
 
 python3 -m sparkwright.sandbox serve FOLDER: the daemon, started by control.up.
-python3 -m sparkwright.sandbox occupy PORT...: the program that occupies ports under the fault port-taken.
+python3 -m sparkwright.sandbox occupy PORT...: occupies ports, for the fault port-taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SQUATTER_NAME = "port-squatter"
 
 
 def occupy_ports(ports: list[str]) -> None:
-    """Listen on the free ports among these until the daemon clears the fault or ends, which closes standard input."""
+    """Listen on the ports that are free until standard input is closed: the daemon clears the fault or exits."""
     with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/comm").write_text(SQUATTER_NAME)
     listeners = [listener for port in ports if (listener := _listen(int(port))) is not None]

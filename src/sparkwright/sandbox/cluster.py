@@ -18,9 +18,10 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: a Spark's fabric port appears as two links: adapter, interface and third byte of the IPv4 address of each
+#: the two links that a Spark's fabric port appears as: adapter, interface, and third byte of the IPv4 address
 FABRIC_LINKS = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in FABRIC_LINKS)
+#: GID of a link: its IPv4 address 127.0.X.Y, mapped to IPv6
 MAPPED_GID = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
 #: link rate during the fault `link-degraded`
@@ -73,7 +74,7 @@ def _fabric_programs(host_number: int) -> dict[str, str]:
 
 
 def apply_event(fault: str, containers: Containers, folder: Path) -> None:
-    """Apply a fault that is a one-time event. Other faults have no effect here."""
+    """Apply a fault if it is a one-time event; other faults have no effect here."""
     event = EVENTS.get(fault)
     if event is not None:
         event(containers, folder)
@@ -110,7 +111,7 @@ def _rename_to_leftover(containers: Containers, folder: Path) -> None:
 
 
 def _renew_id(containers: Containers, container: Container) -> None:
-    """Give a container a new id, so that it looks like a new container that was never verified."""
+    """Give a container a new id, so that it looks like a new container that has never been verified."""
     del containers.all[container.id]
     container.id = secrets.token_hex(32)
     containers.all[container.id] = container
@@ -125,24 +126,22 @@ def _reboot(containers: Containers, folder: Path) -> None:
 
 def power_off(containers: Containers, folder: Path) -> list[Container]:
     """Kill the host's processes: any deploy, the memory guards and the containers. Return the containers that were running."""
-    lock = folder / LOCK_PATH
-    if private.is_locked(lock):
+    lock_path = folder / LOCK_PATH
+    if private.is_locked(lock_path):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGKILL)
-    for ring in (folder / GUARDS_PATH).glob("*.ring"):
+            os.kill(int(json.loads(lock_path.read_text())["pid"]), signal.SIGKILL)
+    for ring_path in (folder / GUARDS_PATH).glob("*.ring"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            header, _ = memory_samples.read(str(ring))
+            header, _ = memory_samples.read(str(ring_path))
             if header["state"] == "guarding":
                 os.kill(int(header["pid"]), signal.SIGKILL)
-    stopped = _running_containers(containers)
-    for container in stopped:
-        stop_was_requested, container.stop_requested = (
-            container.stop_requested,
-            True,
-        )  # prevents a restart before the next boot
+    running_containers = _running_containers(containers)
+    for container in running_containers:
+        stop_was_requested = container.stop_requested
+        container.stop_requested = True  # prevents a restart before the next boot
         container.power_off()
         container.stop_requested = stop_was_requested
-    return stopped
+    return running_containers
 
 
 EVENTS: dict[str, Callable[[Containers, Path], None]] = {

@@ -30,12 +30,12 @@ INHERITED_PREFIXES = ("PYTHON", "SPARKWRIGHT_")
 FAULT_TIMEOUT_S = 5.0  # for the daemon to apply a fault
 ENGINE_TIMEOUT_S = 3.0
 MAX_SOCKET_PATH_CHARS = 100
-#: subfolder of the sandbox with the folders of the linked hosts
+#: subfolder of the sandbox that contains the folders of the linked hosts
 HOSTS_FOLDER = "hosts"
 
 
 def link_number(host: str) -> int:
-    """Return a host's number on the fabric link, which ends its name, or 0 if it has no link."""
+    """Return a host's number on the fabric link, taken from the end of its name, or 0 if it has no link."""
     match = re.search(r"\d{1,2}$", host)
     return int(match[0]) if match else 0
 
@@ -46,7 +46,7 @@ def link_number_of(folder: Path) -> int:
 
 
 def default_folder() -> Path:
-    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or else .sandbox in the project or, without a project, here."""
+    """Return the sandbox folder: SPARKWRIGHT_SANDBOX or, if unset, .sandbox in the project or in the current folder."""
     configured = os.environ.get("SPARKWRIGHT_SANDBOX")
     if configured:
         return Path(configured)
@@ -128,7 +128,7 @@ def set_fault(folder: Path, name: str | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
-    fault_request = f"{name} {path.stat().st_mtime_ns}" if name else ""
+    fault_request = f"{name} {path.stat().st_mtime_ns}" if name else ""  # as returned by daemon.read_fault_request
     deadline_s = time.monotonic() + FAULT_TIMEOUT_S
     while _is_running(folder) and _applied_fault(folder) != fault_request and time.monotonic() < deadline_s:
         time.sleep(0.02)
@@ -140,7 +140,7 @@ def ran_out_of_memory(folder: Path) -> bool:
 
 
 def _applied_fault(folder: Path) -> str:
-    """Return the fault order that the daemon has applied, or an empty string."""
+    """Return the last fault request that the daemon has applied, or an empty string."""
     try:
         return (folder / "applied").read_text()
     except FileNotFoundError:

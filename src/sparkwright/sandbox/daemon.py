@@ -44,7 +44,7 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
-#: values of nvidia-smi without a fault, by field
+#: values of nvidia-smi when no fault is active, by field
 GPU_VALUES = {
     "name": "NVIDIA GB10",
     "driver_version": DRIVER_VERSION,
@@ -186,14 +186,14 @@ class Spark:
             threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
 
     def _load_ollama_model(self, model: Model, *, with_delay: bool) -> None:
-        """Load a model in Ollama, as a request of a client does. This fails if too little memory is available."""
+        """Load a model in Ollama, as a client's request does. If too little memory is available, print the error."""
         try:
             self.ollama.load(model, with_delay=with_delay)
         except HttpError as error:
             print(f"Ollama could not load {model.name}: {error}", flush=True)
 
     def _set_ports_occupied(self, are_occupied: bool) -> None:
-        """Occupy the server's port, if it is free, and the next port in another process, or end that process."""
+        """Start a process that occupies the server's port, if it is free, and the next port; or end that process."""
         if self._port_occupier is not None:
             self._port_occupier.communicate()  # closes its standard input, which ends it
             self._port_occupier = None

@@ -1,4 +1,4 @@
-"""The faults of the sandbox. One is active at a time; it affects running containers and later starts.
+"""The faults of the sandbox. One fault is active at a time; it affects running containers and those started later.
 
 Each fault is implemented by the code that it affects: search for its name. One-time events are functions in cluster.py.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine generates 5.7 tokens a second instead of 47",
-    "slow-at-depth": "after 4,096 prompt tokens, the engine generates at a fifth of its rate, as with another attention kernel",
+    "slow-at-depth": "after a prompt of 4,096 tokens or more, the engine generates at a fifth of its rate, as with another attention kernel",
     "stale-cache": "the compile cache of an earlier start is bad: a start that loads it generates 5.7 tokens a second",
-    "wedge": "the engine generates no tokens, and /health returns 200 (503 on SGLang, whose health check generates a token)",
+    "wedge": "the engine generates no tokens, but /health returns 200 (503 on SGLang, whose health check generates a token)",
     "slow-start": "the engine exits, is restarted, and does not finish loading",
     "power": "the GPU stays at low power and a low clock under load, and generates 5.7 tokens a second",
     "hot": "the GPU is at 96 C",
-    "oom": "the engine finds too little memory at its start, although enough was free",
-    "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and generates 2.9 tokens a second",
-    "weight-only": "the engine starts with another kernel for its experts: Marlin, weight-only, at the same decode rate",
-    "bad-drafts": "the engine starts with an unsuitable drafter: 15 % of its first tokens are accepted instead of 85 %",
-    "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
+    "oom": "the engine finds too little memory when it starts, although enough is free",
+    "cpu-only": "the engine starts without the GPU, as with an image without its kernels, and generates 2.9 tokens a second",
+    "weight-only": "the engine starts with another mixture-of-experts kernel: Marlin, weight-only, at the same decode rate",
+    "bad-drafts": "the engine starts with an unsuitable drafter: 15 % of the first tokens of its drafts are accepted instead of 85 %",
+    "other-text": "the engine starts with damaged weights: the same image and arguments generate different text",
     "garbled": "the engine starts with a kernel that is wrong for the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
-    "tool-stream": "the tool call parser works only without `stream`: in a stream calls arrive as text in the content",
-    "many-tools": "with more than 30 tools in a request the model's calls arrive as text in the content",
+    "tool-stream": "the tool call parser works only without `stream`: in a stream, calls arrive as text in the content",
+    "many-tools": "with more than 30 tools in a request, the model's calls arrive as text in the content",
     "think-text": "the reasoning parser finds nothing: the thinking arrives in the content",
     "content-null": "the reasoning parser takes all of the text: the content is null",
     "port-taken": "another program listens on the server's port, if it is free, and on the next port",
@@ -34,26 +34,26 @@ FAULTS: dict[str, str] = {
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-exits": "the engine exits with code 0 at the first request",
     "crash-loop": "the engine exits shortly after every start, until its container is stopped manually",
-    "overshoot": "a start grows beyond its share by 3 GiB a second until the memory is exhausted: then the host is lost",
-    "unkillable": "as overshoot, and the engine hangs in the driver: it can't be killed and ends only with its host",
-    "other-program": "another program allocates 3 GiB a second while a server starts: then the host is lost",
-    "leak": "a running server allocates 0.5 GiB more each second until the memory is exhausted: then the host is lost",
+    "overshoot": "a starting engine allocates 3 GiB a second beyond its share until the memory is exhausted: then the host goes down",
+    "unkillable": "like overshoot, but the engine hangs in the driver: it can't be killed, and ends only when the host goes down",
+    "other-program": "another program allocates 3 GiB a second while a server starts, until the host goes down",
+    "leak": "a running server allocates 0.5 GiB more each second until the memory is exhausted: then the host goes down",
     "no-space": "the disk is full",
-    "half-model": "the hub breaks off every large download after half of its bytes, and one file on the disk is damaged",
+    "half-model": "the hub breaks off every large download after half of its bytes, and one file on disk is damaged",
 }
 
 #: faults of a cluster member: sandbox1 and sandbox2
 MEMBER_FAULTS: dict[str, str] = {
-    "rank-killed": "the member's rank is killed: an idle head notices at the next request; a running stream ends with an error",
+    "rank-killed": "the member's rank is killed: an idle head notices with the next request; a running stream ends with an error",
     "worker-never-joins": "a worker that starts never reaches the head, and logs nothing more",
     "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
-    "other-digest": "the member's container is from an image of another digest, as if started manually",
+    "other-digest": "the member's container runs an image with another digest, as if it had been started manually",
     "leftover-member": "a rank of an earlier start still runs under another name",
     "link-degraded": "one half of the port is down, and the other runs at 100 Gb/s",
-    "reboot": "the host reboots: containers without a restart policy stay stopped, and a deploy's run is cut off",
+    "reboot": "the host reboots: containers without a restart policy stay stopped, and a running deploy is cut off",
 }
 
-#: faults of a start: a running server is affected only when it is started again
+#: faults that take effect when a server starts: a running server is affected only after a restart
 START_FAULTS = frozenset(
     {
         "oom",
@@ -71,11 +71,12 @@ START_FAULTS = frozenset(
     }
 )
 
-#: faults in which the memory is exhausted during a start: by the server, or by another program
+#: the fault in which another program exhausts the memory while a server starts
 OTHER_PROGRAM = "other-program"
+#: faults in which the memory is exhausted while a server starts
 GROWING_FAULTS = ("overshoot", OTHER_PROGRAM, "unkillable")
 
-#: values of nvidia-smi, by field, that differ under a fault of the GPU
+#: for each fault of the GPU, the values of nvidia-smi that it changes, by field
 GPU_FAULTS: dict[str, dict[str, str]] = {
     "power": {"power.draw": "21.40", "clocks.sm": "712", "clocks.current.sm": "712", "utilization.gpu": "96"},
     "hot": {"temperature.gpu": "96"},

@@ -1,4 +1,4 @@
-"""The HTTP server of all simulated services."""
+"""The HTTP server and the base request handler of all simulated services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class HttpError(Exception):
-    """The error response of a service: message and HTTP status."""
+    """An error response: HTTP status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class HttpError(Exception):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A request handler with the `parts` of the path, the `query` and the `raw` body. Subclasses implement `route`."""
+    """Parses a request into the `parts` of its path, its `query` and its `raw_body`. Subclasses implement `route`."""
 
     protocol_version = "HTTP/1.1"
     server_version = "sandbox"
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def handle_method(self) -> None:
-        """Read the request, and answer it by `route`."""
+        """Read the request and answer it with `route`."""
         url = urlsplit(self.path)
         self.parts = [unquote(part) for part in url.path.split("/") if part]
         self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
@@ -60,14 +60,14 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline(32)
 
     def body(self) -> Any:
-        """Return the JSON of the request, or None if it is missing or invalid."""
+        """Return the request's parsed JSON body, or None if it is missing or invalid."""
         try:
             return json.loads(self.raw_body) if self.raw_body else None
         except ValueError:
             return None
 
     def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
-        """Send a response that is not streamed. A payload other than bytes and None is sent as JSON."""
+        """Send a complete response. A payload that is neither bytes nor None is encoded as JSON."""
         data = payload or b""
         if payload is not None and not isinstance(payload, bytes):  # no spaces, as in the real services
             data = json.dumps(payload, separators=(",", ":")).encode()

@@ -11,9 +11,9 @@ from sparkwright.units import GIB
 TOTAL_BYTES = int(119.7 * GIB)  # as reported by a GB10 of 2025
 SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA_BYTES = 32 * 2**20  # reserved for devices
-RELEASE_DELAY_S = 0.4  # delay until the memory of an exited container is released
-#: growth of a start that exceeds its share (measured on a GB10), and of a leak
-OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S = 3 * GIB, GIB // 2
+RELEASE_DELAY_S = 0.4  # delay before the memory of an exited container is released
+OVERSHOOT_BYTES_PER_S = 3 * GIB  # growth of a starting server that exceeds its share (measured on a GB10)
+LEAK_BYTES_PER_S = GIB // 2
 GROWTH_INTERVAL_S = 0.05
 
 
@@ -39,7 +39,7 @@ class MemoryPool:
             return TOTAL_BYTES - sum(self._held.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
-        """Set a holder's memory. Return False, without a change, if too little is available."""
+        """Set the size of a holder's memory. Return False, and change nothing, if too little is available."""
         with self._mutex:
             available_bytes = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
             if size_bytes > available_bytes:
@@ -55,7 +55,7 @@ class MemoryPool:
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
-        """Add memory to a holder without a check. Return False if that exhausts the memory."""
+        """Add memory to a holder even if too little is available. Return False if that exhausts the memory."""
         with self._mutex:
             available_bytes = TOTAL_BYTES - sum(self._held.values())
             self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, available_bytes))
@@ -65,7 +65,7 @@ class MemoryPool:
         return size_bytes < available_bytes
 
     def release(self, holder: str, *, delay_s: float = 0) -> None:
-        """Release a holder's memory, at once or after a delay. The name of a holder must not be reused."""
+        """Release a holder's memory, at once or after a delay. Holder names must not be reused."""
         if delay_s:
             timer = threading.Timer(delay_s, self.release, (holder,))
             timer.daemon = True

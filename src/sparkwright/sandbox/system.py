@@ -1,6 +1,6 @@
-"""The system files and programs of a simulated Spark that sparkwright reads, and its GPU memory.
+"""The system files and programs of a simulated Spark that sparkwright uses, and the memory of its GPU.
 
-One setting is wrong on purpose, so that `doctor` reports a finding: lingering is disabled for the user.
+One setting is deliberately wrong, so that `doctor` reports a finding: lingering is disabled for the user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def write_files(root: Path) -> None:
-    """Write all files and programs below a root folder. Its usr/bin, with the programs, is not in PATH."""
+    """Write all files and programs below a root folder. The programs are in its usr/bin, which is not in PATH."""
     for name, text in FILES.items():
         write_file(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
@@ -60,7 +60,7 @@ def set_new_boot_id(root: Path) -> None:
 
 
 def write_file(path: Path, text: str) -> Path:
-    """Write a file, with its folder, and return its path."""
+    """Write a file, creating its folder if necessary, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
@@ -80,7 +80,7 @@ class Gpu:
         self._write()
 
     def use(self, pid: int, name: str, size_bytes: int) -> None:
-        """Set the GPU memory that a process uses; 0 removes it."""
+        """Set the GPU memory that a process uses; 0 removes the process."""
         with self._mutex:
             self._lines.pop(pid, None)
             if size_bytes:

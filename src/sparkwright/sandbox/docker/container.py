@@ -24,7 +24,7 @@ from sparkwright.sandbox.vllm.command_line import PrintedOutput
 NETWORKS = ("bridge", "host", "none")
 FIRST_BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # from the image unless the request sets them
+IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, unless the request sets them
 DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
 FIRST_PID = 4_200_000  # higher than any real pid on Linux
 NEVER_TIME = "0001-01-01T00:00:00Z"
@@ -42,7 +42,7 @@ class SharedState:
 
     Attributes:
         published: running containers by published port.
-        remove: removes a container; called after the end of a container with AutoRemove.
+        remove: removes a container; called when a container with AutoRemove has exited.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SharedState:
         self.remove: Callable[[Container], None] = lambda container: None
 
     def real_path(self, path: str) -> str:
-        """Return the real path of a path on the simulated host: its home folders are in `home`."""
+        """Map a path on the simulated host to the real path: all of the host's home folders are stored in `home`."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
             return str(self.home.joinpath(*parts[3:]))
@@ -76,7 +76,7 @@ def network_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
-    """Return a container's `Ports` in a list of containers.
+    """Return a container's `Ports` as a list of containers shows them.
 
     Args:
         body: request that created the container.
@@ -87,7 +87,7 @@ def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
 
 
 class Container:
-    """A container, created by the request `body`."""
+    """A container, created with the request `body`."""
 
     def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, shared: SharedState) -> None:
         self.id = secrets.token_hex(32)
@@ -113,7 +113,7 @@ class Container:
     def fault(self) -> str:
         """Return the fault that affects this container, or an empty string.
 
-        A fault affects the containers that are running when it is set, until `_clear_fault`, and containers created later.
+        A fault affects containers that are running when it is set (until `_clear_fault`) and containers created later.
         """
         return self._shared.fault() if self.has_fault or self.created_s > self._shared.fault_since_s() else ""
 
@@ -171,12 +171,12 @@ class Container:
         self._clear_fault()
 
     def _disable_restarts(self) -> None:
-        """Prevent restarts by policy, also during the pause before one."""
+        """Prevent restarts by the restart policy, even during the pause before one."""
         self.stop_requested = True
         self._stopping.set()
 
     def _clear_fault(self) -> None:
-        """Clear the fault, except a fault of the start, which persists until the container is replaced."""
+        """Clear the fault, unless it is a start fault, which persists until the container is replaced."""
         self.has_fault = self.has_fault and self._shared.fault() in START_FAULTS
 
     def labels(self) -> dict[str, str]:
@@ -184,7 +184,7 @@ class Container:
         return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
 
     def argv(self) -> list[str]:
-        """Return entry point and command, each from the request or else from the image.
+        """Return the entry point and the command, each taken from the request or else from the image.
 
         If the request sets an entry point, the image's command is not used.
         """
@@ -198,7 +198,7 @@ class Container:
         """Return the container as `docker inspect` shows it."""
         image_config = self._images.inspect(self.image)["Config"]
         environment = self.body.get("Env") or []
-        names = {pair.partition("=")[0] for pair in environment}
+        variable_names = {pair.partition("=")[0] for pair in environment}
         host_config = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host_config = {"ShmSize": 64 * 2**20, **host_config, "NetworkMode": network_mode(self.body)}
         log_config = host_config.get("LogConfig") or {}
@@ -212,7 +212,7 @@ class Container:
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
             "Hostname": self.body.get("Hostname") or self.id[:12],
-            "Env": environment + [pair for pair in image_config["Env"] if pair.partition("=")[0] not in names],
+            "Env": environment + [pair for pair in image_config["Env"] if pair.partition("=")[0] not in variable_names],
             "Tty": False,
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
@@ -256,12 +256,12 @@ class Container:
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """Ids and names of the processes of the running container; the last process uses the GPU."""
+        """Ids and names of the running container's processes; the last one uses the GPU."""
         names = self._images.repository(self.image).processes
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
-        """Return the container's `Ports` in a list of containers."""
+        """Return the container's `Ports` as a list of containers shows them."""
         return published_ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class Container:
         )
 
     def _run(self) -> None:
-        """Run the program, with restarts, and then release its port."""
+        """Run the program, including restarts, and then release its port."""
         self._supervise()
         if self._shared.published.get(self._port()) is self:
             del self._shared.published[self._port()]
@@ -331,7 +331,7 @@ class Container:
             self._shared.remove(self)
 
     def _supervise(self) -> None:
-        """Run the program, and restart it according to the policy, with growing pauses as in Docker."""
+        """Run the program and restart it according to the restart policy, with growing pauses as in Docker."""
         pause_s = FIRST_BACKOFF_S
         while True:
             began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The containers of the simulated Docker Engine: create, find, list, rename, remove, and restore after a restart."""
+"""The containers of the simulated Docker Engine, and the operations on them. They are restored after a restart."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _check_log_driver(host_config: dict[str, Any]) -> None:
 
 
 def _retry_start(container: Container) -> None:
-    """Start a container, with retries because its port may still be taken. After a failure it stays stopped, as in Docker."""
+    """Start a container, retrying because its port may still be taken. If it fails, it stays stopped, as in Docker."""
     deadline_s = time.monotonic() + PORT_RELEASE_TIMEOUT_S
     while True:
         try:
@@ -213,7 +213,7 @@ FILTERS: dict[str, Callable[[Container, Images, str], bool]] = {
 
 
 def container_row(container: Container, image_id: str) -> dict[str, Any]:
-    """Return a container's entry in a list of containers."""
+    """Return a container's entry in the API's list of containers."""
     return {
         "Id": container.id,
         "Names": [f"/{container.name}"],

@@ -155,7 +155,7 @@ class DockerApi(Handler):
         self.docker.containers.save()
 
     def _prune_images(self) -> None:
-        """Remove unused images with dangling=false, else nothing: no image in the sandbox is dangling."""
+        """Remove unused images if dangling=false. Otherwise remove nothing, as no image in the sandbox is dangling."""
         filters = parse_filters(self.query.get("filters", ""))
         include_named = filters.get("dangling", ["true"])[0] in ("false", "0")
         used_digests = {container.image for container in self.docker.containers.all.values()}
@@ -216,7 +216,7 @@ class DockerApi(Handler):
                 raise HttpError(404, "page not found")
 
     def _stop_timeout_s(self) -> float:
-        """Seconds between SIGTERM and SIGKILL."""
+        """Return the requested time between SIGTERM and SIGKILL, in seconds."""
         return float(self.query.get("t") or DEFAULT_STOP_TIMEOUT_S)
 
     def _start(self, container: Container) -> None:
@@ -240,7 +240,7 @@ class DockerApi(Handler):
         self.reply(204)
 
     def _wait(self, container: Container) -> None:
-        """Send the exit code once the container has stopped, has run again (next-exit) or was removed (removed).
+        """Send the exit code once the container has stopped, has run again (next-exit) or has been removed (removed).
 
         The response headers are sent at once: `docker run` starts the container after it has received them.
         """
@@ -273,12 +273,12 @@ class DockerApi(Handler):
 
 
 def short_image_id(digest: str) -> str:
-    """Return the first 12 digits of an image's id."""
+    """Return the first 12 hex digits of an image's id."""
     return image_id(digest).removeprefix("sha256:")[:12]
 
 
 def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield frames of the requested log lines, with follow=1 until the container ends. Raises HttpError for no streams."""
+    """Yield the requested log lines as frames, until the container exits if follow=1. Raises HttpError."""
     streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not streams:
         raise HttpError(400, "Bad parameters: you must choose at least one stream")
@@ -297,15 +297,15 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     has_ended = False
     while is_true(query.get("follow")) and not has_ended and (not until_s or time.time() < until_s):
-        has_ended = not container.running  # read before the lines, so that no last lines are missed
-        # one count for both uses, because the program may be logging
+        has_ended = not container.running  # read before the lines, so that the last ones are not missed
+        # counted once, because the program may log more lines at any time
         start, line_count = line_count, len(container.logs)
         yield from select_lines(start, line_count)
         time.sleep(0 if has_ended else LOG_POLL_S)
 
 
 def _encode_frames(rows: Iterator[tuple[float, str, int]], *, timestamps: bool) -> Iterator[bytes]:
-    """Yield frames: stream number, length, bytes."""
+    """Yield each line as a frame: stream number, length, text."""
     for time_s, line, stream in rows:
         stamp = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if timestamps else ""
         data = (stamp + line).encode() + b"\n"

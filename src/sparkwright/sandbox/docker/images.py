@@ -1,4 +1,4 @@
-"""The images of the simulated registry with their programs, and the images on the simulated host."""
+"""The images in the simulated registry, the programs in them, and the images on the simulated host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparkwright.sandbox.vllm.engine import Engine
 LLAMA_SERVER = "/app/llama-server"
 #: entry point of NVIDIA's CUDA images, which runs its arguments or else a shell
 NVIDIA_ENTRYPOINT = "/opt/nvidia/nvidia_entrypoint.sh"
-#: bytes of each layer
+#: size of each layer, bytes
 LAYER_SIZES = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
 PULL_DURATION_S = 2.0
 ARCHIVE_MEMBER = "image.json"
@@ -43,7 +43,7 @@ class ServingProgram:
     argv: tuple[str, ...]
 
 
-#: function that runs a command line with an engine version; None if the image does not contain the program
+#: returns the outcome of a command line under an engine version, or None if the image does not contain the program
 Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
@@ -64,7 +64,7 @@ class Repository:
     labels: dict[str, str] = field(default_factory=dict)
 
     def config(self, tag: str) -> dict[str, Any]:
-        """Return the `Config` of `docker image inspect`."""
+        """Return the `Config` that `docker image inspect` shows for a tag."""
         version = [f"{self.version_variable}={self.tags[tag]}"] if self.version_variable else []
         return {
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
@@ -144,7 +144,7 @@ REPOSITORY_OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for 
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
-    """Return a tag's digest in the registry: the first one, or its new one if the tag has `moved`."""
+    """Return a tag's digest in the registry: the original one, or the new one if the tag has `moved`."""
     return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
 
 
@@ -164,7 +164,7 @@ class Images:
         self.tags: dict[str, str] = {}  # "repository:tag" -> digest
 
     def resolve(self, reference: str) -> tuple[str, str] | None:
-        """Return tag and digest of a reference, or None if it is not in the registry."""
+        """Return the tag and digest of a reference, or None if it is not in the registry."""
         name, _, digest = reference.partition("@")
         repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
         repository = repository.removeprefix("docker.io/")
@@ -243,7 +243,7 @@ class Images:
         yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
-        """Return the digest of a local image, or None. It is found by repository@digest, repository:tag, digest or id."""
+        """Return the digest of a local image, or None. `reference`: repository@digest, repository:tag, digest or id."""
         with self._mutex:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
@@ -251,13 +251,13 @@ class Images:
             return self.tags.get(_with_tag(reference)) if "@" not in reference else None
 
     def untag(self, name: str) -> list[dict[str, str]]:
-        """Remove a name of an image. Return the lines of `docker rmi`."""
+        """Remove one of an image's names. Return the lines that `docker rmi` shows."""
         with self._mutex:
             self.tags.pop(name)
         return [{"Untagged": name}]
 
     def delete(self, digest: str) -> list[dict[str, str]]:
-        """Remove an image with all its names. Return the lines of `docker rmi`."""
+        """Remove an image and all its names. Return the lines that `docker rmi` shows."""
         names = [name for name, target in self.tags.items() if target == digest]
         untagged_rows = [line for name in names for line in self.untag(name)]
         with self._mutex:
@@ -285,7 +285,7 @@ class Images:
 
 
 def image_id(digest: str) -> str:
-    """Return an image's id, which is not its digest, as in the overlay2 store."""
+    """Return an image's id, which differs from its digest, as with the overlay2 storage driver."""
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
