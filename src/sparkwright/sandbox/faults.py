@@ -7,7 +7,7 @@ from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine generates 5.7 tokens a second instead of 47",
-    "slow-at-depth": "after a prompt of 4,096 tokens or more, the engine generates at a fifth of its rate, as with another attention kernel",
+    "slow-at-depth": "after a prompt of 4,096 or more tokens, the engine generates at a fifth of its rate, as with a slow kernel",
     "stale-cache": "the compile cache of an earlier start is bad: a start that loads it generates 5.7 tokens a second",
     "wedge": "the engine generates no tokens, but /health returns 200 (503 on SGLang, whose health check generates a token)",
     "slow-start": "the engine exits, is restarted, and does not finish loading",
@@ -16,7 +16,7 @@ FAULTS: dict[str, str] = {
     "oom": "the engine finds too little memory when it starts, although enough is free",
     "cpu-only": "the engine starts without the GPU, as with an image without its kernels, and generates 2.9 tokens a second",
     "weight-only": "the engine starts with another mixture-of-experts kernel: Marlin, weight-only, at the same decode rate",
-    "bad-drafts": "the engine starts with an unsuitable drafter: 15 % of the first tokens of its drafts are accepted instead of 85 %",
+    "bad-drafts": "the engine starts with an unsuitable drafter: the first token of 15 % of its drafts is accepted, not 85 %",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate different text",
     "garbled": "the engine starts with a kernel that is wrong for the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
@@ -34,10 +34,10 @@ FAULTS: dict[str, str] = {
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-exits": "the engine exits with code 0 at the first request",
     "crash-loop": "the engine exits shortly after every start, until its container is stopped manually",
-    "overshoot": "a starting engine allocates 3 GiB a second beyond its share until the memory is exhausted: then the host goes down",
+    "overshoot": "a starting engine exceeds its share by 3 GiB a second until the memory is exhausted: the host goes down",
     "unkillable": "like overshoot, but the engine hangs in the driver: it can't be killed, and ends only when the host goes down",
     "other-program": "another program allocates 3 GiB a second while a server starts, until the host goes down",
-    "leak": "a running server allocates 0.5 GiB more each second until the memory is exhausted: then the host goes down",
+    "leak": "a running server allocates 0.5 GiB more each second until the memory is exhausted: the host goes down",
     "no-space": "the disk is full",
     "half-model": "the hub breaks off every large download after half of its bytes, and one file on disk is damaged",
 }
