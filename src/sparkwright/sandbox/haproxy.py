@@ -15,9 +15,9 @@ from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process, Star
 
 #: folder of the configuration files in the container
 CONFIG_FOLDER = "/etc/gateway/files"
-#: folders of daemons, which are missing in some users' PATH
+#: folders that contain daemons, and that some users' PATH lacks
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-#: program that kills HAProxy when the sandbox's daemon ends, which closes the watcher's standard input
+#: command that kills HAProxy when its standard input is closed, as happens when the sandbox's daemon exits
 WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 

@@ -28,7 +28,7 @@ VERSION = "0.32.15"
 DEFAULT_KEEP_S = 300.0
 EXPIRY_POLL_S = 0.01
 FOREVER_S = 1e9
-UNLOAD_S = 0.6  # until the runner's process has ended
+UNLOAD_S = 0.6  # until the runner's process has exited
 UNLISTED_S = 0.3  # first phase of a load: /api/ps does not list the model yet, and an unload has no effect
 LOAD_S = 2.0  # second phase of a load: /api/ps and unloads wait for the runner's lock
 RELOAD_DELAY_S = 0.3
@@ -109,7 +109,7 @@ class Runner:
 
     model: Model
     holder: str
-    #: time of the unload if no request uses the model, seconds since the epoch
+    #: time at which the model is unloaded unless a request uses it, seconds since the epoch
     expiry_s: float
     #: requests in progress
     request_count: int = 0
@@ -199,7 +199,7 @@ class Ollama:
                     runner.expiry_s = time.time()
 
     def list_loaded(self) -> list[dict[str, Any]]:
-        """Return the entries of /api/ps, the last to expire first. Waits for models that are being loaded."""
+        """Return the entries of /api/ps, starting with the last to expire. Waits for models that are being loaded."""
         with self._mutex:
             runners = sorted(self._runners.values(), key=lambda runner: -runner.expiry_s)
         entries = []
@@ -209,7 +209,7 @@ class Ollama:
         return entries
 
     def _extend(self, model: Model, keep_s: float | None) -> Runner | None:
-        """Extend the time of a loaded model in memory, and return its runner. Return None if it is not loaded."""
+        """Extend the time that a loaded model stays in memory, and return its runner; None if it is not loaded."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
@@ -327,7 +327,7 @@ class OllamaApi(Handler):
 
 
 def parse_keep_alive(value: Any) -> float | None:
-    """Return the seconds of a number or Go duration; FOREVER_S if it is negative, None if it is unset. Raises HttpError."""
+    """Convert a number or a Go duration to seconds; FOREVER_S if negative, None if unset. Raises HttpError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):

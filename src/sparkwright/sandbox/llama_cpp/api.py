@@ -1,7 +1,7 @@
 """The HTTP API of the simulated llama-server, with the response formats of b11549.
 
 Error messages were observed on b11549. Tool calls and separate thinking follow its README, because the observed model has
-random weights and generates neither.
+random weights and produces neither.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LlamaApi(ModelApi):
         return super().engine  # type: ignore[no-any-return]
 
     def log_access(self, status: int) -> None:
-        """Write nothing: llama-server logs no access at the default verbosity."""
+        """Write nothing: llama-server logs no requests at the default verbosity."""
 
     def route(self) -> None:
         if not self.engine.loaded:
@@ -131,7 +131,7 @@ class LlamaApi(ModelApi):
         self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
     def _support_error(self, body: Mapping[str, Any]) -> str:
-        """Return the error message if the request has a picture or tools that the server does not support, or an empty string."""
+        """Return the error message for a picture or for tools that the server does not support, or an empty string."""
         config = self.engine.config
         if picture_url(body) and not config.accepts_pictures:
             return NO_PICTURES_MESSAGE

@@ -56,7 +56,7 @@ class Config:
     #: chat templates are rendered with tools
     jinja: bool = True
     accepts_pictures: bool = False
-    #: returns thinking in its own field
+    #: thinking is returned in its own field
     parses_thinking: bool = True
     chunked_prefill: bool = True
     #: paths of LoRA adapters, applied to every request
@@ -123,7 +123,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 class LlamaCounters(Counters):
-    """The counters of a llama-server. b11549 counts tokens at the end of a request, but steps at once (observed)."""
+    """The counters of a llama-server. b11549 counts tokens at the end of a request, but steps immediately (observed)."""
 
     counts_at_end = True
 

@@ -19,9 +19,9 @@ from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
 
 DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS_HEADERS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
-CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of the generated token and of the second candidate
+CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of the generated token and of the runner-up
 THINKING_TOKENS = 200
-#: tokens of an answer that is sent without the delay of a real engine
+#: numbers of tokens in an answer that is sent without the delay of a real engine
 QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = 12, 12
 
 
@@ -67,7 +67,7 @@ class ModelApi(Handler):
         max_tokens: int | None,
         thinking_tokens: int,
     ) -> Request:
-        """Return the generation request of an HTTP request.
+        """Return the generation request for an HTTP request.
 
         Args:
             body: JSON of the HTTP request.
@@ -148,9 +148,9 @@ class ChatAnswer(ABC):
     reasoning_field: ClassVar[str] = "reasoning_content"
     #: delta of the first event
     opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": None}
-    #: further fields of each delta
+    #: additional fields of each delta
     extra_delta_fields: ClassVar[Mapping[str, Any]] = {}
-    #: further fields of each choice
+    #: additional fields of each choice
     extra_choice_fields: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
@@ -158,17 +158,17 @@ class ChatAnswer(ABC):
         """Return the message of an answer that is not streamed."""
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        """Return the token counts of an answer with this number of generated tokens."""
+        """Return the token counts for an answer with this number of generated tokens."""
         counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt_tokens}
         return {**counts, "total_tokens": self.prompt_tokens + tokens}
 
     def extra_fields(self, tokens: int) -> dict[str, Any]:
-        """Return further fields of a stream event after this number of generated tokens."""
+        """Return additional fields of a stream event after this number of generated tokens."""
         del tokens
         return {}
 
     def final_fields(self, tokens: int) -> dict[str, Any]:
-        """Return further fields of the last stream event, which contains the usage."""
+        """Return additional fields of the last stream event, which contains the usage."""
         return self.extra_fields(tokens)
 
     def base_fields(self, kind: str) -> dict[str, Any]:

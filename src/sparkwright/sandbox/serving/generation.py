@@ -21,10 +21,10 @@ DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged 
 GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED_RATE_FACTOR = 0.75  # factor of each further stream on the rate of all streams
+SHARED_RATE_FACTOR = 0.75  # each additional stream multiplies the rate of all streams by this factor
 #: the fault slow-at-depth multiplies the rate by DEEP_RATE_FACTOR for prompts of at least this length
 DEEP_PROMPT_TOKENS, DEEP_RATE_FACTOR = 4096, 0.2
-POLL_S = 0.05  # interval of the checks for a disconnected client
+POLL_S = 0.05  # interval between checks for a disconnected client
 ANSWER_TOKENS = 64  # length of an answer after its thinking
 
 
@@ -50,7 +50,7 @@ class Request:
     has_disconnected: Callable[[], bool]
     #: the client requested log probabilities: tokens are sent one by one, and without delay in an instant sandbox
     with_logprobs: bool = False
-    #: words of the answer and its thinking; if empty, the default words
+    #: words of the thinking and the answer; the default words if empty
     words: tuple[str, ...] = ()
 
     @property
@@ -82,7 +82,7 @@ def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tok
 
 
 def adapter_words(name: str) -> tuple[str, ...]:
-    """Return the words of an adapter's answers: those of the model, starting at another word."""
+    """Return the words of an adapter's answers: the model's words, starting at another one."""
     start = 1 + sum(name.encode()) % (len(ANSWER_WORDS) - 1)
     return ANSWER_WORDS[start:] + ANSWER_WORDS[:start]
 
@@ -123,7 +123,7 @@ def _step_rate(engine: Process, prompt_tokens: int) -> float:
 
 
 def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
-    """Wait for a decode step, and return its time: `due_s`, or later if a prompt is being computed then."""
+    """Wait for a decode step, and return its time: `due_s`, or later if a prompt is being computed at that time."""
     _wait_until(engine, request, due_s)
     if not first and (delayed_s := engine.prefill_step.delayed_time_s(due_s)) > due_s:
         _wait_until(engine, request, delayed_s)

@@ -21,7 +21,7 @@ FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 #: factor from the size of a model's files in the sandbox to its simulated size
 SIZE_SCALE = 1000
 CHARS_PER_TOKEN = 4
-MAX_CHARS_PER_TOKEN = 17  # characters of the longest token, which bounds the characters of a prompt in vLLM
+MAX_CHARS_PER_TOKEN = 17  # length of the longest token; vLLM limits a prompt's length in characters by it
 VOCABULARY_SIZE = 151_643
 MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2
 GPU_TOK_PER_S = 47.0  # one stream of Qwen3.5-35B-A3B FP8 on a GB10
@@ -107,7 +107,7 @@ class Counters:
 
 
 class Tokenizer:
-    """A tokenizer that assigns an id to each new piece of text when it is encoded. Unassigned ids decode to an empty text."""
+    """A tokenizer that assigns an id to each new piece of text when it is encoded. Unassigned ids decode to an empty string."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
@@ -122,7 +122,7 @@ class Tokenizer:
             return "".join(self._texts.get(token_id, "") for token_id in ids)
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
-        """Return the ids of a rendered chat template, up to the assistant's turn."""
+        """Return the token ids of a rendered chat, up to the assistant's turn."""
         ids: list[int] = []
         for message in messages:
             role, content = (
@@ -177,9 +177,9 @@ class Process(ABC):
         log: called with each line of its log.
         host_path: returns the host path of a path in the container.
         listen: address and port to listen on; None to use those in `argv`.
-        uses_host_network: use the host's network, and so the port in `argv`.
+        uses_host_network: use the host's network, and therefore the port in `argv`.
         pool: the host's memory, or None to claim no memory.
-        holder: name of its claim on the pool, or empty to use `default_holder`.
+        holder: name of its claim on the pool; empty to use `default_holder`.
         fault: returns the name of the active fault, or an empty string.
         report_gpu_memory: called with its GPU memory in bytes whenever it changes.
         env: environment variables of its container.
@@ -237,7 +237,7 @@ class Process(ABC):
 
     @property
     def has_lost_peer(self) -> bool:
-        """True if another rank of its group has exited, so that this one can't compute anything."""
+        """True if another rank of its group has exited, so that this rank can't compute anything."""
         return False
 
     @property
@@ -310,7 +310,7 @@ class Process(ABC):
         self.stopped.set()
 
     def exit_silently(self) -> None:
-        """Exit with code 0 without a request to stop, as a real engine did at its first request."""
+        """Exit with code 0 although nothing requested a stop, as a real engine did at its first request."""
         if self.dead:
             return
         self.dead = True
@@ -324,7 +324,7 @@ class Process(ABC):
             raise StartError(*self.crash_log(), code=self.crash_code)
 
     def crash(self) -> None:
-        """Exit as after an unhandled error."""
+        """Exit as if after an unhandled error."""
         self._exit_code = self.write_last_lines(self.crash_log(), self.crash_code)
         self.stopped.set()
 
@@ -412,6 +412,6 @@ class PrefillStep:
         self.period_s = (0.0, 0.0)  # beginning and end
 
     def delayed_time_s(self, due_s: float) -> float:
-        """Return the time at which another request's token is sent: `due_s`, or later if the step is in progress then."""
+        """Return the time at which another request's token is sent: `due_s`, or later if the step is in progress at that time."""
         began_s, ends_s = self.period_s
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -1,4 +1,4 @@
-"""The answer that a chat request calls for: a tool call, JSON of a schema, a picture's colour, or text.
+"""The answer that a chat request calls for: a tool call, JSON that matches a schema, a picture's colour, or text.
 
 The response formats are in the folders of the engines.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
-#: letters other than a to z, and words of other languages
+#: sign of a language other than English: a letter other than a to z, or one of some common words
 _FOREIGN_TEXT = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 #: pattern of a question and its correct answer; {0} is the pattern's first group
 KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
@@ -33,7 +33,7 @@ KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
 )
 CITY_NAME = re.compile(r"\bin (Paris|Rome|Oslo)\b")
 SUM_QUESTION = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
-#: content of a server without a reasoning parser: the thinking, then the answer
+#: content that a server without a reasoning parser returns: the thinking, then the answer
 UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
 
 
@@ -72,7 +72,7 @@ def picture_url(body: Mapping[str, Any]) -> str:
 
 
 def picture_colour(url: str) -> str:
-    """Return an answer with the colour of a picture: that of the first pixel in a PNG data URL."""
+    """Return the answer that names a picture's colour, which is that of the first pixel in a PNG data URL."""
     try:
         png = base64.b64decode(url.partition(",")[2], validate=True)
         red, green, blue = zlib.decompressobj().decompress(png[PIXEL_OFFSET:], 4)[1:]
@@ -137,25 +137,25 @@ def answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 class AnswerSpec:
     """The answer that a request calls for."""
 
-    #: pieces of the content; if empty, the default sentence
+    #: pieces of the content; the default sentence if empty
     words: tuple[str, ...] = ()
     #: tool calls, returned in their own field
     calls: list[dict[str, Any]] = field(default_factory=list)
-    #: all text is returned as thinking, and the content is null
+    #: all of the text is returned as thinking, and the content is null
     has_null_content: bool = False
     #: sent without the delay of a real engine
     is_immediate: bool = False
-    #: name of the LoRA adapter that changes the default sentence; if empty, the base model
+    #: name of the LoRA adapter that changes the default sentence; the base model if empty
     adapter: str = ""
 
 
 def text_answer(text: str) -> AnswerSpec:
-    """Return an answer of this text. If it is empty, the answer is the default sentence, with the delay of a real engine."""
+    """Return an answer with this text or, if it is empty, the default sentence with the delay of a real engine."""
     return AnswerSpec(split_pieces(text), is_immediate=bool(text))
 
 
 def tool_call_answer(name: str, arguments: Any, **fields: Any) -> AnswerSpec:
-    """Return an answer of one tool call. `fields` are added to the call: its id, and an index if the engine sends one."""
+    """Return an answer that is one tool call. `fields` are added to it: its id, and an index if the engine sends one."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return AnswerSpec(
         split_pieces("a b c d"), [{**fields, "type": "function", "function": function}], is_immediate=True
@@ -167,7 +167,7 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
 
     Args:
         body: the request.
-        accepts_pictures: the model reads pictures.
+        accepts_pictures: the model accepts pictures.
         parses_thinking: the server returns thinking in its own field.
     """
     if (schema := answer_schema(body)) is not None:
@@ -177,5 +177,5 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
         return AnswerSpec(is_immediate=True) if parses_thinking else text_answer(UNPARSED_THINKING)
     question = last_message_text(body)
-    # the answer to a question in another language repeats the question, so that it is in that language
+    # a question in another language is repeated as its own answer, so that the answer is in that language
     return text_answer(known_answer(body) or (question if _FOREIGN_TEXT.search(question) else ""))

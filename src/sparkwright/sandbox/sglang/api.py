@@ -32,7 +32,7 @@ from sparkwright.sandbox.serving.request_content import (
 )
 from sparkwright.sandbox.sglang.server import SglangServer
 
-#: beginnings of the paths that need no API key
+#: prefixes of the paths that need no API key
 PUBLIC_PATHS = ("/health", "/ready", "/metrics")
 MULTIMODAL_SUFFIX = "ForConditionalGeneration"
 
@@ -143,11 +143,11 @@ class SglangApi(ModelApi):
 
     @staticmethod
     def _adapter(body: Mapping[str, Any]) -> str:
-        """Return the adapter in MODEL:ADAPTER, or an empty string. The name of an adapter alone selects the base model."""
+        """Return the adapter in MODEL:ADAPTER, or an empty string. An adapter's name alone selects the base model."""
         return str(body.get("model") or "").partition(":")[2]
 
     def _request_error(self, body: Any) -> str:
-        """Return the error message of an invalid request, or an empty string."""
+        """Return the error message for an invalid request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:

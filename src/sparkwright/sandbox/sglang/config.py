@@ -1,4 +1,4 @@
-"""Settings of a simulated SGLang, derived from its arguments and its model's folder, and the errors for invalid ones.
+"""Settings of a simulated SGLang, derived from its arguments and its model's folder, and the errors for invalid settings.
 
 Source: 0.5.23.
 """
@@ -39,7 +39,7 @@ NO_MODEL = "Exception: Error: --model-path is required. Please provide the path 
 
 @dataclass(frozen=True)
 class Config:
-    """The config of an SGLang server."""
+    """The settings of an SGLang server."""
 
     #: all arguments by name, with their effective values
     arguments: Mapping[str, Any]
@@ -84,7 +84,7 @@ class Config:
 
     @property
     def kv_type(self) -> str:
-        """Type of the KV cache as the log names it."""
+        """Type of the KV cache, as the log prints it."""
         torch_names = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
         return f"torch.{torch_names.get(str(self.arguments['kv_cache_dtype']), 'bfloat16')}"
 
@@ -106,7 +106,7 @@ class Config:
 
 
 def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
-    """Return the config. Raises StartError."""
+    """Return the settings. Raises StartError if SGLang would reject an argument or the model."""
     model_config = _read_model_config(str(arguments["model_path"]), folder)
     text_config = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
     trained_context = bounds.count_or_none(text_config.get("max_position_embeddings")) or 4096
@@ -180,7 +180,7 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def check_adapters(config: Config, host_path: Callable[[str], Path]) -> None:
-    """Raise StartError if an adapter's config is missing or its rank too high. Source: lora/lora_manager.py of 0.5.23."""
+    """Raise StartError if an adapter's config is missing or its rank is too high. Source: lora/lora_manager.py of 0.5.23."""
     max_rank = config.arguments["max_lora_rank"]
     for name, path in config.adapters.items():
         try:

@@ -14,16 +14,16 @@ from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES, Counters, Proce
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, build_config, check_adapters, parse_arguments
 
-#: seconds after which /health times out, which waits for a generated token; fewer in an instant sandbox
+#: time limit of /health, which waits for a generated token; shorter in an instant sandbox
 HEALTH_TIMEOUT_S, INSTANT_HEALTH_TIMEOUT_S = 20.0, 0.3
-#: seconds after which /health checks for its token
+#: delay after which /health checks for its token
 TOKEN_DELAY_S = 1.0
 #: number of prompts in the radix cache
 MAX_CACHED_PROMPTS = 256
 
 
 class SglangCounters(Counters):
-    """The counters of an SGLang server. 0.5.23 counts generated tokens at the end of a request, but decoded tokens at once."""
+    """The counters of an SGLang server. 0.5.23 counts generated tokens at the end of a request, but decoded tokens immediately."""
 
     counts_at_end = True
 
@@ -76,12 +76,12 @@ class SglangServer(Process):
 
     @property
     def health_timeout_s(self) -> float:
-        """Timeout of /health, seconds."""
+        """Time limit of /health, seconds."""
         return INSTANT_HEALTH_TIMEOUT_S if self._instant else HEALTH_TIMEOUT_S
 
     @property
     def token_delay_s(self) -> float:
-        """Seconds after which /health checks for its token."""
+        """Delay after which /health checks for its token, seconds."""
         return 0.0 if self._instant else TOKEN_DELAY_S
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:

@@ -20,7 +20,7 @@ SIGQUIT_LINE = "SIGQUIT received. signum=3, frame=None. It usually means one chi
 TOO_LITTLE_MEMORY_ERROR = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 NO_KERNEL_ERROR = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 
-#: seconds before a line, and the line
+#: pairs of a delay in seconds and the line that is logged after it
 TimedLines = Iterator[tuple[float, str]]
 
 
@@ -41,7 +41,7 @@ def loading_lines(config: Config, free_bytes: int) -> TimedLines:
     """Yield the log lines that are written while the weights are loaded.
 
     Args:
-        config: the config.
+        config: the settings.
         free_bytes: free memory before the load.
     """
     remaining_bytes = free_bytes - config.weight_bytes
@@ -52,10 +52,10 @@ def loading_lines(config: Config, free_bytes: int) -> TimedLines:
 
 
 def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
-    """Yield the log lines about the KV cache, the graphs and the scheduler.
+    """Yield the log lines about the KV cache, the CUDA graphs and the scheduler.
 
     Args:
-        config: the config.
+        config: the settings.
         free_bytes: free memory after the weights and the cache were allocated.
         device: cuda or cpu.
     """
