@@ -23,7 +23,7 @@ MAX_CACHED_PROMPTS = 256
 
 
 class SglangCounters(Counters):
-    """The counters of an SGLang server. 0.5.23 counts generated tokens at the end of a request, but decoded tokens immediately."""
+    """The counters of an SGLang server. 0.5.23 counts generated tokens at the end of a request, but decoded tokens one by one."""
 
     counts_at_end = True
 

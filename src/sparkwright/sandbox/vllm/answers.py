@@ -33,7 +33,7 @@ TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_co
 MANY_TOOLS = 30
 NEEDS_BOTH_MESSAGE = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER_MESSAGE = 'tool_choice="{}" requires --tool-call-parser to be set'
-#: type, param and message of the error after the engine core has ended
+#: type, param and message of the error after the engine core has died
 ENGINE_DEAD_ERROR = (
     "InternalServerError",
     None,
@@ -45,7 +45,7 @@ STOP_WORDS = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "
 
 
 class InvalidRequest(Exception):
-    """The error message of a response with status 400."""
+    """The request is answered with status 400 and this message."""
 
 
 def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser: bool = True) -> AnswerSpec:
@@ -57,7 +57,7 @@ def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser:
         require_parser: reject tools if no parser is configured; otherwise the calls remain in the text.
 
     Raises:
-        InvalidRequest: pictures or tools that the server does not support.
+        InvalidRequest: the request has pictures or tools that the server does not support.
     """
     if picture_url(body) and not engine.config.accepts_pictures:
         raise InvalidRequest(f"{engine.config.served_names[0]} is not a multimodal model")
@@ -124,7 +124,7 @@ def similarity(query: str, text: str) -> float:
 
 
 def embeddings_response(model: str, texts: Sequence[str], tokens: int, dimensions: int) -> dict[str, Any]:
-    """Return the answer of /v1/embeddings."""
+    """Return the body of a response from /v1/embeddings."""
     rows = [
         {"index": n, "object": "embedding", "embedding": embed_text(text, dimensions)} for n, text in enumerate(texts)
     ]
@@ -133,7 +133,7 @@ def embeddings_response(model: str, texts: Sequence[str], tokens: int, dimension
 
 
 def rerank_response(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
-    """Return the answer of /v1/rerank, the best text first."""
+    """Return the body of a response from /v1/rerank, the best text first."""
     scores = [similarity(query, text) for text in texts]
     results = [
         {"index": n, "document": {"text": texts[n]}, "relevance_score": scores[n]}
@@ -274,7 +274,7 @@ class Answer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine core has ended."""
+        """Yield the last events of a stream whose engine core has died."""
         kind, param, message = ENGINE_DEAD_ERROR
         yield encode_event(error_body(message, kind, param, 500))
         yield DONE_EVENT

@@ -1,4 +1,4 @@
-"""The HTTP API of the simulated vLLM: health, models, metrics, tokens and completions in the formats of 0.32.0."""
+"""The HTTP API of the simulated vLLM: health, models, metrics, tokenization and completions in the formats of 0.32.0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
 POLL_S = 0.05
-#: error type of an invalid request body; all APIs report it in the same format
+#: error type for an invalid request body, which all APIs report in the same format
 INVALID_TYPE = "Bad Request"
 #: first parts of the paths that need an API key
 PROTECTED_ROOTS = ("v1", "v2", "inference")
@@ -97,12 +97,12 @@ class VllmApi(ModelApi):
         }
 
     def _response_routes(self) -> dict[str, Callable[[], None]] | None:
-        """Return the handlers for the path of a stored response, or None if the path is another one."""
+        """Return the handlers for the path of a stored response, or None for any other path."""
         match self.parts:
-            case ["v1", "responses", name] if not self.engine.config.pooling:
-                return {"GET": lambda: self.send(200, self._stored_response(name))}
-            case ["v1", "responses", name, "cancel"] if not self.engine.config.pooling:
-                return {"POST": lambda: self._cancel(name)}
+            case ["v1", "responses", response_id] if not self.engine.config.pooling:
+                return {"GET": lambda: self.send(200, self._stored_response(response_id))}
+            case ["v1", "responses", response_id, "cancel"] if not self.engine.config.pooling:
+                return {"POST": lambda: self._cancel(response_id)}
         return None
 
     def _health(self) -> None:
@@ -153,7 +153,10 @@ class VllmApi(ModelApi):
             chat = messages.to_chat(body)
             max_tokens = self._parse_max_tokens(body["max_tokens"], "max_completion_tokens")
             self._complete(
-                lambda prompt: MessageAnswer(self._model_name, prompt), chat, max_tokens, self._thinking_tokens(chat)
+                lambda prompt_tokens: MessageAnswer(self._model_name, prompt_tokens),
+                chat,
+                max_tokens,
+                self._thinking_tokens(chat),
             )
         except BadRequest as error:
             raise error.to_message_format() from None
@@ -178,20 +181,22 @@ class VllmApi(ModelApi):
         chat = responses.to_chat(body)
         max_tokens = self._parse_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
-            lambda prompt: ResponseAnswer(self._model_name, prompt, body, self.engine.store_response),
+            lambda prompt_tokens: ResponseAnswer(self._model_name, prompt_tokens, body, self.engine.store_response),
             chat,
             max_tokens,
             self._thinking_tokens(chat),
         )
 
-    def _stored_response(self, name: str) -> dict[str, Any]:
-        response = self.engine.stored_responses.get(name)
+    def _stored_response(self, response_id: str) -> dict[str, Any]:
+        response = self.engine.stored_responses.get(response_id)
         if response is None:
-            raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
+            raise BadRequest(
+                404, "invalid_request_error", "response_id", f"Response with id '{response_id}' not found."
+            )
         return response
 
-    def _cancel(self, name: str) -> None:
-        response = self._stored_response(name)
+    def _cancel(self, response_id: str) -> None:
+        response = self._stored_response(response_id)
         if response["status"] not in ("queued", "in_progress"):
             message = "Cannot cancel a synchronous response."
             raise BadRequest(400, "invalid_request_error", "response_id", message)
@@ -212,8 +217,8 @@ class VllmApi(ModelApi):
         engine = self.engine
         seed = hashlib.sha256(f"{engine.version} {engine.config.model}".encode()).hexdigest()
         fingerprint = f"vllm-{engine.version}-{seed[:8]}"
-        return lambda prompt: Answer(
-            shape, self._model_name, fingerprint, prompt, with_usage, with_chunk_usage, top_logprobs
+        return lambda prompt_tokens: Answer(
+            shape, self._model_name, fingerprint, prompt_tokens, with_usage, with_chunk_usage, top_logprobs
         )
 
     def _text_completion(self) -> None:
@@ -244,7 +249,7 @@ class VllmApi(ModelApi):
         self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
 
     def _count_text_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text to embed or rank. Raises BadRequest or Aborted if a fault prevents the answer."""
+        """Return the number of tokens in a text to embed or rank. Raises BadRequest or Aborted if a fault prevents the answer."""
         self._check_text_length(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
@@ -275,7 +280,7 @@ class VllmApi(ModelApi):
         """Generate the answer and send it in the format of its API.
 
         Args:
-            build_answer: returns the answer's format for a number of prompt tokens.
+            build_answer: returns the answer, in its API's format, for a number of prompt tokens.
             body: the request, converted to a chat unless `plain`.
             max_tokens: limit set by the request, not validated, or None.
             thinking_tokens: number of thinking tokens before the answer.
@@ -334,7 +339,7 @@ class VllmApi(ModelApi):
         if self._adapter is not None:
             return
         if body.get("model") and body["model"] not in names:
-            # vLLM replaces a path by <path>, without the full stop that follows a name
+            # vLLM replaces a path with <path>, and omits the full stop that follows a name
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
             aliases += "" if names[-1].startswith("/") else "."
             message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"

@@ -42,7 +42,7 @@ ADDED_OPTIONS: dict[str, Release] = {
     "--mamba-cache-mode": (0, 15, 0),
     "--prefix-match-unit": (0, 26, 0),
 }
-#: since this version --disable-x negates --enable-x; --no-enable-x still works, but is not in the help
+#: from this version on, --disable-x negates --enable-x; --no-enable-x still works, but is not in the help
 FIRST_RELEASE_WITH_DISABLE_OPTIONS: Release = (0, 33, 0)
 
 
@@ -184,7 +184,7 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
 
 
 def _normalize_word(word: str) -> str:
-    """Replace -O3 by its long form, and underscores in an option's name by hyphens, as vLLM's parser does."""
+    """Replace -O3 with its long form, and underscores in an option's name with hyphens, as vLLM's parser does."""
     if re.fullmatch(r"-O=?\d", word):
         return f"--optimization-level={word[-1]}"
     name, equals, value = word.partition("=")
@@ -296,8 +296,8 @@ def _options_by_name(version: str) -> dict[str, Option]:
 def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) -> list[str]:
     """Return the arguments with --config replaced by the file's options, as in 0.32.0. Raises StartError.
 
-    The file's options come before the others, so that the command line takes precedence. Only lines `KEY: VALUE` are supported, with
-    JSON or a plain word as value, because the image of the simulated engine has no YAML library.
+    The file's options come before the others, so that the command line takes precedence. Only lines of the form
+    `KEY: VALUE` are supported, where VALUE is JSON or a plain word: the image of the simulated engine has no YAML library.
     """
     words = _move_model_first(list(argv))
     if CONFIG_OPTION not in words:
@@ -318,7 +318,7 @@ def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) ->
 
 
 def _move_model_first(words: list[str]) -> list[str]:
-    """Return the arguments. If they have --config, the value of --model is moved to the beginning."""
+    """Return the arguments, with the value of --model moved to the beginning if they contain --config."""
     if "--model" not in words[:-1] or CONFIG_OPTION not in words:
         return words
     position = words.index("--model")

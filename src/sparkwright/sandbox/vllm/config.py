@@ -1,4 +1,4 @@
-"""The settings of the simulated engine, derived from its arguments and the model's folder, and the errors of invalid settings."""
+"""The settings of the simulated engine, derived from its arguments and the model's folder, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.trust import bounds
 DEFAULT_BATCHED_TOKENS = 2048  # on a GB10, in every version
 DEFAULT_MAX_SEQS = 256
 MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the shards of the simulated hub have 2.5 MB
-CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B in a GB10's whole memory
+CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B at a GPU memory utilization of 1
 
 LAST_RELEASE_ALWAYS_CHUNKING: Release = (0, 11, 0)  # chunked prefill can't be disabled
 LAST_RELEASE_WITHOUT_HYBRID_CACHING: Release = (0, 11, 0)  # hybrid models have no prefix caching
@@ -35,18 +35,15 @@ FIRST_RELEASE_WITH_HYBRID_CACHING_ON: Release = (0, 28, 0)  # prefix caching is 
 FIRST_RELEASE_IGNORING_CACHE_MODE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 FIRST_RELEASE_WITH_LARGER_SHARE: Release = (0, 20, 0)  # default GPU memory utilization 0.92 instead of 0.9
 FIRST_RELEASE_WITH_BLOCK_CHECK: Release = (0, 17, 0)  # a block must fit into a scheduler step
-FIRST_RELEASE_CHECKING_BLOCK_IN_CORE: Release = (
-    0,
-    18,
-    0,
-)  # checked by the engine core, after the choice of the attention backend
+#: a block is checked by the engine core, after the attention backend has been chosen
+FIRST_RELEASE_CHECKING_BLOCK_IN_CORE: Release = (0, 18, 0)
 FIRST_RELEASE_WITHOUT_BLOCK_CHECK: Release = (0, 27, 0)
 #: options whose values are repeated in the log's config dump; the attention backend has a line of its own
 ECHOED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
 )
-#: Pydantic's error types of violated limits, and their messages
+#: Pydantic's error type and its wording for each kind of violated limit
 LIMIT_ERRORS = {
     ">": ("greater_than", "greater than"),
     ">=": ("greater_than_equal", "greater than or equal to"),
@@ -64,7 +61,7 @@ class Config:
     architecture: str
     hybrid: bool
     max_model_len: int
-    #: tokens of one scheduler step (max_num_batched_tokens)
+    #: maximum number of tokens in one scheduler step (max_num_batched_tokens)
     budget: int
     max_num_seqs: int
     chunked_prefill: bool
@@ -207,7 +204,7 @@ def _prefix_caching(arguments: Arguments, hybrid: bool, architecture: str, relea
 
 
 def _mamba_mode(arguments: Arguments, caches_states: bool, architecture: str, release: Release) -> str:
-    """Return the Mamba cache mode: `all` states are cached, only those at the ends of blocks (`align`), or `none`."""
+    """Return the Mamba cache mode: `all` (every state is cached), `align` (those at the ends of blocks) or `none`."""
     if not caches_states:
         return "none"
     if release < FIRST_RELEASE_WITH_ALIGN_MODE:

@@ -45,7 +45,7 @@ COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compi
 
 @dataclass
 class Group:
-    """The group of ranks that serve a model together, from the view of one rank."""
+    """The group of ranks that serve a model together, as seen by one rank."""
 
     rank: int
     world_size: int
@@ -167,7 +167,7 @@ class Engine(Process):
     model: Mapping[str, Any]
     metrics: Metrics
     group: Group | None = None
-    #: the compile cache of an earlier start is used
+    #: the start uses the compile cache of an earlier one
     has_compile_cache = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -235,7 +235,7 @@ class Engine(Process):
         return self._load_and_serve(server)
 
     def _compile_and_cache(self) -> None:
-        """Write the log lines of compilation and KV cache. Compilation temporarily needs more memory."""
+        """Write the log lines about compilation and the KV cache. Compilation temporarily needs more memory."""
         peak_bytes = 0 if self.has_compile_cache or self.config.eager else COMPILE_PEAK_BYTES
         self.adjust_memory(peak_bytes)
         self.write_log(

@@ -89,13 +89,13 @@ def _to_tool_choice(choice: Any) -> Any:
 
 
 def token_count_response(tokens: int) -> dict[str, Any]:
-    """Return the answer of /v1/messages/count_tokens."""
+    """Return the body of a response from /v1/messages/count_tokens."""
     return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
 
 @dataclass(frozen=True)
 class MessageAnswer:
-    """The answer to a request of the Messages API."""
+    """The answer to one request of the Messages API."""
 
     model: str
     prompt_tokens: int
@@ -143,7 +143,7 @@ class MessageAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last event of a stream whose engine core has ended."""
+        """Yield the last event of a stream whose engine core has died."""
         yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 
     def _opening(self) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from sparkwright.sandbox.vllm.config import FIRST_RELEASE_WITH_ALIGN_MODE, Confi
 from sparkwright.sandbox.vllm.model import Drafts
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-#: from the first of these versions until before the second, the metrics contain the initial block_size of a hybrid model instead
-#: of the actual one
+#: in versions from the first of these up to the second, exclusive, the metrics contain a hybrid model's initial block_size
+#: instead of the actual one
 STALE_BLOCK_SIZE_SINCE: Release = (0, 18, 0)
 ACTUAL_BLOCK_SIZE_SINCE: Release = (0, 23, 0)
 FIRST_TOKEN_BOUNDS_S = (
@@ -36,8 +36,8 @@ class PrefixCache:
 
     def __init__(self, config: Config) -> None:
         self._block_tokens = config.block_tokens
-        aligned = max(1, config.budget // self._block_tokens) * self._block_tokens
-        self._cache_interval = aligned if config.mamba_cache_mode == "align" else self._block_tokens
+        aligned_tokens = max(1, config.budget // self._block_tokens) * self._block_tokens
+        self._cache_interval = aligned_tokens if config.mamba_cache_mode == "align" else self._block_tokens
         self._max_blocks = config.cache_blocks
         self._is_enabled = config.prefix_caching
         self._cached_keys: OrderedDict[int, None] = OrderedDict()
@@ -102,7 +102,7 @@ class Histogram:
 
 
 class Metrics(Counters):
-    """The counters of the engine, with its histograms."""
+    """The engine's counters and histograms."""
 
     def __init__(
         self,

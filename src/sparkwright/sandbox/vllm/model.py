@@ -1,4 +1,4 @@
-"""The simulated engine's readers of a model's files: cache block size, LoRA adapters and speculative decoding."""
+"""Properties that the simulated engine derives from a model's files: cache block size, LoRA adapters, speculative decoding."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ATTENTION_FREE_ARCHITECTURES = ("MambaForCausalLM", "Mamba2ForCausalLM", "Falcon
 DENSE_BLOCK_TOKENS = 16
 MAX_SIZE = 2**24  # maximum number and width of heads
 KERNEL_ALIGNMENT_TOKENS = 16
-GENERIC_BLOCK_TOKENS = 528  # of a hybrid model whose config lacks the sizes of its state
+GENERIC_BLOCK_TOKENS = 528  # block size of a hybrid model whose config lacks the sizes of its state
 
 DEFAULT_MAX_RANK = 16
 MAX_HEADER_BYTES = 1 << 20
 
-#: share of drafts whose first token is accepted: by a good and by a bad drafter
+#: share of drafts whose first token is accepted, with a good and with a bad drafter
 GOOD_ACCEPTANCE, BAD_ACCEPTANCE = 0.85, 0.15
 #: share of accepted tokens whose successor is accepted too
 FURTHER_ACCEPTANCE = 0.8
@@ -88,7 +88,7 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def state_bytes(text_settings: Mapping[str, Any]) -> int:
-    """Return the size of one gated delta net layer's convolution and state, or 0 if the config lacks a size."""
+    """Return the size of one gated delta net layer's convolution and state, bytes, or 0 if the config lacks a size."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     key_heads, key_dim, value_heads, value_dim = (_read_size(text_settings, name) for name in names)
     if not (key_heads and key_dim and value_heads and value_dim):
@@ -187,13 +187,13 @@ def _adapter_problem(adapter: Adapter, folder: Path, text_settings: Mapping[str,
 class Drafts:
     """The statistics of speculative decoding.
 
-    Metric names and log line are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
+    Metric names and the log line are from vllm/v1/spec_decode/metrics.py; they are the same in 0.11.2 and 0.32.0.
     """
 
     method: str
     model: str | None  #: the drafter's model
     depth: int  #: tokens per draft
-    is_good: bool = True  #: most first tokens are accepted
+    is_good: bool = True  #: the first token of most drafts is accepted
     drafts: int = 0
     positions: list[int] = field(default_factory=list)  #: accepted tokens by position
     #: time, drafts and positions at the last log line
@@ -213,7 +213,7 @@ class Drafts:
         return 1 / STEP_COST
 
     def begin_step(self) -> int:
-        """Count a draft. Return the number of tokens in its step: the accepted tokens, and one by the model."""
+        """Count a draft. Return the number of tokens in its step: the accepted tokens, and one from the model."""
         spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
         self.drafts += 1
         accepted = 0
@@ -223,7 +223,7 @@ class Drafts:
         return accepted + 1
 
     def counters(self) -> dict[str, tuple[str, int]]:
-        """Return description and value of each counter, by metric name. `positions` are not included."""
+        """Return the description and value of each counter, by metric name. `positions` are not included."""
         accepted = sum(self.positions)
         return {
             "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
@@ -237,7 +237,7 @@ class Drafts:
         new_drafts, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_INTERVAL_S or not new_drafts:
             return ""
-        accepted_by_position = [now - before for now, before in zip(self.positions, positions, strict=True)]
+        accepted_by_position = [count - logged for count, logged in zip(self.positions, positions, strict=True)]
         self._logged = (now_s, self.drafts, list(self.positions))
         tokens, accepted = new_drafts * self.depth, sum(accepted_by_position)
         rates = ", ".join(f"{count / new_drafts:.3f}" for count in accepted_by_position)
@@ -258,7 +258,7 @@ def parse_drafts(
         speculative_config: value of the option.
         model: the served model.
         host_path: returns the host path of a path in the container.
-        is_good: most first tokens are accepted.
+        is_good: the first token of most drafts is accepted.
     """
     if not isinstance(speculative_config, Mapping):
         return None

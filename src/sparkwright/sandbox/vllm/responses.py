@@ -12,13 +12,13 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-#: environment variable that enables the storage of responses, and the maximum number of stored responses
-STORE_VARIABLE, MAX_STORED = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
+STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"  # environment variable that enables the storage of responses
+MAX_STORED = 1000  # maximum number of stored responses
 NO_STORE_MESSAGE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
     f"features, set the environment variable `{STORE_VARIABLE}=1` when launching the vLLM server."
 )
-#: fields that are null by default, in their order in a response
+#: fields that are null by default, in the order of a response
 LEADING_NULLS = ("incomplete_details", "instructions", "metadata")
 TRAILING_NULLS = ("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
 
@@ -109,7 +109,7 @@ class ResponseAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Close the connection without further events, as vLLM does when the engine core has ended."""
+        """Close the connection without further events, as vLLM does when the engine core has died."""
         raise ConnectionResetError
 
     def pending_response(self, status: str) -> dict[str, Any]:

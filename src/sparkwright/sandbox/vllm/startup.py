@@ -81,11 +81,11 @@ def settings_lines(config: Config, arguments: Arguments, version: str) -> TimedL
 
 
 def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> TimedLines:
-    requested = arguments.switch("enable_prefix_caching", False)
+    is_requested = arguments.switch("enable_prefix_caching", False)
     if release <= LAST_RELEASE_WITHOUT_HYBRID_CACHING:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
         yield 0, _info_line(API, "config.py:339", message)
-    elif release < FIRST_RELEASE_WITH_ALIGN_MODE and requested and not config.prefix_caching:
+    elif release < FIRST_RELEASE_WITH_ALIGN_MODE and is_requested and not config.prefix_caching:
         message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
         yield 0, _info_line(API, "config.py:339", message)
     elif release >= FIRST_RELEASE_WITH_ALIGN_MODE:
@@ -100,17 +100,17 @@ def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> 
         yield from _block_size_lines(config, API, "config.py")
 
 
-def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
+def _mode_lines(config: Config, requested_mode: str, release: Release) -> TimedLines:
     mode = config.mamba_cache_mode
-    if release >= FIRST_RELEASE_IGNORING_CACHE_MODE and requested:
+    if release >= FIRST_RELEASE_IGNORING_CACHE_MODE and requested_mode:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
         yield 0, _warning_line(API, "config.py:688", f"{message} --enable-prefix-caching.")
-    elif mode == "none" and requested not in ("", "none"):
+    elif mode == "none" and requested_mode not in ("", "none"):
         yield (
             0,
             _warning_line(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled"),
         )
-    elif mode != "none" and not requested:
+    elif mode != "none" and not requested_mode:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
         yield (
@@ -119,7 +119,7 @@ def _mode_lines(config: Config, requested: str, release: Release) -> TimedLines:
                 "INFO" if release >= FIRST_RELEASE_WITH_HYBRID_CACHING_ON else "WARNING", API, "config.py:688", message
             ),
         )
-    elif requested == "all" and mode == "align":
+    elif requested_mode == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
         yield 0, _warning_line(API, "config.py:691", f"{message} 'align' mode.")
     if mode != "none" and release < FIRST_RELEASE_WITH_HYBRID_CACHING_ON:
@@ -174,7 +174,7 @@ def _block_size_lines(config: Config, process: str, file: str) -> TimedLines:
 
 
 def cache_lines(config: Config, version: str, device: str, *, has_compile_cache: bool = False) -> TimedLines:
-    """Yield the log lines about the compilation, the KV cache and the warm-up.
+    """Yield the log lines about compilation, the KV cache and the warm-up.
 
     Args:
         config: the settings.
@@ -285,7 +285,7 @@ def lost_peer_lines() -> Iterator[str]:
 
 
 def lost_rank_lines(rank: int) -> Iterator[str]:
-    """Yield the log line of the parent process of a killed rank."""
+    """Yield the log line that a killed rank's parent process writes."""
     message = (
         f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
     )
