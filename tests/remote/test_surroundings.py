@@ -118,7 +118,7 @@ def test_login_shells(account: Account, shell: str) -> None:
 @pytest.mark.parametrize(
     ("rc", "reason"),
     [
-        ("echo go away; exit 0\n", "but prints: go away."),
+        ("echo go away; exit 0\n", "but printed: go away."),
         ("set -e; false\n", ""),
         ("exit 7\n", ""),
         ("exec true\n", ""),
@@ -126,7 +126,7 @@ def test_login_shells(account: Account, shell: str) -> None:
 )
 def test_rc_file_that_exits_is_refused_with_its_output(account: Account, rc: str, reason: str) -> None:
     account.write(".bashrc", rc)
-    with pytest.raises(Refused, match="the login shell does not run the command") as caught:
+    with pytest.raises(Refused, match="the login shell did not run the command") as caught:
         account.query()
     assert reason in str(caught.value)
     assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must exit with 0" in str(caught.value)
@@ -134,7 +134,7 @@ def test_rc_file_that_exits_is_refused_with_its_output(account: Account, rc: str
 
 def test_message_of_nologin_is_quoted(account: Account) -> None:
     account.shell("/usr/sbin/nologin")
-    with pytest.raises(Refused, match=r"but prints: This account is currently not available\. "):
+    with pytest.raises(Refused, match=r"but printed: This account is currently not available\. "):
         account.query()
 
 

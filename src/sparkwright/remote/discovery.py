@@ -1,4 +1,4 @@
-"""Discovery of hosts that are not in an inventory yet, in the user's ssh files and on the local network."""
+"""Discovery of hosts that are not in the inventory yet, from the user's ssh files and the local network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwright.trust.names import expand_home
 MULTICAST_ADDRESS = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MAX_PACKETS, MAX_HOSTS = 9000, 500, 200
-#: services that reveal a host: ssh, avahi's workstations (`NAME [02:...]`), and the services that desktops announce
+#: services that reveal a host: ssh, avahi's workstations (`NAME [02:...]`), and those that desktops announce
 SERVICES = tuple(f"_{name}._tcp.local" for name in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 LOCAL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)
@@ -34,8 +34,8 @@ CLASS_IN = 1
 #: bit that requests a unicast answer in a query (RFC 6762, 5.4), and flushes the cache in an answer (10.2)
 UNICAST_OR_CACHE_FLUSH_BIT = 0x8000
 RESPONSE_FLAG = 0x8000
-#: limits: the length of a name (RFC 1035, 2.3.4), and more records than any host sends in one packet
-MAX_NAME_BYTES, MAX_RECORDS = 255, 200
+MAX_NAME_BYTES = 255  # RFC 1035, 2.3.4
+MAX_RECORDS = 200  # more than any host sends in one packet
 #: limit on nested Include directives in ssh_config(5)
 MAX_INCLUDE_DEPTH = 16
 MAX_FILES, MAX_INCLUDES, MAX_FILE_BYTES = 100, 50, 1_000_000
@@ -50,9 +50,9 @@ Record = tuple[str, int, str]
 def discover_hosts(address: tuple[str, int] = MULTICAST_ADDRESS, *, listen_s: float = LISTEN_S) -> list[str]:
     """Return the sorted names (NAME.local) of the ssh hosts that answer one multicast DNS query (RFC 6762). Never raises.
 
-    The query is sent from a port other than 5353, so the answers are sent to this socket only (6.7). It needs neither that port,
-    which avahi may use, nor a multicast group. Hosts that announce no service are not found, because multicast DNS has no
-    wildcards (decision 30).
+    The query is sent from a port other than 5353, so the answers are sent to this socket only (6.7). This needs neither
+    port 5353, which avahi may be using, nor membership in a multicast group. Hosts that announce no service are not
+    found, because multicast DNS has no wildcards (decision 30).
 
     Args:
         address: address that the query is sent to; replaced in tests.
@@ -88,8 +88,8 @@ def _send_query(sock: socket.socket, address: tuple[str, int]) -> None:
 def _receive_packets(sock: socket.socket, listen_s: float) -> list[bytes]:
     packets: list[bytes] = []
     deadline_s = time.monotonic() + listen_s
-    while (left_s := deadline_s - time.monotonic()) > 0 and len(packets) < MAX_PACKETS:
-        sock.settimeout(left_s)
+    while (remaining_s := deadline_s - time.monotonic()) > 0 and len(packets) < MAX_PACKETS:
+        sock.settimeout(remaining_s)
         try:
             packets.append(sock.recv(PACKET_BYTES))
         except TimeoutError:
@@ -98,7 +98,7 @@ def _receive_packets(sock: socket.socket, listen_s: float) -> list[bytes]:
 
 
 def _hosts_in_answer(packet: bytes) -> set[str]:
-    """Return the hosts in an answer: those of SRV records, and the workstations in PTR records. Empty if it is invalid."""
+    """Return the hosts in an answer: those of SRV records and the workstations in PTR records; none if it is invalid."""
     try:
         records = parse_records(packet)
     except ValueError:
@@ -156,7 +156,7 @@ def build_query(names: Sequence[tuple[str, int]]) -> bytes:
 def parse_records(packet: bytes) -> list[Record]:
     """Return the records of a DNS answer (RFC 1035, 4; RFC 6762, 18): names for PTR, hosts for SRV, addresses for A.
 
-    Answers are untrusted. Raises ValueError for an invalid one, which can't cause an endless loop or unbounded memory.
+    Answers are untrusted. Raises ValueError for an invalid one, which can't cause an endless loop or exhaust the memory.
     """
     if len(packet) < 12:
         raise ValueError("is too short")
@@ -264,7 +264,7 @@ def _config_hosts(path: Path, folder: Path, depth: int) -> Iterator[str]:
 
 
 def _included_hosts(pattern: str, folder: Path, depth: int) -> Iterator[str]:
-    """Yield the names in included files. As in ssh, a relative pattern starts at the folder of the first file."""
+    """Yield the names in included files. As in ssh, a pattern is relative to the folder of the main file."""
     full_pattern = folder / expand_home(pattern)
     root = Path(full_pattern.anchor)
     try:

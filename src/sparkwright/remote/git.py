@@ -1,4 +1,4 @@
-"""Safe reading of an untrusted git repository of recipes: files are read by commit and path, without a work tree.
+"""Safe access to an untrusted git repository of recipes: files are read by commit and path, without a work tree.
 
 Nothing is checked out, so symlinks, filters, hooks and submodules have no effect, and only some transports are allowed. A
 repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas). There are limits
@@ -46,11 +46,11 @@ MAX_LIST_BYTES = 16 * MIB
 MAX_TEXT_BYTES = 32 * MIB
 #: limit on the total size of the files that git prints at once
 MAX_BATCH_BYTES = 4 * MIB
-#: folder of the old repository while a new one is fetched
+#: name of the folder that keeps the old repository while a new one is fetched
 OLD_REPOSITORY = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
-#: files that a killed git leaves; its locks would block every later fetch
+#: files that a killed git process leaves behind; its locks would block every later fetch
 UNFINISHED_FILES = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
-#: age of a leftover, in seconds, that no running command reaches
+#: minimum age of a leftover, in seconds: files of running commands are never this old
 MIN_LEFTOVER_AGE_S = 3600.0
 REGULAR_MODES = ("100644", "100755")
 FETCHED_REF = "refs/sparkwright/fetched"
@@ -153,7 +153,7 @@ class Repository:
         """Yield files with their texts, omitting files that git does not return.
 
         Raises:
-            Refused: their total size exceeds MAX_TEXT_BYTES. No file was read.
+            Refused: their total size exceeds MAX_TEXT_BYTES; then no file is read.
         """
         if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
             message = f"its {len(files):,} recipes exceed the limit of {MAX_TEXT_BYTES // MIB} MiB in total."
@@ -171,7 +171,7 @@ class Repository:
                     remaining = remaining[size + 1 :]
 
     def text(self, file: File) -> str:
-        """Return the text of a file, or an empty text if git does not return it."""
+        """Return the text of a file, or an empty string if git does not return it."""
         return next((text for _, text in self.read_texts([file])), "")
 
     @property
@@ -203,7 +203,7 @@ class Repository:
         stdin: bytes = b"",
         max_bytes: int = output.MAX_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git without prompts, and return its exit code, output and errors. in_repository: use the cached repository."""
+        """Run git without prompts. Return its exit code, output and errors. in_repository: run it in the cached repository."""
         git_dir = ["--git-dir", str(self.folder)] if in_repository else []
         try:
             return output.run(

@@ -1,4 +1,4 @@
-"""The interface of links to hosts, and the selection of a host's link."""
+"""The interface of a link to a host, and the function that opens the right kind of link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Link(Protocol):
 
 
 def open_link(host: Host, request_kind: RequestKind = "engine") -> Link:
-    """Return the link for a host's `connection`. An ssh link starts connecting in the background.
+    """Open the kind of link that a host's `connection` names. An ssh link starts connecting in the background.
 
     Args:
         request_kind: kind of the requests that will follow.

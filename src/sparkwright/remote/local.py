@@ -1,4 +1,4 @@
-"""The link to a local host or a sandbox: the runner in a subprocess with the same Python."""
+"""The link to a local host or a sandbox: it starts the runner in a subprocess, with the same Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERROR_OUTPUT_TIMEOUT_S = 2.0
 
 
 class LocalLink:
-    """A link to this machine. host: a host whose connection is local or sandbox."""
+    """A link to this machine, for a host whose connection is local or sandbox."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class LocalLink:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**self._inherited_environment(), **self._sandbox_environment()},
-            start_new_session=True,  # Ctrl-C must interrupt only the command line, which asks the user what to do
+            start_new_session=True,  # Ctrl-C must interrupt only the command, which asks the user what to do
         )
         self._processes.append(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None

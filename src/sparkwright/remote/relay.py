@@ -17,8 +17,9 @@ SILENCE_TIMEOUT_S = 3600.0
 #: minimum rate after the first byte: that of a slow home connection
 MIN_RATE = MinimumRate(64 * 2**20, 1800.0)
 EXIT_TIMEOUT_S = 1800.0
-#: limits on a program's last line: the number of chunks that are searched for it, and its characters
-MAX_LAST_CHUNKS, MAX_LINE_CHARS = 64, 400
+#: number of chunks that are searched for a program's last line
+MAX_LAST_CHUNKS = 64
+MAX_LINE_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class ProgramExit:
 def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> ProgramExit:
     """Copy the output of the source's program to the target's, and wait for both.
 
-    Raises Failed if either fails. The target's program then gets a truncated input, and must detect that itself.
+    Raises Failed if either fails. The target's program then receives truncated input, and must detect that itself.
 
     Args:
         progress: called with the number of bytes copied so far.
@@ -79,7 +80,7 @@ def _copy_chunk(source: Channel, target: Channel, deadline: ProgressDeadline | N
 
 
 def _exit_code(channel: Channel, role: str) -> int:
-    """Wait for a program's exit. Raises Failed if the connection is lost. role: source or target, for the message."""
+    """Wait for a program to exit. Raises Failed if the connection is lost. role: source or target, for the message."""
     if not channel.status_event.wait(timeout=EXIT_TIMEOUT_S) or channel.exit_status < 0:
         raise Failed(f"the connection to the {role} host broke off.", fix="Run the command again.")
     return int(channel.exit_status)

@@ -42,7 +42,7 @@ REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that the wheels of the requirements may have
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-#: messages of pip and its libraries if no package index answers
+#: messages of pip and its libraries when no package index can be reached
 _NO_INDEX = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
@@ -56,7 +56,7 @@ MAX_TEXT_CHARS = 300
 #: folder below the user's home on the host
 BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
 UNPACKER = Path(__file__).with_name("unpack.py")
-#: line on standard error after the output of an existing runtime that did not start
+#: line on standard error that follows the output of an existing runtime that did not start
 NO_START_MARK = "sparkwright: the runtime did not start"
 
 #: Shell command that runs the runtime, or reports the host's Python if there is none. $1 is the runtime's hash, $2 the kind of
@@ -209,7 +209,7 @@ def format_pin(name: str, version: str, hashes: Iterable[str]) -> str:
 
 
 def platform_options(machine: str, python: str) -> list[str]:
-    """Return pip's options for downloading wheels of a processor and Python version."""
+    """Return pip's options for downloading wheels for a processor and Python version."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
@@ -283,7 +283,7 @@ def upload_runtime(
     interpreter: Interpreter,
     where: str,
 ) -> Iterator[Event]:
-    """Upload the host's runtime, unpack it there, and yield the progress.
+    """Upload a runtime to a host, unpack it there, and yield the progress.
 
     Args:
         run: starts a command on the host.
@@ -315,7 +315,7 @@ def upload_runtime(
 
 
 def failed_start_output(channel: Channel) -> str:
-    """Return the last line of a runtime that exists but did not start; empty if no runtime failed to start.
+    """Return the last line that a runtime printed before it failed to start; empty if none failed to start.
 
     The command on the channel must have exited.
     """
@@ -382,7 +382,7 @@ def start_command(runtime: str, request_kind: str) -> str:
 
     Args:
         runtime: content hash of the runtime.
-        request_kind: kind of the requests that follow, whose modules are imported in advance; see boot.py.
+        request_kind: kind of the requests that will follow; their modules are imported in advance (see boot.py).
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, request_kind])
 

@@ -1,4 +1,4 @@
-"""Unpacks a runtime on a host, which has no sparkwright yet: the host's Python reads this file and then the archive from stdin.
+"""Unpacks a runtime on a host without sparkwright: the host's Python reads this file and then the archive from stdin.
 
     python3 -I -c '...' FOLDER NAME < this file and the archive         FOLDER: below the home. NAME: the runtime's hash
 
@@ -50,22 +50,22 @@ def main(folder: str, name: str) -> int:
 
 def _install(archive: IO[bytes], target: Path) -> None:
     with _hold_runtimes_lock(target.parent):
-        new = Path(tempfile.mkdtemp(prefix=".new.", dir=target.parent))
-        lock = (new / "lock").open("wb")
+        staging = Path(tempfile.mkdtemp(prefix=".new.", dir=target.parent))
+        lock = (staging / "lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        _unpack(archive, new)
-        (new / "python").write_text(sys.executable)
-        compileall.compile_dir(new / "lib", quiet=2, stripdir=str(new), prependdir=str(target))
-        _sync(new)
+        _unpack(archive, staging)
+        (staging / "python").write_text(sys.executable)
+        compileall.compile_dir(staging / "lib", quiet=2, stripdir=str(staging), prependdir=str(target))
+        _sync(staging)
         with _hold_runtimes_lock(target.parent):
             if not (_is_complete(target) and _can_start(target)):
-                fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that starts the runtime now does not have to wait
-                _replace(target, new)
+                fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that is starting the runtime does not have to wait
+                _replace(target, staging)
             _prune(target)
     finally:
         lock.close()
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
@@ -76,27 +76,27 @@ def _hold_runtimes_lock(parent: Path) -> Iterator[None]:
         yield
 
 
-def _unpack(archive: IO[bytes], new: Path) -> None:
+def _unpack(archive: IO[bytes], staging: Path) -> None:
     """Unpack the archive, verifying every file against the manifest, which comes first."""
     with tarfile.open(fileobj=archive, mode="r|gz") as tar:
         members = iter(tar)
         manifest = _read(tar, next(members, None))
-        (new / "manifest.json").write_bytes(manifest)
-        missing = {name: tuple(size_and_hash) for name, size_and_hash in json.loads(manifest).items()}
-        needed_bytes, free_bytes = sum(size for size, _ in missing.values()), shutil.disk_usage(new).free
+        (staging / "manifest.json").write_bytes(manifest)
+        missing_files = {name: tuple(size_and_hash) for name, size_and_hash in json.loads(manifest).items()}
+        needed_bytes, free_bytes = sum(size for size, _ in missing_files.values()), shutil.disk_usage(staging).free
         if free_bytes < needed_bytes:
             raise OSError(
                 errno.ENOSPC, f"not enough space: needs {needed_bytes / 1e6:.0f} MB, {free_bytes / 1e6:.0f} MB free"
             )
         for member in members:
             data = _read(tar, member)
-            if missing.pop(member.name) != (len(data), hashlib.sha256(data).hexdigest()):
+            if missing_files.pop(member.name) != (len(data), hashlib.sha256(data).hexdigest()):
                 raise ValueError(f"{member.name} is damaged")
-            path = new / member.name
+            path = staging / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-    if missing:
-        raise EOFError(f"{len(missing)} files are missing")
+    if missing_files:
+        raise EOFError(f"{len(missing_files)} files are missing")
 
 
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> bytes:
@@ -113,7 +113,7 @@ def _sync(folder: Path) -> None:
 
 
 def _is_complete(target: Path) -> bool:
-    """Return True if this runtime exists with all files intact, because another laptop uploaded it in the meantime."""
+    """Return True if this runtime already exists with all files intact, because another laptop has just uploaded it."""
     try:
         manifest = json.loads((target / "manifest.json").read_bytes())
         files = {name: (target / name).read_bytes() for name in manifest}
@@ -124,7 +124,7 @@ def _is_complete(target: Path) -> bool:
 
 
 def _can_start(target: Path) -> bool:
-    """Return True if the runtime starts. Its compiled files are not in the manifest, and may be for another Python."""
+    """Return True if the runtime starts. Its compiled files are not in the manifest, and may be for another Python version."""
     argv = ["-IS", str(target / "lib/sparkwright/runner/boot.py"), str(target / "tag"), "engine"]
     try:
         python = (target / "python").read_text()
@@ -134,13 +134,13 @@ def _can_start(target: Path) -> bool:
     return completed.returncode == STARTED_EXIT_CODE
 
 
-def _replace(target: Path, new: Path) -> None:
-    """Move the new runtime into place. Timers that start the runtime by this path then start the new one."""
+def _replace(target: Path, staging: Path) -> None:
+    """Move the new runtime into place. Timers that start a runtime from this path then start the new one."""
     if target.exists():
         if (target / "in-use").exists():
-            (new / "in-use").touch()
+            (staging / "in-use").touch()
         _remove(target)
-    new.rename(target)
+    staging.rename(target)
     parent = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(parent)
@@ -161,7 +161,7 @@ def _prune(current: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Rename a runtime and then remove it, so that a runner can't start from a half-removed one."""
+    """Rename a runtime and then remove it, so that no runner can start from a half-removed one."""
     trash = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(trash / path.name)
     shutil.rmtree(trash, ignore_errors=True)

@@ -167,7 +167,7 @@ def test_remedy_for_a_key_behind_a_jump_host_names_the_alias(lab: SshLab) -> Non
 def test_encrypted_key_without_an_agent_names_the_remedy(lab: SshLab) -> None:
     command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
     subprocess.run(command, check=True, capture_output=True)
-    assert "the key has a passphrase and is in no agent. Add it to your agent: `ssh-add`." in connection_error(lab)
+    assert "the key has a passphrase and is not in an agent. Add it to your agent: `ssh-add`." in connection_error(lab)
 
 
 def test_error_of_an_uploaded_runtime_is_quoted(
@@ -209,7 +209,7 @@ def test_closed_port_and_unknown_name_have_different_messages(lab: SshLab) -> No
 
 def test_frozen_sshd_is_unreachable_at_the_deadline(lab: SshLab) -> None:
     lab.sshd.signal(signal.SIGSTOP)
-    assert "does not answer within 4 s" in connection_error(lab)
+    assert "did not answer within 4 s" in connection_error(lab)
 
 
 def test_frozen_session_is_unreachable_and_names_attach(lab: SshLab) -> None:

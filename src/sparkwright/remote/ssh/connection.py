@@ -1,4 +1,4 @@
-"""Connections over ssh and jump hosts, with every host key checked.
+"""ssh connections, also through jump hosts, with every host key checked.
 
 Replaces defaults of Fabric and Paramiko, which accept any host key, ignore `Include`, don't set TCP_NODELAY, and wait up to an
 hour for a channel (docs/ssh.md).
@@ -55,8 +55,8 @@ def open_connection(
         for hop in target.jump:
             if hop in visited:
                 raise Refused(f"ProxyJump forms a loop: {' > '.join((*visited, hop))}.", where=name)
-            hop_target, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
-            # equal if `Host *` makes the jump host its own jump host
+            hop_target, where = ssh_config.jump_target(hop), f"{name} (through {hop})"
+            # they are equal if `Host *` makes the jump host its own jump host
             if gateway is None and hop_target.jump != target.jump:
                 gateway = open_connection(hop_target, where, notify, (*visited, hop))
             else:
@@ -73,7 +73,7 @@ def _connect_with_retries(
 ) -> Connection:
     """Connect one hop, retrying if it closes the connection before the login.
 
-    While ten logins are in progress, sshd (also on a jump host) drops some of the further ones at random (MaxStartups 10:30:100).
+    While ten logins are in progress, sshd (on a jump host, too) randomly drops some of the others (MaxStartups 10:30:100).
     """
     for pause_s in RETRY_PAUSES_S:
         try:
@@ -117,11 +117,9 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
         raise
     except Exception as error:
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_TIMEOUT_S / 2:
-            where = target.display_address
-            fix = "Possibly too many concurrent logins: see `MaxStartups` in its sshd_config."
-            raise _Dropped(
-                f"unreachable: {where} closes the connection before the login.", where=name, fix=fix
-            ) from None
+            message = f"unreachable: {target.display_address} closed the connection before the login."
+            fix = "There may be too many concurrent logins: see `MaxStartups` in its sshd_config."
+            raise _Dropped(message, where=name, fix=fix) from None
         raise _login_error(error, target, name, login) from None
     if connection.transport is not None:
         connection.transport.set_keepalive(5)
@@ -136,24 +134,26 @@ def _open_socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
     """Convert an error of Paramiko or the network to one with a message and a fix."""
-    where = target.display_address
+    address = target.display_address
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."
-        return Unreachable("unreachable: the key has a passphrase and is in no agent.", where=name, fix=fix)
+        return Unreachable("unreachable: the key has a passphrase and is not in an agent.", where=name, fix=fix)
     if isinstance(error, paramiko.AuthenticationException):
-        tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
-        tried += f" ({'; '.join(login.problems)})" if login.problems else ""
+        key_files = ", ".join(str(path) for path in target.identity_files) or "no key file"
+        key_files += f" ({'; '.join(login.problems)})" if login.problems else ""
         fix = f"Try `{target.manual_login}`."
-        message = f"unreachable: {where} rejected every key: the agent's keys and {tried}."
+        message = f"unreachable: {address} rejected every key: the agent's keys and {key_files}."
         return KeysRejected(message, where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
-        fix = "Check that sshd is running, and the port."
-        return Unreachable(f"unreachable: {where} refuses connections.", where=name, fix=fix)
+        fix = "Check the port, and that sshd is running."
+        return Unreachable(f"unreachable: {address} refuses connections.", where=name, fix=fix)
     if isinstance(error, TimeoutError) or any(word in str(error).lower() for word in _TIMEOUT_MESSAGES):
-        return Unreachable(f"unreachable: {where} does not answer within {CONNECT_TIMEOUT_S:g} s.", where=name)
+        return Unreachable(f"unreachable: {address} did not answer within {CONNECT_TIMEOUT_S:g} s.", where=name)
     reason = (
-        "the connection closed during the login" if isinstance(error, EOFError) else str(error) or type(error).__name__
+        "the connection was closed during the login"
+        if isinstance(error, EOFError)
+        else str(error) or type(error).__name__
     )
-    return Unreachable(f"unreachable: {where}: {reason}.", where=name)
+    return Unreachable(f"unreachable: {address}: {reason}.", where=name)

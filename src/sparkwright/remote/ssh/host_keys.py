@@ -1,4 +1,4 @@
-"""Verification of host keys as in ssh: an unknown, changed or revoked key is refused, with a fix.
+"""Verification of host keys as in ssh: an unknown, changed or revoked key is refused, with a suggested fix.
 
 This is intentionally stricter than ssh in two ways: a changed key is refused regardless of StrictHostKeyChecking, and
 NoHostAuthenticationForLocalhost is ignored (docs/ssh.md).
@@ -28,7 +28,7 @@ from sparkwright.visible import one_line
 
 Notify = Callable[[str], None]
 RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
-#: markers of lines in known_hosts
+#: markers at the beginning of a line in known_hosts
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 #: first bytes of a key revocation list (KRL) in binary format
 KRL_MAGIC = b"SSHKRL\n\0"
@@ -63,13 +63,13 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
     # the client has no known keys, so it passes every key to the policy
     client.set_missing_host_key_policy(_Policy(target, known_keys, notify))
 
-    def transport(sock: object, **settings: object) -> paramiko.Transport:
-        created = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
-        options = created.get_security_options()
+    def create_transport(sock: object, **settings: object) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
+        options = transport.get_security_options()
         options.key_types = allowed_algorithms(target, known_keys, tuple(options.key_types))
-        return created
+        return transport
 
-    return transport
+    return create_transport
 
 
 def allowed_algorithms(target: SshTarget, known_keys: list[KnownKey], supported: tuple[str, ...]) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
     try:
         _append_line(path, line)
     except OSError as error:
-        return f"{new_key} was accepted, but cannot be saved in {path} ({error.strerror}): {fingerprint(key)}"
+        return f"{new_key} was accepted, but could not be saved in {path} ({error.strerror}): {fingerprint(key)}"
     return f"{new_key} was added to {path}: {fingerprint(key)}"
 
 
@@ -168,12 +168,12 @@ class _Policy(paramiko.MissingHostKeyPolicy):
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
-    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and is_revoked(target.revoked, key) else ""
+    source = f"{target.revoked} (RevokedHostKeys)" if target.revoked and is_revoked(target.revoked, key) else ""
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in known_keys):
-        where = "known_hosts"
-    if where:
+        source = "known_hosts"
+    if source:
         fix = "The key is no longer trusted: generate a new host key on the host."
-        raise Unreachable(f"the key of {target.host_key_name} is revoked in {where}: {fingerprint(key)}.", fix=fix)
+        raise Unreachable(f"the key of {target.host_key_name} is revoked in {source}: {fingerprint(key)}.", fix=fix)
 
 
 def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
@@ -234,11 +234,11 @@ def _sha256(key: bytes) -> str:
 def find_known_keys(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[KnownKey]:
     """Return a host's lines in known_hosts files and the output of KnownHostsCommand. Raises Refused if the command fails.
 
-    ssh-keygen searches the lines: it supports hashed names, patterns and markers like ssh.
+    ssh-keygen searches the lines: like ssh, it supports hashed names, patterns and markers.
 
     Args:
         name: the host's name in known_hosts.
-        key: the key that the host presented; None before it presented one.
+        key: the key that the host presented; None if it has not presented one yet.
     """
     known_keys: list[KnownKey] = []
     for path in target.known_hosts:
@@ -309,8 +309,8 @@ def _run_keygen(argv: Sequence[str], stdin: bytes = b"") -> subprocess.Completed
 
 
 def _run_known_hosts_command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
-    """Return the output of KnownHostsCommand, which is split as in ssh and run without a shell."""
-    key_tokens = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host presented a key
+    """Run KnownHostsCommand, split into words as in ssh and without a shell, and return its output."""
+    key_tokens = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host has presented a key
     if key:
         key_tokens = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
     tokens = {**target.tokens, "H": name, **key_tokens}

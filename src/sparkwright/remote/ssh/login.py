@@ -24,18 +24,18 @@ _KEY_ERRORS = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """The `auth_strategy` of a client. `problems`: reasons why key files were skipped, for messages."""
+    """The `auth_strategy` of a Paramiko client. `problems`: reasons why key files were skipped, for messages."""
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
         self._certificates = [blob for path in target.certificate_files if (blob := _read_certificate(path))]
         self._agent = AgentSSH()
-        self._offered: set[bytes] = set()
-        self._locked: set[bytes] = set()
+        self._offered_keys: set[bytes] = set()
+        self._locked_keys: set[bytes] = set()
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Try the keys in order. Raises PasswordRequiredException if they are refused and another key needs a passphrase."""
+        """Try the keys in order. Raises PasswordRequiredException if all are refused and another one needs a passphrase."""
         try:
             self._authenticate(transport)
         finally:
@@ -54,29 +54,29 @@ class Login:
             if remaining_methods:
                 transport.auth_interactive_dumb(self._target.user)
             return
-        raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else last_error
+        raise paramiko.PasswordRequiredException("passphrase") if self._locked_keys - self._offered_keys else last_error
 
     def _keys(self) -> Iterator[paramiko.PKey]:
         """Yield the keys to offer: files before the agent, and each key's certificates before the key."""
         if not self._target.pubkey:
             return
-        configured: set[bytes] = set()
+        configured_keys: set[bytes] = set()
         for path in self._target.identity_files:
             key = self._load_key(path)
             public = key.asbytes() if key else _public_key(path)
-            configured.add(public)
-            if key and public not in self._offered:
-                self._offered.add(public)
+            configured_keys.add(public)
+            if key and public not in self._offered_keys:
+                self._offered_keys.add(public)
                 yield from self._with_certificates(key, path)
-        configured.discard(b"")
+        configured_keys.discard(b"")
         _connect_agent(self._agent, self._target.identity_agent)
         for agent_key in self._agent.get_keys():
             public = agent_key.asbytes()
             is_configured = (
-                public in configured or _certified_key(PublicBlob(agent_key.get_name(), public)) in configured
+                public in configured_keys or _certified_key(PublicBlob(agent_key.get_name(), public)) in configured_keys
             )
-            if public not in self._offered and (is_configured or not self._target.identities_only):
-                self._offered.add(public)
+            if public not in self._offered_keys and (is_configured or not self._target.identities_only):
+                self._offered_keys.add(public)
                 yield from self._with_certificates(agent_key, None)
 
     def _load_key(self, path: Path) -> paramiko.PKey | None:
@@ -85,11 +85,11 @@ class Login:
             status = path.stat()
             is_private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
             if is_private and stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.getuid():
-                self.problems.append(f"{path} is readable by others, run `chmod 600` on it")
+                self.problems.append(f"{path} is readable by others: run `chmod 600` on it")
                 return None
             key: paramiko.PKey = paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
-            self._locked.add(_public_key(path))
+            self._locked_keys.add(_public_key(path))
             return None
         except _KEY_ERRORS:
             return None
@@ -107,7 +107,7 @@ class Login:
 
 
 def _connect_agent(agent: AgentSSH, address: str) -> None:
-    """Connect to the agent of IdentityAgent, by default that of SSH_AUTH_SOCK. A missing agent is no error."""
+    """Connect to the agent that IdentityAgent names, by default that of SSH_AUTH_SOCK. A missing agent is not an error."""
     if address in ("", "SSH_AUTH_SOCK"):
         address = "$SSH_AUTH_SOCK"
     path = os.environ.get(address[1:], "") if address.startswith("$") else address
@@ -131,7 +131,7 @@ def _read_certificate(path: Path) -> PublicBlob | None:
 
 
 def _certified_key(blob: PublicBlob) -> bytes:
-    """Return the key of a certificate; empty if it is invalid."""
+    """Return the key that a certificate certifies; empty if it is invalid."""
     try:
         kind = blob.key_type.removesuffix(CERTIFICATE_SUFFIX)
         return paramiko.PKey.from_type_string(kind, blob.key_blob).asbytes()

@@ -167,7 +167,7 @@ def parse(text: str, address: str = "") -> SshTarget:
     alias, jump = first("hostkeyalias"), output.words("proxyjump")
     tokens = ssh_tokens(hostname, address, port, user, alias, ",".join(jump))
     if not hostname or not user:
-        raise Refused(f"`ssh -G {visible.display_name(address)}` prints no host or no user.")
+        raise Refused(f"`ssh -G {visible.display_name(address)}` printed no host or no user.")
     if word("proxyusefdpass") == "yes":
         raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
     user_files = _split_files(first("userknownhostsfile"))
@@ -218,7 +218,7 @@ def _parse_number(text: str, option: str, maximum: int) -> int:
 
 
 def _split_files(value: str) -> tuple[Path, ...]:
-    """Split a line into files. ssh -G prints no quotes, so words are joined if they are an existing file only together."""
+    """Split a line into files. ssh -G prints no quotes, so words are joined if only together they name an existing file."""
     words, files = [word for word in value.split(" ") if word], []
     while words:
         lengths = (
@@ -231,7 +231,7 @@ def _split_files(value: str) -> tuple[Path, ...]:
 
 
 def _expand_home(text: str) -> Path:
-    """Return a path with `~` expanded. As in ssh, the home folder is that of the password database, not HOME."""
+    """Return a path with `~` expanded. As in ssh, the home folder is the one in the password database, not HOME."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
 
@@ -276,7 +276,7 @@ def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, environmen
     """Return an option's value with its tokens replaced. Raises Refused for an unknown token or an unset variable.
 
     Args:
-        environment: True to replace environment variables, too.
+        environment: replace environment variables, too.
     """
 
     def replace_match(match: re.Match[str]) -> str:

@@ -51,11 +51,11 @@ class _AnswerDeadline:
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return how long to wait for the next bytes: at most `silence_s`, and not beyond the limit. Raises TimedOut after it."""
+        """Return how long to wait for the next bytes: at most `silence_s`, and not beyond the limit. Raises TimedOut."""
         if self._deadline is None:
             return silence_s
-        left_s = self._deadline.remaining_s()
-        return left_s if silence_s is None else min(left_s, silence_s)
+        remaining_s = self._deadline.remaining_s()
+        return remaining_s if silence_s is None else min(remaining_s, silence_s)
 
     def is_over(self) -> bool:
         """Return True if the limit has passed."""
@@ -67,7 +67,7 @@ class _AnswerDeadline:
 
 
 class SshLink:
-    """A link to a host over ssh, which immediately connects and starts the host's runner in a thread.
+    """A link to a host over ssh, which immediately starts a thread that connects and starts the host's runner.
 
     The runner imports its modules while the laptop is still planning, and then waits for the first request.
 
@@ -91,7 +91,7 @@ class SshLink:
         transport = self._transport()
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0), detail=False)
-        yield from self._send_request(transport, header, secrets, may_ship=True)
+        yield from self._send_request(transport, header, secrets, may_upload=True)
 
     def ready(self) -> None:
         """Wait for the connection; see `Link.ready`."""
@@ -136,7 +136,7 @@ class SshLink:
         return transport
 
     def _send_request(
-        self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
+        self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_upload: bool
     ) -> Iterator[Event]:
         channel, self._ready_channel = self._ready_channel, None
         channel = channel or self._exec(transport, self._start)
@@ -151,10 +151,12 @@ class SshLink:
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # there will be no request
             collections.deque(events, maxlen=0)  # read to the end, so that standard error is complete
-            yield from self._ship_runtime(transport, first, runtime.failed_start_output(channel), may_ship=may_ship)
+            yield from self._upload_runtime(
+                transport, first, runtime.failed_start_output(channel), may_upload=may_upload
+            )
         finally:
             channel.close()
-        yield from self._send_request(transport, header, secrets, may_ship=False)
+        yield from self._send_request(transport, header, secrets, may_upload=False)
 
     def _await_start(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
         """Yield the output of the login shell, and return the first event of the runner or bootstrap.
@@ -170,11 +172,13 @@ class SshLink:
                     last_line = row["text"].strip()
                     yield row
         except Unreachable as error:
-            error.fix = f"No run was started on the host. Does `{self._manual_login} true` exit and print nothing?"
+            error.fix = (
+                f"No run was started on the host. Check that `{self._manual_login} true` exits and prints nothing."
+            )
             raise
-        printed = f", but prints: {one_line(last_line.rstrip('.'), max_chars=200)}" if last_line else ""
+        printed = f", but printed: {one_line(last_line.rstrip('.'), max_chars=200)}" if last_line else ""
         raise Refused(
-            f"the login shell does not run the command{printed}.",
+            f"the login shell did not run the command{printed}.",
             where=self._host.name,
             fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc on the host.",
         )
@@ -235,7 +239,7 @@ class SshLink:
                 channel.settimeout(limit.wait_s(silence_s))
                 data = channel.recv(CHUNK_BYTES)
             except TimedOut:
-                message = f"the host's answer takes longer than {limit.seconds:g} s."
+                message = f"the host's answer took longer than {limit.seconds:g} s."
                 raise Failed(message, where=self._host.name) from None
             except TimeoutError:
                 if limit.is_over():
@@ -249,14 +253,14 @@ class SshLink:
         if not has_exited or channel.get_transport() is None:
             raise self._connection_lost("the connection was lost", running=True)
 
-    def _ship_runtime(
-        self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
+    def _upload_runtime(
+        self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_upload: bool
     ) -> Iterator[Event]:
         """Upload the runtime, which is missing or damaged. failed_start: last output if it did not start."""
         if missing["event"] == "no_python":
             fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
-        if not may_ship:
+        if not may_upload:
             message = failed_start or "it was removed in the meantime"
             fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
             raise Refused(f"the runtime was uploaded but does not start: {message}", where=self._host.name, fix=fix)
@@ -274,5 +278,5 @@ class SshLink:
             raise self._connection_lost("the upload of the runtime timed out") from None
 
     def _connection_lost(self, reason: str, *, running: bool = False) -> Unreachable:
-        fix = f"The run there continues: `invoke attach --host {self._host.name}`." if running else ""
+        fix = f"The run continues on the host: `invoke attach --host {self._host.name}`." if running else ""
         return Unreachable(f"unreachable: {reason}.", where=self._host.name, fix=fix)
