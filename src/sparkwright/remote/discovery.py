@@ -131,18 +131,18 @@ def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = dis
     with ThreadPoolExecutor(max_workers=3) as pool:
         config = pool.submit(hosts_in_config, ssh_folder / "config")
         known_hosts = pool.submit(hosts_in_known_hosts, ssh_folder / "known_hosts")
-        discovered = pool.submit(network)
+        network_names = pool.submit(network)
     candidates = [Candidate(name, CONFIG_SOURCE) for name in config.result()]
-    candidates += [Candidate(name, NETWORK_SOURCE) for name in discovered.result()]
+    candidates += [Candidate(name, NETWORK_SOURCE) for name in network_names.result()]
     candidates += [
         Candidate(name, KNOWN_HOSTS_SOURCE)
         for name in known_hosts.result()
         if SPARK_NAME.search(name) or name.endswith(".local")
     ]
-    by_address: dict[str, Candidate] = {}
+    candidate_by_address: dict[str, Candidate] = {}
     for candidate in candidates:
-        by_address.setdefault(candidate.address.lower(), candidate)
-    return sorted(by_address.values(), key=lambda candidate: not SPARK_NAME.search(candidate.address))
+        candidate_by_address.setdefault(candidate.address.lower(), candidate)
+    return sorted(candidate_by_address.values(), key=lambda candidate: not SPARK_NAME.search(candidate.address))
 
 
 def build_query(names: Sequence[tuple[str, int]]) -> bytes:
@@ -167,7 +167,7 @@ def parse_records(packet: bytes) -> list[Record]:
     for _ in range(questions):
         _, offset = _parse_name(packet, offset)
         offset += 4
-    parsed: list[Record] = []
+    parsed_records: list[Record] = []
     for _ in range(sum(counts)):
         name, offset = _parse_name(packet, offset)
         kind, kind_class, _, size = _unpack("!HHIH", packet, offset)
@@ -175,9 +175,9 @@ def parse_records(packet: bytes) -> list[Record]:
         if offset + size > len(packet):
             raise ValueError("is cut off")
         if kind_class & ~UNICAST_OR_CACHE_FLUSH_BIT == CLASS_IN and (value := _parse_value(packet, offset, kind, size)):
-            parsed.append((name, kind, value))
+            parsed_records.append((name, kind, value))
         offset += size
-    return parsed
+    return parsed_records
 
 
 def _parse_value(packet: bytes, offset: int, kind: int, size: int) -> str:

@@ -235,8 +235,8 @@ def remove_leftovers(folder: Path) -> None:
         folder: the repository of a registry.
     """
     old_repositories = (path for path in folder.parent.iterdir() if OLD_REPOSITORY.fullmatch(path.name))
-    unfinished = (path for pattern in UNFINISHED_FILES for path in folder.glob(pattern))
-    for path in [*old_repositories, *unfinished]:
+    unfinished_paths = (path for pattern in UNFINISHED_FILES for path in folder.glob(pattern))
+    for path in [*old_repositories, *unfinished_paths]:
         with contextlib.suppress(OSError):  # another command removed it first
             status = path.lstat()
             if status.st_uid != os.geteuid() or time.time() - status.st_mtime < MIN_LEFTOVER_AGE_S:

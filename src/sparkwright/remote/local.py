@@ -50,10 +50,10 @@ class LocalLink:
         # a runner that exits immediately closes its input, and reports the reason in its output
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request, default=str).encode() + b"\n")
-        received = EventReader()
+        event_reader = EventReader()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
-            yield from received.feed(data)
-        yield from received.end()
+            yield from event_reader.feed(data)
+        yield from event_reader.end()
         if process.wait() != 0:
             error_reader.join(ERROR_OUTPUT_TIMEOUT_S)
             error_lines = b"".join(error_chunks).decode(errors="replace").strip().splitlines()

@@ -221,10 +221,10 @@ def _wheels_folder(python: str, machine: str) -> Path:
 
 def _complete_wheels(folder: Path) -> dict[str, Path]:
     """Return the wheels in a folder that match the requirements, by package name."""
-    by_hash = {digest: name for name, pin in pinned_requirements().items() for digest in pin.hashes}
+    name_by_hash = {digest: name for name, pin in pinned_requirements().items() for digest in pin.hashes}
     wheels = {}
     for path in sorted(folder.glob("*.whl")):
-        name = by_hash.get(hashlib.sha256(path.read_bytes()).hexdigest())
+        name = name_by_hash.get(hashlib.sha256(path.read_bytes()).hexdigest())
         if name:
             wheels[name] = path
     return wheels

@@ -169,8 +169,8 @@ def _remove(path: Path) -> None:
 
 def _describe_error(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        existing = folder if folder.exists() else Path.home()
-        return f"{folder}: {error.strerror} ({shutil.disk_usage(existing).free / 1e6:.0f} MB free)"
+        existing_folder = folder if folder.exists() else Path.home()
+        return f"{folder}: {error.strerror} ({shutil.disk_usage(existing_folder).free / 1e6:.0f} MB free)"
     return f"{error.filename or folder}: {error.strerror or error}"
 
 

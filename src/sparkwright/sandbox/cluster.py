@@ -18,7 +18,7 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: the two links that a Spark's fabric port appears as: adapter, interface, and third byte of the IPv4 address
+#: the two links of a Spark's fabric port: adapter, interface, and third byte of the IPv4 address
 FABRIC_LINKS = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in FABRIC_LINKS)
 #: GID of a link: its IPv4 address 127.0.X.Y, mapped to IPv6

@@ -47,9 +47,9 @@ def link_number_of(folder: Path) -> int:
 
 def default_folder() -> Path:
     """Return the sandbox folder: SPARKWRIGHT_SANDBOX or, if unset, .sandbox in the project or in the current folder."""
-    configured = os.environ.get("SPARKWRIGHT_SANDBOX")
-    if configured:
-        return Path(configured)
+    configured_folder = os.environ.get("SPARKWRIGHT_SANDBOX")
+    if configured_folder:
+        return Path(configured_folder)
     current_folder = here.project_folder()
     project = next(
         (folder for folder in (current_folder, *current_folder.parents) if (folder / "hosts").is_dir()), current_folder
@@ -148,7 +148,7 @@ def _applied_fault(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return a description of the simulated Spark: containers, available memory and active fault."""
+    """Return the state of the simulated Spark for the user: containers, available memory and active fault."""
     state = _read_state(folder)
     if state is None or not _is_running(folder):
         return {"sandbox": "down"}

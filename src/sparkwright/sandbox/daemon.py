@@ -141,7 +141,7 @@ class Spark:
                 threading.Thread(target=container.stop, daemon=True).start()
 
     def _go_down(self) -> None:
-        """Take the host down after its memory was exhausted. It is rebooted when a fault is set or cleared."""
+        """Take the host down, because its memory is exhausted. It is rebooted when a fault is set or cleared."""
         (self.folder / OUT_OF_MEMORY_FILE).touch()
         cluster.power_off(self.containers, self.folder)
 

@@ -279,8 +279,8 @@ def safetensors(shapes: Mapping[str, tuple[int, int]], seed: str) -> bytes:
 def parse_range(header: str, size: int) -> range | None:
     """Return the range of bytes that a Range header requests (empty if none of them exist), or None for the whole file.
 
-    The whole file is returned if there is no header, or if it is invalid, because HTTP servers ignore an invalid one
-    (RFC 9110, section 14.2). A header with several ranges is not supported, and is also ignored.
+    A missing header requests the whole file. So does an invalid one, which HTTP servers ignore (RFC 9110, section 14.2),
+    and one with several ranges, which are not supported.
     """
     match = BYTE_RANGE.fullmatch(header)
     if match is None:

@@ -140,7 +140,7 @@ class Ollama:
         self._reloads = reloads
         self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
-        self._loading = threading.Lock()  # one load at a time
+        self._load_lock = threading.Lock()  # one load at a time
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         if loaded:
             self.load(LARGE, with_delay=False)
@@ -157,7 +157,7 @@ class Ollama:
         Raises:
             HttpError: too little memory is available.
         """
-        with self._loading:
+        with self._load_lock:
             runner = self._extend(model, keep_s)
             if runner is not None:
                 return runner
@@ -229,7 +229,7 @@ class Ollama:
                 self._unload_runner(due_runners[0])
 
     def _unload_runner(self, runner: Runner) -> None:
-        with self._loading:  # requests that arrive during the unload load the model again afterwards
+        with self._load_lock:  # requests that arrive during the unload load the model again afterwards
             time.sleep(UNLOAD_S)
             if runner.request_count or runner.expiry_s > time.time():
                 return

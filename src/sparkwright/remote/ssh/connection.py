@@ -32,7 +32,7 @@ _TIMEOUT_MESSAGES = ("banner", "timeout", "timed out", "no existing session")
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # no tracebacks of errors that are handled here
 
 
-class _Dropped(Unreachable):
+class _ConnectionDropped(Unreachable):
     """The host closed the connection before the login."""
 
 
@@ -78,7 +78,7 @@ def _connect_with_retries(
     for pause_s in RETRY_PAUSES_S:
         try:
             return _connect(target, name, gateway, notify)
-        except _Dropped:
+        except _ConnectionDropped:
             # jitter: logins that were dropped together must not retry together
             time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _connect(target, name, gateway, notify)
@@ -119,7 +119,7 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_TIMEOUT_S / 2:
             message = f"unreachable: {target.display_address} closed the connection before the login."
             fix = "There may be too many concurrent logins: see `MaxStartups` in its sshd_config."
-            raise _Dropped(message, where=name, fix=fix) from None
+            raise _ConnectionDropped(message, where=name, fix=fix) from None
         raise _login_error(error, target, name, login) from None
     if connection.transport is not None:
         connection.transport.set_keepalive(5)

@@ -72,14 +72,16 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
     return create_transport
 
 
-def allowed_algorithms(target: SshTarget, known_keys: list[KnownKey], supported: tuple[str, ...]) -> tuple[str, ...]:
+def allowed_algorithms(
+    target: SshTarget, known_keys: list[KnownKey], supported_algorithms: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return the supported algorithms that the user's ssh allows, those of known keys first. Raises Refused if there is none."""
     kinds = {line.kind for line in known_keys if not line.marker}
-    preferred = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
-    allowed = [name for name in supported if not target.key_algorithms or name in target.key_algorithms]
+    preferred_algorithms = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
+    allowed = [name for name in supported_algorithms if not target.key_algorithms or name in target.key_algorithms]
     if not allowed:
         raise Refused("ssh's HostKeyAlgorithms allows no algorithm that sparkwright supports.", where=target.address)
-    return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred))
+    return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred_algorithms))
 
 
 def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], peer: str = "") -> bool:
@@ -97,18 +99,18 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
         message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
         raise Unreachable(message, fix="Generate a new host key on the host.")
     _check_address_key(target, key, peer)
-    unmarked = [line for line in known_keys if not line.marker]
-    if any(line.key == key.asbytes() for line in unmarked):
+    unmarked_keys = [line for line in known_keys if not line.marker]
+    if any(line.key == key.asbytes() for line in unmarked_keys):
         return True
-    if any(line.kind == key.get_name() for line in unmarked):
-        raise changed_key_error(target, key, unmarked)
+    if any(line.kind == key.get_name() for line in unmarked_keys):
+        raise changed_key_error(target, key, unmarked_keys)
     if target.host_key_name.startswith("["):
         portless_keys = find_known_keys(target, target.hostname, key)  # as in ssh, a line without the port counts, too
         _refuse_revoked(target, key, portless_keys)
         if any(line.key == key.asbytes() for line in portless_keys if not line.marker):
             return True
-    if unmarked:
-        raise changed_key_error(target, key, unmarked)
+    if unmarked_keys:
+        raise changed_key_error(target, key, unmarked_keys)
     if target.strict in ("accept-new", "no") and target.new_keys_file is not None:
         return False
     if (
@@ -126,11 +128,11 @@ def unknown_key_message(target: SshTarget, key: paramiko.PKey) -> str:
 
 def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:
     """Return the error for a key that differs from the known ones."""
-    expected = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
+    expected_key = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
     remove_command = join(["ssh-keygen", "-R", target.host_key_name])
     return Unreachable(
         f"the key of {target.host_key_name} is not the known one: {fingerprint(key)} ({key.get_name()}),"
-        f" not {_sha256(expected.key)} ({expected.kind})."
+        f" not {_sha256(expected_key.key)} ({expected_key.kind})."
         " The connection may be intercepted, or the host was reinstalled.",
         fix=f"If it was reinstalled: `{remove_command}`, then log in once with ssh and compare the new key.",
     )

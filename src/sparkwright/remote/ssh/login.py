@@ -63,20 +63,21 @@ class Login:
         configured_keys: set[bytes] = set()
         for path in self._target.identity_files:
             key = self._load_key(path)
-            public = key.asbytes() if key else _public_key(path)
-            configured_keys.add(public)
-            if key and public not in self._offered_keys:
-                self._offered_keys.add(public)
+            public_key = key.asbytes() if key else _public_key(path)
+            configured_keys.add(public_key)
+            if key and public_key not in self._offered_keys:
+                self._offered_keys.add(public_key)
                 yield from self._with_certificates(key, path)
         configured_keys.discard(b"")
         _connect_agent(self._agent, self._target.identity_agent)
         for agent_key in self._agent.get_keys():
-            public = agent_key.asbytes()
+            public_key = agent_key.asbytes()
             is_configured = (
-                public in configured_keys or _certified_key(PublicBlob(agent_key.get_name(), public)) in configured_keys
+                public_key in configured_keys
+                or _certified_key(PublicBlob(agent_key.get_name(), public_key)) in configured_keys
             )
-            if public not in self._offered_keys and (is_configured or not self._target.identities_only):
-                self._offered_keys.add(public)
+            if public_key not in self._offered_keys and (is_configured or not self._target.identities_only):
+                self._offered_keys.add(public_key)
                 yield from self._with_certificates(agent_key, None)
 
     def _load_key(self, path: Path) -> paramiko.PKey | None:

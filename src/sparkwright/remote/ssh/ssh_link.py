@@ -197,7 +197,7 @@ class SshLink:
             channel.shutdown_write()
         for row in events:
             if row["event"] in ("runtime_missing", "no_python"):
-                raise self._connection_lost("the runner was killed", running=True)
+                raise self._connection_lost("the runner was killed", run_continues=True)
             message = str(row.get("text", ""))
             yield row
             if row["event"] == "recap":
@@ -218,13 +218,13 @@ class SshLink:
         return channel
 
     def _events(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[Event]:
-        received, size = EventReader(), 0
+        event_reader, size = EventReader(), 0
         for data in self._chunks(channel, limit):
             size += len(data)
             if size > MAX_EVENTS_BYTES:
                 raise Failed(f"the host's answer is longer than {MAX_EVENTS_BYTES // 10**6} MB.", where=self._host.name)
-            yield from received.feed(data)
-        yield from received.end()
+            yield from event_reader.feed(data)
+        yield from event_reader.end()
 
     def _chunks(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[bytes]:
         """Yield a program's output as it arrives.
@@ -244,28 +244,28 @@ class SshLink:
             except TimeoutError:
                 if limit.is_over():
                     continue
-                raise self._connection_lost(f"silent for {silence_s:g} s", running=True) from None
+                raise self._connection_lost(f"silent for {silence_s:g} s", run_continues=True) from None
             if not data:
                 break
             yield data
         # only the missing exit code distinguishes a lost connection from the end of the output
         has_exited = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
         if not has_exited or channel.get_transport() is None:
-            raise self._connection_lost("the connection was lost", running=True)
+            raise self._connection_lost("the connection was lost", run_continues=True)
 
     def _upload_runtime(
-        self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_upload: bool
+        self, transport: paramiko.Transport, missing: Event, start_failure: str, *, may_upload: bool
     ) -> Iterator[Event]:
-        """Upload the runtime, which is missing or damaged. failed_start: last output if it did not start."""
+        """Upload the runtime, which is missing or damaged. start_failure: its last output if it did not start."""
         if missing["event"] == "no_python":
             fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_upload:
-            message = failed_start or "it was removed in the meantime"
+            message = start_failure or "it was removed in the meantime"
             fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
             raise Refused(f"the runtime was uploaded but does not start: {message}", where=self._host.name, fix=fix)
-        if failed_start:
-            yield event("note", task="", text=f"the runtime on the host does not start: {failed_start}", detail=False)
+        if start_failure:
+            yield event("note", task="", text=f"the runtime on the host does not start: {start_failure}", detail=False)
         interpreter = runtime.parse_interpreter(missing, self._host.name)
         try:
             yield from runtime.upload_runtime(
@@ -277,6 +277,6 @@ class SshLink:
         except TimeoutError:
             raise self._connection_lost("the upload of the runtime timed out") from None
 
-    def _connection_lost(self, reason: str, *, running: bool = False) -> Unreachable:
-        fix = f"The run continues on the host: `invoke attach --host {self._host.name}`." if running else ""
+    def _connection_lost(self, reason: str, *, run_continues: bool = False) -> Unreachable:
+        fix = f"The run continues on the host: `invoke attach --host {self._host.name}`." if run_continues else ""
         return Unreachable(f"unreachable: {reason}.", where=self._host.name, fix=fix)

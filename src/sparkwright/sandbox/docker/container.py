@@ -1,4 +1,4 @@
-"""A container of the simulated Docker Engine: a simulated server in a thread, with Docker's restart policies."""
+"""A container of the simulated Docker Engine: it runs a simulated server in a thread, with Docker's restart policies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
 IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, unless the request sets them
 DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
-FIRST_PID = 4_200_000  # higher than any real pid on Linux
+FIRST_PID = 4_200_000  # higher than every real pid on Linux
 NEVER_TIME = "0001-01-01T00:00:00Z"
 
 
@@ -41,7 +41,7 @@ class SharedState:
         home: folder with the files of the simulated user's home.
 
     Attributes:
-        published: running containers by published port.
+        container_by_port: running containers by published port.
         remove: removes a container; called when a container with AutoRemove has exited.
     """
 
@@ -53,7 +53,7 @@ class SharedState:
         self.fault = fault
         self.fault_since_s = fault_since_s
         self.home = home
-        self.published: dict[int, Container] = {}
+        self.container_by_port: dict[int, Container] = {}
         self.remove: Callable[[Container], None] = lambda container: None
 
     def real_path(self, path: str) -> str:
@@ -95,9 +95,9 @@ class Container:
         self.name = name
         self.image = image
         self.body = body
-        self.policy = (body["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no"
+        self.restart_policy = (body["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no"
         self.created = _timestamp()
-        self.status, self.exit_code, self.restarts = "created", 0, 0
+        self.status, self.exit_code, self.restart_count = "created", 0, 0
         self.started_at, self.finished_at = NEVER_TIME, NEVER_TIME
         self.logs: list[tuple[float, str, int]] = []  # time, line, stream
         self.engine: Process | None = None
@@ -125,15 +125,15 @@ class Container:
         """Start the container. Raises HttpError if its program is missing or its port is taken."""
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
-            missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
-            raise HttpError(400, f"{message} runc create failed: unable to start container process: {missing}")
+            reason = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
+            raise HttpError(400, f"{message} runc create failed: unable to start container process: {reason}")
         port = self._port()
-        if port and (self._shared.published.get(port, self) is not self or _is_port_taken(port)):
+        if port and (self._shared.container_by_port.get(port, self) is not self or _is_port_taken(port)):
             message = "driver failed programming external connectivity on endpoint"
             raise HttpError(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
-        self.stop_requested, self.restarts = False, 0
+        self.stop_requested, self.restart_count = False, 0
         self._stopping.clear()
-        self._shared.published[port] = self
+        self._shared.container_by_port[port] = self
         self._launch()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -163,7 +163,7 @@ class Container:
         self._clear_fault()
 
     def power_off(self) -> None:
-        """End the container at once, as a power loss does."""
+        """End the container immediately, as a power loss does."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:
@@ -199,7 +199,10 @@ class Container:
         image_config = self._images.inspect(self.image)["Config"]
         environment = self.body.get("Env") or []
         variable_names = {pair.partition("=")[0] for pair in environment}
-        host_config = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
+        host_config = {
+            **self.body["HostConfig"],
+            "RestartPolicy": {"Name": self.restart_policy, "MaximumRetryCount": 0},
+        }
         host_config = {"ShmSize": 64 * 2**20, **host_config, "NetworkMode": network_mode(self.body)}
         log_config = host_config.get("LogConfig") or {}
         host_config["LogConfig"] = {
@@ -225,7 +228,7 @@ class Container:
             "Name": f"/{self.name}",
             "Created": self.created,
             "Image": self._images.inspect(self.image)["Id"],
-            "RestartCount": self.restarts,
+            "RestartCount": self.restart_count,
             "Platform": "linux",
             "State": state,
             "Config": config,
@@ -266,7 +269,13 @@ class Container:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
-        identity = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+        identity = {
+            "id": self.id,
+            "name": self.name,
+            "body": self.body,
+            "image": self.image,
+            "policy": self.restart_policy,
+        }
         flags = {"stopped": self.stop_requested, "born_s": self.created_s, "sick": self.has_fault}
         return {**identity, **flags, "started": self.status != "created"}
 
@@ -325,8 +334,8 @@ class Container:
     def _run(self) -> None:
         """Run the program, including restarts, and then release its port."""
         self._supervise()
-        if self._shared.published.get(self._port()) is self:
-            del self._shared.published[self._port()]
+        if self._shared.container_by_port.get(self._port()) is self:
+            del self._shared.container_by_port[self._port()]
         if self.body["HostConfig"].get("AutoRemove"):
             self._shared.remove(self)
 
@@ -337,13 +346,13 @@ class Container:
             began_s = time.monotonic()
             self.exit_code = self._print_exit_code if self.engine is None else self.engine.run()
             self.finished_at = _timestamp()
-            must_restart = self.policy in ("always", "unless-stopped") or (
-                self.policy == "on-failure" and self.exit_code
+            must_restart = self.restart_policy in ("always", "unless-stopped") or (
+                self.restart_policy == "on-failure" and self.exit_code
             )
             if self.stop_requested or not must_restart:
                 self.status = "exited"
                 return
-            self.status, self.restarts = "restarting", self.restarts + 1
+            self.status, self.restart_count = "restarting", self.restart_count + 1
             pause_s = FIRST_BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
             if self._stopping.wait(pause_s):
                 self.status = "exited"

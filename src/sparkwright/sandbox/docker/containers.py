@@ -1,4 +1,4 @@
-"""The containers of the simulated Docker Engine, and the operations on them. They are restored after a restart."""
+"""The containers of the simulated Docker Engine, and operations on them; they are restored after a restart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Containers:
         self._images.tags.update(saved_state["tags"])
         for fields in saved_state["containers"]:
             container = Container(fields["name"], fields["body"], fields["image"], self._images, self._shared)
-            container.id, container.policy = fields["id"], fields["policy"]
+            container.id, container.restart_policy = fields["id"], fields["policy"]
             container.status = "exited" if fields.get("started", True) else "created"
             container.stop_requested, container.has_fault = bool(fields.get("stopped")), bool(fields.get("sick"))
             container.created_s = float(fields.get("born_s") or container.created_s)
@@ -51,7 +51,8 @@ class Containers:
     @staticmethod
     def restart_by_policy(container: Container) -> None:
         """Restart a container after a reboot if its restart policy requires it."""
-        if container.policy == "always" or (container.policy == "unless-stopped" and not container.stop_requested):
+        policy = container.restart_policy
+        if policy == "always" or (policy == "unless-stopped" and not container.stop_requested):
             _retry_start(container)
 
     def add_image(self, digest: str, tag: str) -> None:
@@ -86,9 +87,9 @@ class Containers:
             if image is None:
                 raise HttpError(404, f"No such image: {body['Image']}")
             sources = [mount["Source"] for mount in body["HostConfig"].get("Mounts") or ()]
-            if missing := [source for source in sources if not Path(source).exists()]:
+            if missing_sources := [source for source in sources if not Path(source).exists()]:
                 message = 'invalid mount config for type "bind": bind source path does not exist:'
-                raise HttpError(400, f"{message} {missing[0]}")
+                raise HttpError(400, f"{message} {missing_sources[0]}")
             _check_log_driver(body["HostConfig"])
             container = Container(name, body, image, self._images, self._shared)
             self.all[container.id] = container
@@ -135,7 +136,7 @@ def _check_log_driver(host_config: dict[str, Any]) -> None:
 
 
 def _retry_start(container: Container) -> None:
-    """Start a container, retrying because its port may still be taken. If it fails, it stays stopped, as in Docker."""
+    """Start a container, retrying because its port may still be taken. After a failure it stays stopped, as in Docker."""
     deadline_s = time.monotonic() + PORT_RELEASE_TIMEOUT_S
     while True:
         try:
@@ -151,9 +152,9 @@ def _retry_start(container: Container) -> None:
 def filter_containers(containers: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
     """Return the containers that match a query, newest first. Raises HttpError for an unknown filter."""
     filters = parse_filters(query.get("filters", ""))
-    unknown = next((name for name in filters if name not in FILTERS and name != "label"), None)
-    if unknown is not None:
-        raise HttpError(400, f"invalid filter '{unknown}'")
+    unknown_filter = next((name for name in filters if name not in FILTERS and name != "label"), None)
+    if unknown_filter is not None:
+        raise HttpError(400, f"invalid filter '{unknown_filter}'")
     include_stopped = is_true(query.get("all")) or "status" in filters or "exited" in filters
     matches = [
         container
@@ -186,9 +187,9 @@ def _matches(container: Container, images: Images, filters: dict[str, list[str]]
 
 
 def _has_label(container: Container, expected: str) -> bool:
-    name, equals, value = expected.partition("=")
+    name, separator, value = expected.partition("=")
     labels = container.labels()
-    return name in labels and (not equals or labels[name] == value)
+    return name in labels and (not separator or labels[name] == value)
 
 
 def _has_status(container: Container, images: Images, expected: str) -> bool:

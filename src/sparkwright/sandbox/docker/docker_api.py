@@ -92,8 +92,8 @@ class DockerApi(Handler):
             case "POST", ["containers", "create"]:
                 container = self.docker.containers.create(self.query.get("name", ""), self.body())
                 self.reply(201, {"Id": container.id, "Warnings": []})
-            case _, ["containers", key, *verb]:
-                self._container(self.docker.containers.find(key), verb[0] if verb else "")
+            case _, ["containers", key, *actions]:
+                self._route_container(self.docker.containers.find(key), actions[0] if actions else "")
             case _:
                 raise HttpError(
                     404, f"page not found: the sandbox has no {self.command} {self.path}; {SUPPORTED_COMMANDS}"
@@ -171,8 +171,8 @@ class DockerApi(Handler):
         rows = filter_containers(list(self.docker.containers.all.values()), self.docker.images, self.query)
         self.reply(200, [container_row(container, image_id(container.image)) for container in rows])
 
-    def _container(self, container: Container, verb: str) -> None:
-        match self.command, verb:
+    def _route_container(self, container: Container, action: str) -> None:
+        match self.command, action:
             case "GET", "json":
                 self.reply(200, container.inspect())
             case "GET", "logs":
@@ -198,7 +198,9 @@ class DockerApi(Handler):
                 self.docker.containers.rename(container, self.query["name"])
                 self.reply(204)
             case "POST", "update":
-                container.policy = (self.body().get("RestartPolicy") or {}).get("Name") or container.policy
+                container.restart_policy = (self.body().get("RestartPolicy") or {}).get(
+                    "Name"
+                ) or container.restart_policy
                 self.docker.containers.save()
                 self.reply(200, {"Warnings": None})
             case "POST", "wait":
@@ -242,7 +244,7 @@ class DockerApi(Handler):
     def _wait(self, container: Container) -> None:
         """Send the exit code once the container has stopped, has run again (next-exit) or has been removed (removed).
 
-        The response headers are sent at once: `docker run` starts the container after it has received them.
+        The response headers are sent immediately: `docker run` starts the container after it has received them.
         """
         condition = self.query.get("condition") or "not-running"
         self.stream(self._wait_for_exit_code(container, condition), "application/json")
@@ -298,7 +300,7 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
     has_ended = False
     while is_true(query.get("follow")) and not has_ended and (not until_s or time.time() < until_s):
         has_ended = not container.running  # read before the lines, so that the last ones are not missed
-        # counted once, because the program may log more lines at any time
+        # read once for both uses, because the program may add lines at any time
         start, line_count = line_count, len(container.logs)
         yield from select_lines(start, line_count)
         time.sleep(0 if has_ended else LOG_POLL_S)

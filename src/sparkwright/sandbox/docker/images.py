@@ -43,7 +43,7 @@ class ServingProgram:
     argv: tuple[str, ...]
 
 
-#: returns the outcome of a command line under an engine version, or None if the image does not contain the program
+#: returns what a command line runs under an engine version, or None if the image does not contain the program
 Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
@@ -180,21 +180,21 @@ class Images:
 
     def distribution(self, reference: str) -> dict[str, Any] | None:
         """Return the body of /distribution/REFERENCE/json, or None if the reference is not in the registry."""
-        resolved = self.resolve(reference)
-        if resolved is None:
+        tag_and_digest = self.resolve(reference)
+        if tag_and_digest is None:
             return None
         architectures = ["amd64"] if self._fault() == "wrong-arch" else ["amd64", "arm64"]
         media_type = "application/vnd.oci.image.index.v1+json"
         return {
-            "Descriptor": {"mediaType": media_type, "digest": resolved[1], "size": 1609},
+            "Descriptor": {"mediaType": media_type, "digest": tag_and_digest[1], "size": 1609},
             "Platforms": [{"architecture": architecture, "os": "linux"} for architecture in architectures],
         }
 
     def pull(self, reference: str) -> Iterator[dict[str, Any]]:
-        """Pull an image, and yield the progress. The reference must be in the registry."""
-        resolved = self.resolve(reference)
-        assert resolved is not None
-        tag, digest = resolved
+        """Pull an image, yielding the progress. The reference must be in the registry."""
+        tag_and_digest = self.resolve(reference)
+        assert tag_and_digest is not None
+        tag, digest = tag_and_digest
         yield {"status": f"Pulling from {REPOSITORY_OF_TAG[tag]}", "id": digest}
         if digest not in self.local:
             ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYER_SIZES))]
@@ -243,7 +243,7 @@ class Images:
         yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
-        """Return the digest of a local image, or None. `reference`: repository@digest, repository:tag, digest or id."""
+        """Return the digest of a local image, named by repository@digest, repository:tag, digest or id, or None."""
         with self._mutex:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):

@@ -48,7 +48,7 @@ class Request:
     #: number of thinking tokens at the beginning of the answer
     thinking_tokens: int
     has_disconnected: Callable[[], bool]
-    #: the client requested log probabilities: tokens are sent one by one, and without delay in an instant sandbox
+    #: the client requested log probabilities: tokens are sent one by one, and in an instant sandbox without delay
     with_logprobs: bool = False
     #: words of the thinking and the answer; the default words if empty
     words: tuple[str, ...] = ()
@@ -93,21 +93,21 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
         with _reserve_slot(engine, request):
-            cached = engine.cache.cache_prompt(request.prompt)
-            engine.counters.add_prompt(len(request.prompt), cached)
-            last_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached)
-            pending, step_tokens = "", 0
+            cached_tokens = engine.cache.cache_prompt(request.prompt)
+            engine.counters.add_prompt(len(request.prompt), cached_tokens)
+            last_token_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached_tokens)
+            pending_text, step_tokens = "", 0
             for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
                 if not step_tokens:
                     due_s = _wait_for_step(engine, request, due_s, first=n == 1)
                     step_tokens = engine.counters.begin_step() if n > 1 else 1
-                last_s, streams = _count_token(engine, n, arrived_s, last_s)
-                generated, step_tokens, pending = n, step_tokens - 1, pending + word
+                last_token_s, streams = _count_token(engine, n, arrived_s, last_token_s)
+                generated, step_tokens, pending_text = n, step_tokens - 1, pending_text + word
                 if step_tokens and not request.with_logprobs and n not in (request.tokens, request.thinking_tokens):
                     continue  # the tokens of a step are sent together
                 kind = "reasoning" if n <= request.thinking_tokens else "content"
-                yield Token(kind, pending, n, request.finish_reason if n == request.tokens else None)
-                pending = ""
+                yield Token(kind, pending_text, n, request.finish_reason if n == request.tokens else None)
+                pending_text = ""
                 if not step_tokens and not (request.with_logprobs and engine.is_instant):
                     rate = _step_rate(engine, len(request.prompt))
                     due_s = max(due_s + 1 / rate / SHARED_RATE_FACTOR ** min(streams - 1, 6), time.monotonic() - 0.5)
@@ -197,10 +197,10 @@ def _check_stop(engine: Process, request: Request) -> None:
         raise Aborted
 
 
-def _count_token(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
+def _count_token(engine: Process, n: int, arrived_s: float, last_token_s: float) -> tuple[float, int]:
     """Count a token. Return its time and the number of running streams."""
     now_s = time.monotonic()
-    engine.counters.count_token(n, now_s - (arrived_s if n == 1 else last_s))
+    engine.counters.count_token(n, now_s - (arrived_s if n == 1 else last_token_s))
     return now_s, engine.counters.running
 
 

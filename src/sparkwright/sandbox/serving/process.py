@@ -37,7 +37,7 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 class StartError(Exception):
-    """The exit of an engine during its start, with its last log lines and its exit code."""
+    """An engine exits during its start, with these last log lines and this exit code."""
 
     def __init__(self, *texts: str, code: int = 1) -> None:
         super().__init__("\n".join(texts))
@@ -69,11 +69,11 @@ class Counters:
         self.request_s = 0.0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
-    def add_prompt(self, tokens: int, cached: int) -> None:
+    def add_prompt(self, tokens: int, cached_tokens: int) -> None:
         with self.mutex:
             self.prompt_tokens += tokens
-            self.computed_tokens += tokens - cached
-            self.cached_tokens += cached
+            self.computed_tokens += tokens - cached_tokens
+            self.cached_tokens += cached_tokens
             self.steps += 1
 
     @property
@@ -226,7 +226,7 @@ class Process(ABC):
         self._holder = f"{holder or self.default_holder} {secrets.token_hex(4)}"
         self._report_gpu_memory = report_gpu_memory
         self._exit_code = 0
-        self._stuck = False
+        self._is_stuck = False
         self._server: Server | None = None
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
@@ -298,13 +298,13 @@ class Process(ABC):
 
     def stop(self) -> None:
         """Stop gracefully, as on SIGTERM."""
-        if not self.stopped.is_set() and self.fault() != "stubborn" and not self._stuck:
+        if not self.stopped.is_set() and self.fault() != "stubborn" and not self._is_stuck:
             self.write_last_lines(self.stop_log(), 0)
             self.stopped.set()
 
     def kill(self, *, power_off: bool = False) -> None:
         """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
-        if self._stuck and not power_off:
+        if self._is_stuck and not power_off:
             return
         self._exit_code = SIGKILL_EXIT_CODE
         self.stopped.set()
@@ -347,18 +347,18 @@ class Process(ABC):
             if self.fault() != "slow-start" or self.stopped.wait(POLL_S):
                 return False
         if self.fault() in GROWING_FAULTS:
-            self._stuck = self.fault() == "unkillable"
+            self._is_stuck = self.fault() == "unkillable"
             holder = f"other program {self._holder}" if self.fault() == OTHER_PROGRAM else self._holder
             threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
 
     def adjust_memory(self, size_bytes: int) -> None:
-        """Add to the claimed memory without a check; a negative size releases some."""
+        """Add to the claimed memory even if too little is available; a negative size releases some."""
         if self._pool is not None:
             self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
-        """Grow a holder's memory until the process ends or the memory is exhausted."""
+        """Increase a holder's memory until the process ends or the memory is exhausted."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
         self._pool.release(holder, delay_s=RELEASE_DELAY_S)

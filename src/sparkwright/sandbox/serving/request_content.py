@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
-#: sign of a language other than English: a letter other than a to z, or one of some common words
+#: matches text in other languages: a letter other than a to z, or a common word
 _FOREIGN_TEXT = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 #: pattern of a question and its correct answer; {0} is the pattern's first group
 KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (

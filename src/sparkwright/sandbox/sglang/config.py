@@ -1,4 +1,4 @@
-"""Settings of a simulated SGLang, derived from its arguments and its model's folder, and the errors for invalid settings.
+"""The settings of a simulated SGLang, derived from its arguments and its model's folder; invalid ones raise SGLang's errors.
 
 Source: 0.5.23.
 """

@@ -59,8 +59,8 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
         free_bytes: free memory after the weights and the cache were allocated.
         device: cuda or cpu.
     """
-    half = _format_gb(config.kv_tokens * config.kv_bytes_per_token // 2)
-    sizes = f"#tokens: {config.kv_tokens}, K size: {half} GB, V size: {half} GB"
+    half_gb = _format_gb(config.kv_tokens * config.kv_bytes_per_token // 2)
+    sizes = f"#tokens: {config.kv_tokens}, K size: {half_gb} GB, V size: {half_gb} GB"
     yield 0.2, stamp_line(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
     yield 0, stamp_line(f"Memory pool end. avail mem={_format_gb(free_bytes)} GB")
     memory = "available_cpu_mem" if device == "cpu" else "available_gpu_mem"

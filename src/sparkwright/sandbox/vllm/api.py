@@ -30,7 +30,7 @@ INVALID_TYPE = "Bad Request"
 PROTECTED_ROOTS = ("v1", "v2", "inference")
 
 
-class BadRequest(Exception):
+class ApiError(Exception):
     """An error response: HTTP status and body."""
 
     def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
@@ -39,7 +39,7 @@ class BadRequest(Exception):
         self.kind = kind
         self.payload: dict[str, Any] = error_body(message, kind, param, status)
 
-    def to_message_format(self) -> BadRequest:
+    def to_message_format(self) -> ApiError:
         """Change the error to the format of the Messages API, unless the body is invalid (INVALID_TYPE), and return it."""
         if self.kind != INVALID_TYPE:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
@@ -68,7 +68,7 @@ class VllmApi(ModelApi):
         else:
             try:
                 handlers[self.command]()
-            except BadRequest as error:
+            except ApiError as error:
                 self.send(error.status, error.payload)
 
     def _routes(self) -> dict[str, dict[str, Callable[[], None]]]:
@@ -158,7 +158,7 @@ class VllmApi(ModelApi):
                 max_tokens,
                 self._thinking_tokens(chat),
             )
-        except BadRequest as error:
+        except ApiError as error:
             raise error.to_message_format() from None
 
     def _count_message_tokens(self) -> None:
@@ -167,7 +167,7 @@ class VllmApi(ModelApi):
         try:
             self._check_model_name(body)
             self.send(200, messages.token_count_response(len(self._prompt(messages.to_chat(body)))))
-        except BadRequest as error:
+        except ApiError as error:
             raise error.to_message_format() from None
 
     def _response(self) -> None:
@@ -177,7 +177,7 @@ class VllmApi(ModelApi):
         self._require_field(body, "input")
         self._check_model_name(body)
         if body.get("background") and not self.engine.stores_responses:
-            raise BadRequest(400, "invalid_request_error", "background", responses.NO_STORE_MESSAGE)
+            raise ApiError(400, "invalid_request_error", "background", responses.NO_STORE_MESSAGE)
         chat = responses.to_chat(body)
         max_tokens = self._parse_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
@@ -190,16 +190,14 @@ class VllmApi(ModelApi):
     def _stored_response(self, response_id: str) -> dict[str, Any]:
         response = self.engine.stored_responses.get(response_id)
         if response is None:
-            raise BadRequest(
-                404, "invalid_request_error", "response_id", f"Response with id '{response_id}' not found."
-            )
+            raise ApiError(404, "invalid_request_error", "response_id", f"Response with id '{response_id}' not found.")
         return response
 
     def _cancel(self, response_id: str) -> None:
         response = self._stored_response(response_id)
         if response["status"] not in ("queued", "in_progress"):
             message = "Cannot cancel a synchronous response."
-            raise BadRequest(400, "invalid_request_error", "response_id", message)
+            raise ApiError(400, "invalid_request_error", "response_id", message)
         response["status"] = "cancelled"
         self.send(200, response)
 
@@ -249,12 +247,12 @@ class VllmApi(ModelApi):
         self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
 
     def _count_text_tokens(self, text: str) -> int:
-        """Return the number of tokens in a text to embed or rank. Raises BadRequest or Aborted if a fault prevents the answer."""
+        """Return the number of tokens in a text to embed or rank. Raises ApiError or Aborted if a fault prevents the answer."""
         self._check_text_length(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
             engine.exit_silently()
-            raise BadRequest(500, *ENGINE_DEAD_ERROR)
+            raise ApiError(500, *ENGINE_DEAD_ERROR)
         while engine.fault() == "wedge":
             if self.has_disconnected() or engine.stopped.wait(POLL_S):
                 raise Aborted
@@ -266,7 +264,7 @@ class VllmApi(ModelApi):
     def _require_field(body: dict[str, Any], field: str) -> None:
         if not body.get(field):
             details = f"'type': 'missing', 'loc': 'body.{field}', 'msg': 'Field required', 'input': '<dict of {len(body)} items>'"
-            raise BadRequest(400, INVALID_TYPE, f"body.{field}", f"1 validation error:\n  {{{details}}}")
+            raise ApiError(400, INVALID_TYPE, f"body.{field}", f"1 validation error:\n  {{{details}}}")
 
     def _complete(
         self,
@@ -293,7 +291,7 @@ class VllmApi(ModelApi):
         self._check_context_length(prompt, tokens or 1)
         if engine.fault() == "engine-exits" or engine.dead or engine.has_lost_peer:
             engine.exit_silently()
-            raise BadRequest(500, *ENGINE_DEAD_ERROR)
+            raise ApiError(500, *ENGINE_DEAD_ERROR)
         spec = AnswerSpec() if plain else self._answer_spec(body, require_parser=not isinstance(answer, ResponseAnswer))
         spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
         token_limit = config.max_model_len - len(prompt)
@@ -310,13 +308,13 @@ class VllmApi(ModelApi):
             self.write(answer, request, spec, streamed=streamed)
         except GroupBroken:
             self.engine.exit_silently()
-            raise BadRequest(500, *ENGINE_DEAD_ERROR) from None
+            raise ApiError(500, *ENGINE_DEAD_ERROR) from None
 
     def _answer_spec(self, body: dict[str, Any], *, require_parser: bool) -> AnswerSpec:
         try:
             return answers.chat_answer_spec(self.engine, body, require_parser=require_parser)
         except answers.InvalidRequest as error:
-            raise BadRequest(400, "BadRequestError", None, str(error)) from None
+            raise ApiError(400, "BadRequestError", None, str(error)) from None
 
     def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
         """Yield the events of a streamed answer. If a group member is lost, they end with an error."""
@@ -330,7 +328,7 @@ class VllmApi(ModelApi):
         body = self.body()
         if not isinstance(body, dict):
             message = "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.0', 'msg': 'JSON decode error'}"
-            raise BadRequest(400, INVALID_TYPE, "body.0", message)
+            raise ApiError(400, INVALID_TYPE, "body.0", message)
         return body
 
     def _check_model_name(self, body: dict[str, Any]) -> None:
@@ -343,7 +341,7 @@ class VllmApi(ModelApi):
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
             aliases += "" if names[-1].startswith("/") else "."
             message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
-            raise BadRequest(404, "NotFoundError", "model", message)
+            raise ApiError(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
         """Return the token ids of the messages or prompt in a request."""
@@ -366,7 +364,7 @@ class VllmApi(ModelApi):
                 f" than {length * MAX_CHARS_PER_TOKEN} characters, which is the upper bound for {length} input tokens). Please reduce the"
                 f" length of the input prompt. (parameter=input_text, value={len(text)})"
             )
-            raise BadRequest(400, "BadRequestError", "input_text", message)
+            raise ApiError(400, "BadRequestError", "input_text", message)
 
     def _parse_max_tokens(self, max_tokens: Any, name: str = "max_tokens") -> int | None:
         length = self.engine.config.max_model_len
@@ -378,7 +376,7 @@ class VllmApi(ModelApi):
         message = f"{message} Please request fewer output tokens."
         if not isinstance(max_tokens, int) or max_tokens < 1:
             message = f"{name} must be at least 1, got {max_tokens}."
-        raise BadRequest(400, "BadRequestError", name, f"{message} (parameter={name}, value={max_tokens})")
+        raise ApiError(400, "BadRequestError", name, f"{message} (parameter={name}, value={max_tokens})")
 
     def _check_context_length(self, prompt: list[int], tokens: int) -> None:
         length, total = self.engine.config.max_model_len, len(prompt) + tokens
@@ -388,4 +386,4 @@ class VllmApi(ModelApi):
                 f" prompt contains {len(prompt)} input tokens, for a total of {total} tokens. Please reduce the length of the input"
                 f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             )
-            raise BadRequest(400, "BadRequestError", "input_tokens", message)
+            raise ApiError(400, "BadRequestError", "input_tokens", message)

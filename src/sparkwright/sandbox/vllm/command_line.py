@@ -157,11 +157,11 @@ class Arguments:
 
 def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
     """Parse the arguments of `vllm serve`. Raises StartError with argparse's message."""
-    arguments, words, unknown = Arguments(), [_normalize_word(word) for word in argv], list[str]()
+    arguments, words, unknown_words = Arguments(), [_normalize_word(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
         if not word.startswith("-"):
-            _set_model(arguments, unknown, word)
+            _set_model(arguments, unknown_words, word)
             continue
         name, equals, value = word.partition("=")
         accepts_keys = name.startswith(("--", "-cc", "-ac", "-sc", "-dc"))
@@ -169,14 +169,14 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
         name = _expand_abbreviation(name, version)
         option = _options_by_name(version).get(name)
         if option is None or (dot and option.kind != JSON):
-            unknown += [word, *_take_values(words)]
+            unknown_words += [word, *_take_values(words)]
         elif option.kind == SWITCH:
             _set_switch(arguments, option, name, value if equals else None)
         else:
             rest = [value] if equals else _option_values(option, words)
             _set_values(arguments, option, rest, key_path.split(".") if dot else [])
-    if unknown:
-        raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", code=2)
+    if unknown_words:
+        raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown_words)}", code=2)
     if arguments.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in arguments.values:
         raise StartError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
     arguments.model = str(arguments.values.pop("model", arguments.model))
@@ -191,9 +191,9 @@ def _normalize_word(word: str) -> str:
     return name.replace("_", "-") + equals + value if name.startswith("--") else word
 
 
-def _set_model(arguments: Arguments, unknown: list[str], word: str) -> None:
+def _set_model(arguments: Arguments, unknown_words: list[str], word: str) -> None:
     if arguments.has_model_tag or "model" in arguments.values:
-        unknown.append(word)
+        unknown_words.append(word)
     else:
         arguments.model, arguments.has_model_tag = word, True
 
@@ -296,8 +296,8 @@ def _options_by_name(version: str) -> dict[str, Option]:
 def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) -> list[str]:
     """Return the arguments with --config replaced by the file's options, as in 0.32.0. Raises StartError.
 
-    The file's options come before the others, so that the command line takes precedence. Only lines of the form
-    `KEY: VALUE` are supported, where VALUE is JSON or a plain word: the image of the simulated engine has no YAML library.
+    The file's options come before the others, so that the command line takes precedence. Only lines of the form `KEY: VALUE`
+    are supported, where VALUE is JSON or a plain word, because the image of the simulated engine has no YAML library.
     """
     words = _move_model_first(list(argv))
     if CONFIG_OPTION not in words:

@@ -1,4 +1,4 @@
-"""The settings of the simulated engine, derived from its arguments and the model's folder, and the errors for invalid ones."""
+"""The settings of the simulated engine, derived from its arguments and the model's folder; invalid ones raise vLLM's errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkwright.trust import bounds
 
 DEFAULT_BATCHED_TOKENS = 2048  # on a GB10, in every version
 DEFAULT_MAX_SEQS = 256
-MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the shards of the simulated hub have 2.5 MB
+MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the simulated hub's shards have 2.5 MB
 CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B at a GPU memory utilization of 1
 
 LAST_RELEASE_ALWAYS_CHUNKING: Release = (0, 11, 0)  # chunked prefill can't be disabled

@@ -264,7 +264,7 @@ class Engine(Process):
         return self.group is not None and self.group.is_broken
 
     def _join_group(self, group: Group) -> None:
-        """Join the group, with the log lines before and after."""
+        """Join the group, and write the log lines before and after that."""
         self.write_log(startup.worker_lines(group.join_lines(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
             self.stopped.wait()

@@ -15,8 +15,7 @@ from sparkwright.sandbox.vllm.config import FIRST_RELEASE_WITH_ALIGN_MODE, Confi
 from sparkwright.sandbox.vllm.model import Drafts
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-#: in versions from the first of these up to the second, exclusive, the metrics contain a hybrid model's initial block_size
-#: instead of the actual one
+#: from the first of these versions until the second, the metrics show a hybrid model's initial block_size, not the actual one
 STALE_BLOCK_SIZE_SINCE: Release = (0, 18, 0)
 ACTUAL_BLOCK_SIZE_SINCE: Release = (0, 23, 0)
 FIRST_TOKEN_BOUNDS_S = (
@@ -50,7 +49,7 @@ class PrefixCache:
         if not self._is_enabled:
             return 0
         with self._mutex:
-            hit = max(
+            hit_tokens = max(
                 (end for end, key in self._block_ends(prompt) if key in self._cached_keys and end < len(prompt)),
                 default=0,
             )
@@ -63,8 +62,8 @@ class PrefixCache:
             while len(self._cached_keys) > self._max_blocks:
                 self._cached_keys.popitem(last=False)
             self.queries += len(prompt)
-            self.hits += hit
-        return hit
+            self.hits += hit_tokens
+        return hit_tokens
 
     def _block_ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the end of each full block, and a hash of all tokens before it."""

@@ -81,10 +81,10 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
     """Return the block size. In a hybrid model, a block's attention page is at least as large as a recurrent layer's state."""
     if not is_hybrid(config):
         return DENSE_BLOCK_TOKENS
-    state, token = state_bytes(text_config(config)), token_bytes(text_config(config), kv_cache_dtype)
-    if not state or not token:
+    state_size, token_size = state_bytes(text_config(config)), token_bytes(text_config(config), kv_cache_dtype)
+    if not state_size or not token_size:
         return GENERIC_BLOCK_TOKENS
-    return KERNEL_ALIGNMENT_TOKENS * -(-state // (KERNEL_ALIGNMENT_TOKENS * token))
+    return KERNEL_ALIGNMENT_TOKENS * -(-state_size // (KERNEL_ALIGNMENT_TOKENS * token_size))
 
 
 def state_bytes(text_settings: Mapping[str, Any]) -> int:
@@ -109,8 +109,10 @@ def token_bytes(text_settings: Mapping[str, Any], kv_cache_dtype: str) -> int:
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
     """Return the padding of a state's page, in percent of the state's size."""
     text_settings = text_config(config)
-    state, token = state_bytes(text_settings), token_bytes(text_settings, kv_cache_dtype)
-    return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
+    state_size, token_size = state_bytes(text_settings), token_bytes(text_settings, kv_cache_dtype)
+    if not state_size or not token_size:
+        return 0.0
+    return 100 * (block_tokens(config, kv_cache_dtype) * token_size / state_size - 1)
 
 
 def _read_size(text_settings: Mapping[str, Any], name: str) -> int:
@@ -197,11 +199,11 @@ class Drafts:
     drafts: int = 0
     positions: list[int] = field(default_factory=list)  #: accepted tokens by position
     #: time, drafts and positions at the last log line
-    _logged: tuple[float, int, list[int]] = (0.0, 0, [])
+    _last_log: tuple[float, int, list[int]] = (0.0, 0, [])
 
     def __post_init__(self) -> None:
         self.positions = [0] * self.depth
-        self._logged = (time.monotonic(), 0, list(self.positions))
+        self._last_log = (time.monotonic(), 0, list(self.positions))
 
     def __repr__(self) -> str:
         model = None if METHODS[self.method].drafter == "text" else self.model
@@ -233,12 +235,12 @@ class Drafts:
 
     def log_line(self, now_s: float) -> str:
         """Return the log line with statistics, or an empty string if it is not due or there were no drafts."""
-        since_s, drafts, positions = self._logged
+        since_s, drafts, positions = self._last_log
         new_drafts, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_INTERVAL_S or not new_drafts:
             return ""
         accepted_by_position = [count - logged for count, logged in zip(self.positions, positions, strict=True)]
-        self._logged = (now_s, self.drafts, list(self.positions))
+        self._last_log = (now_s, self.drafts, list(self.positions))
         tokens, accepted = new_drafts * self.depth, sum(accepted_by_position)
         rates = ", ".join(f"{count / new_drafts:.3f}" for count in accepted_by_position)
         return (
@@ -252,7 +254,7 @@ class Drafts:
 def parse_drafts(
     speculative_config: Any, model: str, host_path: Callable[[str], Path], *, is_good: bool
 ) -> Drafts | None:
-    """Return the drafts of --speculative-config, or None if it is not set. Raises StartError.
+    """Return the statistics for --speculative-config, or None if it is not set. Raises StartError.
 
     Args:
         speculative_config: value of the option.

@@ -83,7 +83,7 @@ class ResponseAnswer:
     #: id of the response
     id: str = field(default_factory=lambda: _new_id("resp"))
     #: seconds since the epoch
-    created: int = field(default_factory=lambda: int(time.time()))
+    created_s: int = field(default_factory=lambda: int(time.time()))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the JSON of an answer that is not streamed. Tool calls replace the tokens' text."""
@@ -143,7 +143,7 @@ class ResponseAnswer:
         body, tools = self.request_body, self.request_body.get("tools") or []
         return {
             "id": self.id,
-            "created_at": self.created,
+            "created_at": self.created_s,
             **dict.fromkeys(LEADING_NULLS),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": body.get("instructions"),
