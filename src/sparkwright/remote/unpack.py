@@ -124,7 +124,7 @@ def _is_complete(target: Path) -> bool:
 
 
 def _can_start(target: Path) -> bool:
-    """Return True if the runtime starts. Its compiled files are not in the manifest, and may be for another Python version."""
+    """Return True if the runtime starts. Its compiled files are not in the manifest: they may be for another Python."""
     argv = ["-IS", str(target / "lib/sparkwright/runner/boot.py"), str(target / "tag"), "engine"]
     try:
         python = (target / "python").read_text()

@@ -1,1 +1,1 @@
-"""ssh connections with the configuration, keys and known hosts of the user's ssh, and requests over them."""
+"""ssh connections that use the configuration, keys and known hosts of the user's ssh, and requests over them."""

@@ -1,4 +1,4 @@
-"""ssh connections, also through jump hosts, with every host key checked.
+"""ssh connections, direct or through jump hosts, with every host key checked.
 
 Replaces defaults of Fabric and Paramiko, which accept any host key, ignore `Include`, don't set TCP_NODELAY, and wait up to an
 hour for a channel (docs/ssh.md).

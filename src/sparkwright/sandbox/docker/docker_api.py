@@ -280,7 +280,7 @@ def short_image_id(digest: str) -> str:
 
 
 def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield the requested log lines as frames, until the container exits if follow=1. Raises HttpError if no stream is set."""
+    """Yield the requested log lines as frames; if follow=1, until the container exits. Raises HttpError."""
     streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not streams:
         raise HttpError(400, "Bad parameters: you must choose at least one stream")

@@ -1,4 +1,4 @@
-"""The settings of a simulated SGLang, derived from its arguments and its model's folder; invalid ones raise SGLang's errors.
+"""The settings of a simulated SGLang, read from its arguments and its model's folder, and its errors for invalid ones.
 
 Source: 0.5.23.
 """

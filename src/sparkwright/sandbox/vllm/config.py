@@ -1,4 +1,4 @@
-"""The settings of the simulated engine, derived from its arguments and the model's folder; invalid ones raise vLLM's errors."""
+"""The settings of the simulated vLLM, read from its arguments and its model's folder, and its errors for invalid ones."""
 
 from __future__ import annotations
 
