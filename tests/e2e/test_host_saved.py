@@ -31,7 +31,7 @@ def test_the_guard_stops_a_start_that_exhausts_memory_and_the_previous_server_se
     assert result.code == 1, result.out
     failed = next(event for event in result.events() if event.get("status") == "failed")
     assert "was stopped to save the host" in failed["msg"]
-    assert not control.is_lost(project.sandbox)
+    assert not control.ran_out_of_memory(project.sandbox)
     assert project.serving() == before
 
 
@@ -42,7 +42,7 @@ def test_the_guard_stops_the_arm_of_an_experiment(project: SandboxProject) -> No
     options = ("--flag", "max-num-seqs", "--values", "4", "--name", "arm", *SMALL)
     result = project.run("bench.sweep", "--host", "sandbox", *options)
     assert "was stopped to save the host" in result.out, result.out + result.err
-    assert not control.is_lost(project.sandbox)
+    assert not control.ran_out_of_memory(project.sandbox)
     assert project.serving() == before
 
 
@@ -60,7 +60,7 @@ def test_without_the_guard_the_same_start_brings_the_host_down(project: SandboxP
     with project.start("deploy", "--host", "sandbox", "--json") as deploy:
         wait_until(lambda: guard_header(project), "a guard")
         os.kill(int(guard_header(project)["pid"]), signal.SIGKILL)
-        wait_until(lambda: control.is_lost(project.sandbox), "the end of the host")
+        wait_until(lambda: control.ran_out_of_memory(project.sandbox), "the end of the host")
         deploy.communicate(timeout=60)
     status = project.run("status", "--host", "sandbox")
     assert (status.code, "ran out of memory" in status.out + status.err) == (3, True), status
@@ -71,7 +71,7 @@ def test_a_configuration_that_brought_the_host_down_needs_anyway_to_start(projec
     control.set_fault(project.sandbox, "unkillable")
     project.edit(*CHANGE)
     project.deploy()
-    assert control.is_lost(project.sandbox)
+    assert control.ran_out_of_memory(project.sandbox)
     control.set_fault(project.sandbox, None)  # reboots it
 
     assert "the host went down at" in " ".join(project.run("status", "--host", "sandbox").out.split())
@@ -116,7 +116,7 @@ def test_the_service_guard_stops_a_leaking_server_and_health_reports_it(project:
         wait_until(lambda: service_guard.list_actions(state), "an action of the guard")
         wait_until(lambda: project.serving() == "", "the end of the server")
         guard.terminate()
-    assert not control.is_lost(project.sandbox)
+    assert not control.ran_out_of_memory(project.sandbox)
     result = project.run("health", "--host", "sandbox", "--json")
     assert "qwen35 was stopped at" in result.out, result.out
     assert "to save the host" in result.out

@@ -119,7 +119,7 @@ def test_the_guard_stops_an_interim_server_that_exhausts_memory(alone: SingleSer
         result = alone.deploy()
     assert result.code == 1, result.out[-3000:]
     assert "was stopped to save the host" in result.out
-    assert not control.is_lost(alone.project.sandbox)
+    assert not control.ran_out_of_memory(alone.project.sandbox)
     assert (alone.id(), alone.containers()) == (before, {CONTAINER: "running"})
 
 

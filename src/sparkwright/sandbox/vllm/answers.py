@@ -33,7 +33,7 @@ TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_co
 MANY_TOOLS = 30
 NEEDS_BOTH_MESSAGE = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER_MESSAGE = 'tool_choice="{}" requires --tool-call-parser to be set'
-#: type, param and message of the error after the engine core has died
+#: type, param and message of the error after the engine core has exited
 ENGINE_DEAD_ERROR = (
     "InternalServerError",
     None,
@@ -274,7 +274,7 @@ class Answer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine core has died."""
+        """Yield the last events of a stream whose engine core has exited."""
         kind, param, message = ENGINE_DEAD_ERROR
         yield encode_event(error_body(message, kind, param, 500))
         yield DONE_EVENT

@@ -143,7 +143,7 @@ class MessageAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last event of a stream whose engine core has died."""
+        """Yield the last event of a stream whose engine core has exited."""
         yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 
     def _opening(self) -> dict[str, Any]:

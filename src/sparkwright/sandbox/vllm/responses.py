@@ -109,7 +109,7 @@ class ResponseAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Close the connection without further events, as vLLM does when the engine core has died."""
+        """Close the connection without further events, as vLLM does when the engine core has exited."""
         raise ConnectionResetError
 
     def pending_response(self, status: str) -> dict[str, Any]:
