@@ -26,7 +26,7 @@ FIRST_BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
 IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # the image's, unless the request sets them
 DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
-FIRST_PID = 4_200_000  # higher than every real pid on Linux
+FIRST_PID = 4_200_000  # higher than any real pid on Linux
 NEVER_TIME = "0001-01-01T00:00:00Z"
 
 
@@ -199,10 +199,8 @@ class Container:
         image_config = self._images.inspect(self.image)["Config"]
         environment = self.body.get("Env") or []
         variable_names = {pair.partition("=")[0] for pair in environment}
-        host_config = {
-            **self.body["HostConfig"],
-            "RestartPolicy": {"Name": self.restart_policy, "MaximumRetryCount": 0},
-        }
+        restart_policy = {"Name": self.restart_policy, "MaximumRetryCount": 0}
+        host_config = {**self.body["HostConfig"], "RestartPolicy": restart_policy}
         host_config = {"ShmSize": 64 * 2**20, **host_config, "NetworkMode": network_mode(self.body)}
         log_config = host_config.get("LogConfig") or {}
         host_config["LogConfig"] = {
@@ -269,14 +267,13 @@ class Container:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
-        identity = {
-            "id": self.id,
-            "name": self.name,
-            "body": self.body,
-            "image": self.image,
+        identity = {"id": self.id, "name": self.name, "body": self.body, "image": self.image}
+        flags = {
             "policy": self.restart_policy,
+            "stopped": self.stop_requested,
+            "born_s": self.created_s,
+            "sick": self.has_fault,
         }
-        flags = {"stopped": self.stop_requested, "born_s": self.created_s, "sick": self.has_fault}
         return {**identity, **flags, "started": self.status != "created"}
 
     def _port(self) -> int:
