@@ -58,7 +58,7 @@ def test_a_deploy_of_the_only_server_fails_no_request(alone: SingleServer) -> No
 def test_a_plan_names_the_interim_server_or_the_downtime(alone: SingleServer) -> None:
     alone.change_recipe()
     result = alone.project.run("plan", "--host", "sandbox", "--json")
-    assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers meanwhile; ")
+    assert result.task("Drain requests")["msg"].startswith(f"{INTERIM} answers in the meantime; ")
     alone.write_group(swap="in_place")
     assert "server down for" in alone.project.run("plan", "--host", "sandbox", "--json").task("Drain requests")["msg"]
 

@@ -73,13 +73,13 @@ def test_history_and_doctor_show_the_measured_memory(served: SandboxProject) -> 
 
 
 def test_the_promised_load_is_proved_once_per_server(served: SandboxProject, first_deploy: CommandResult) -> None:
-    proof = first_deploy.task("Prove the promised load")["data"]
+    proof = first_deploy.task("Test the promised load")["data"]
     expected = [(256, 1), (512, 1), (1024, 1), (2048, 1), (2048, 2)]
     assert [(rung["context"], rung["streams"]) for rung in proof["rungs"]] == expected
     assert all(rung["lowest_bytes"] > 0 and rung["ttft_s"] is not None for rung in proof["rungs"])
     second_run = served.run("restart", "--host", "sandbox", "--json")
     assert second_run.proved, second_run.out[-2000:]
-    assert second_run.task("Prove the promised load")["data"]["kept"]
+    assert second_run.task("Test the promised load")["data"]["kept"]
 
 
 def test_a_share_too_large_is_refused_with_the_largest_that_fits(served: SandboxProject) -> None:

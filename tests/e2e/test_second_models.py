@@ -33,7 +33,7 @@ def test_a_draft_model_is_pinned_downloaded_mounted_kept_and_updated(project: Sa
     assert updated.code == 0, updated.err
     planned = project.run("plan", "--host", "sandbox", "--json")
     assert planned.code == 2, planned.err
-    changed_fields = {row["field"] for row in planned.task("Download further models and verify every file")["diff"]}
+    changed_fields = {row["field"] for row in planned.task("Download additional models and verify every file")["diff"]}
     assert "draft: model-00001-of-00014.safetensors" in changed_fields
     rows = planned.task("Compare running container with recipe")["diff"]
     assert [row["field"] for row in rows] == ["draft model revision"]

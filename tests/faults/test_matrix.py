@@ -45,7 +45,7 @@ Check that it uses the GPU                       | old   |  new  |  new  |  old 
 Check the engine log                             | old   |  new  |  new  |  old  |  new  |  new
 Measure throughput                               | (old) |  new  |  new  |  old  |  new  |  new
 Compare the reference text                       | old   |  new  |  new  |  old  |  new  |  new
-Prove the promised load                          | old   |  new  |  new  |  old  |  new  |  new
+Test the promised load                           | old   |  new  |  new  |  old  |  new  |  new
 Enable restart policy, remove previous container | old   | (new) |  new  |  old  |  new  |  new
 """
 

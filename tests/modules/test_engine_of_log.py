@@ -32,7 +32,7 @@ def test_container_of_llama_cpp_is_verified_by_its_log(engine: docker.DockerClie
         state = evidence.read_engine_state(context, name)
         assert state is not None and state.value("max_model_len") == 8192
         logs = VerifyLogs().run(VerifyLogs.Args(name, chunked_prefill="enabled"), context)
-        assert (logs.failed, logs.msg) == (True, "serves what was asked: disproved.")
+        assert (logs.failed, logs.msg) == (True, "serves what was requested: disproved.")
         config = EngineConfig().run(EngineConfig.Args(name), context)
         assert config.data["settings"]["slots"] == "4"
         assert config.msg.startswith("llama.cpp: chunked prefill on, prefix caching unknown")

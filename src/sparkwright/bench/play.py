@@ -222,7 +222,7 @@ def _fetch_tasks(arm: Arm) -> Iterator[Task]:
     yield task("Download model and verify every file", "hf_model", as_templates({**model, "from": "host.model_from"}))
     further_models = f"{arm_path}.model.models | default([])"
     args = as_templates({"models": further_models})
-    yield task("Download further models and verify every file", "second_models", args, when=further_models)
+    yield task("Download additional models and verify every file", "second_models", args, when=further_models)
 
 
 def task(name: str, module: str, args: Mapping[str, Any] | None = None, **keywords: Any) -> Task:

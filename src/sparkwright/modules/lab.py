@@ -1,4 +1,4 @@
-"""Modules of the lab, which measure the cells of an experiment and remove the containers of its arms."""
+"""Modules of the lab, which measure an experiment's cells (one load on one arm) and remove the containers of its arms."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SMALLER_LOAD_FIX = (
 class Bench(Module["Bench.Args"]):
     """Send one load of an experiment to a server, measure it, and store the result on the host as a cell.
 
-    Prompts begin with fresh random text; a warm-up request for each class of prompt lengths is not counted. Token counts are
-    the stream's usage figures. A cell already finished in the same series is not measured again.
+    Prompts begin with fresh random text; a warm-up request for each class of prompt lengths is not counted. Token counts
+    come from the stream's usage figures. A cell already finished in the same series is not measured again.
 
     Other traffic before the measurement makes it inconclusive (exit code 4). A doubtful cell (server counters that differ by
     more than 1 %, prompts answered from a cache, a GPU held at a low clock) is reported but not stored, so the next command
@@ -180,7 +180,9 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg(
+            "how long it may take to stop before it is killed, seconds", default=defaults.STOP_TIMEOUT_S
+        )
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         container = containers.inspect(context.docker(), args.name) or {}

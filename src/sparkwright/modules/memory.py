@@ -149,7 +149,7 @@ class Memory(Module["Memory.Args"]):
     Ollama model, releases its memory with some delay, so the module waits. If the memory of the stopped server and of
     Ollama's models cannot be enough, it waits only while memory is being released. A model that Ollama lists during the wait
     is unloaded again, because Ollama does not list a model in its first phase of loading. If the engine still does not fit,
-    the run is refused, with a table of the memory's users and the commands that free it.
+    the run is refused, with a table of what uses the memory and the commands that free it.
 
     Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host), waited_s; if refused, holders.
     """

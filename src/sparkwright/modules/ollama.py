@@ -244,8 +244,8 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
             free_bytes = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             size_bytes = model["size_bytes"]
             if not size_bytes or size_bytes > free_bytes:
-                why = f"it needs {format_gib(size_bytes)} GiB" if size_bytes else "its size is unknown"
-                context.note(f"not reloading {model['name']}: {why}, {format_gib(free_bytes)} GiB free.")
+                reason = f"it needs {format_gib(size_bytes)} GiB" if size_bytes else "its size is unknown"
+                context.note(f"not reloading {model['name']}: {reason}, {format_gib(free_bytes)} GiB free.")
                 not_loaded.append(model["name"])
             elif _load_model(model, args.timeout_s, context):
                 loaded.append(model["name"])

@@ -1,4 +1,4 @@
-"""The module classes by their names in playbooks; their files are imported on demand."""
+"""Registry of the module classes by their names in playbooks; their files are imported on demand."""
 
 from __future__ import annotations
 

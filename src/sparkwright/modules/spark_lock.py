@@ -125,14 +125,14 @@ def _is_digest_gone(api: Any, args: LockImage.Args) -> bool | None:
 class LockModel(Module["LockModel.Args"]):
     """Resolve a branch at the hub: its commit and its files with their hashes. Downloads no weights.
 
-    If the hub does not answer and `or_here` is set, a copy on the host is used, provided that every file of it was verified
-    and has not changed since; the message says so, with the commit.
+    If the hub does not answer and `or_here` is set, a copy on the host is used, provided that each of its files was
+    verified and has not changed since; the message says so, with the commit.
 
     Returns: commit, config (the keys of its config.json that identify the kind of model), files (path, size_bytes, sha256,
     blob_id), chat (properties of its chat template and its sampling defaults, from separate files or a GGUF file; null: not
     read), adapter (for a LoRA adapter: its base model, its rank, the sizes of its matrices).
 
-    Refused if the engine serves single files and the patterns select none, and if `adapter` is set and the repository has no
+    Refused if the engine serves single files and the patterns select none, or if `adapter` is set and the repository has no
     LoRA adapter.
 
     Fails if the model or revision does not exist, if the model is gated (the message says where to accept the licence), and
@@ -214,7 +214,9 @@ def _adapter_entry(
         description = adapter.parse_adapter(_parse_json(config), _read_header(read_file))
     if description is None:
         source = "GGUF file" if engine_files is not None else adapter.CONFIG_FILE
-        raise Refused(f"{args.id} is not a LoRA adapter by its {source}.", fix="Name a LoRA adapter's repository.")
+        raise Refused(
+            f"{args.id} is not a LoRA adapter according to its {source}.", fix="Name a LoRA adapter's repository."
+        )
     return {"commit": commit, "config": None, "files": files, "chat": None, "adapter": description}
 
 

@@ -35,7 +35,7 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
     """Remove compile caches that are not needed, and those that were moved aside.
 
     Never removed: the cache of a container, running or not, of the last verified state, or of the state that a rollback
-    returns to. Files that a container wrote as root are removed by a container.
+    returns to. Files that a container wrote as root are removed from within a container.
 
     Returns: caches (name, container, image, model, size_bytes, used_s, kept, why_aside), freed_bytes (in check mode: what
     would be freed).
@@ -75,7 +75,7 @@ class Image:
 
     id: str
     names: tuple[str, ...]
-    #: bytes that removing this image alone frees, without the layers that it shares with others
+    #: bytes that removing only this image frees, without the layers that it shares with other images
     frees_bytes: int
     #: why it is kept; empty if it may be removed
     kept: str = ""
@@ -120,7 +120,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
                 continue
             freed_bytes = unique_bytes.get(image["Id"], image.get("Size") or 0)
             images.append(Image(image["Id"], tuple(names), freed_bytes, reasons.get(image["Id"], "")))
-        return PruneImagesState(tuple(sorted(images, key=lambda listed: -listed.frees_bytes)))
+        return PruneImagesState(tuple(sorted(images, key=lambda image: -image.frees_bytes)))
 
     def differences(self, args: Args, observed: PruneImagesState) -> list[Change]:
         return [
@@ -168,7 +168,7 @@ def remove_image(api: Any, image_id: str) -> None:
         with contextlib.suppress(docker_client.errors().NotFound):
             api.remove_image(image_id)
     except APIError as error:
-        raise Failed(f"Docker did not remove {image_id[7:19]}: {error.explanation or error}") from None
+        raise Failed(f"Docker could not remove {image_id[7:19]}: {error.explanation or error}") from None
 
 
 def _images_in_use(api: Any) -> dict[str, str]:
@@ -248,9 +248,15 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
         observed.forget()
-        left = sum(1 for path in observed.folder.rglob("*") if path.is_file()) if observed.folder.exists() else 0
-        others = f"; {format_count(left, 'other file')} kept" if left else ""
-        return {"freed_bytes": freed_bytes, "left": left, "msg": f"{units.format_size(freed_bytes)} freed{others}"}
+        remaining_count = (
+            sum(1 for path in observed.folder.rglob("*") if path.is_file()) if observed.folder.exists() else 0
+        )
+        others = f"; {format_count(remaining_count, 'other file')} kept" if remaining_count else ""
+        return {
+            "freed_bytes": freed_bytes,
+            "left": remaining_count,
+            "msg": f"{units.format_size(freed_bytes)} freed{others}",
+        }
 
 
 class Models(Module["Models.Args"]):

@@ -47,7 +47,7 @@ def test_every_fault_of_a_member_has_a_row() -> None:
 def test_the_head_proves_the_promised_load(pair: PairProject) -> None:
     with pair.restored_files():
         pair.edit(RECIPE, "  ready_s: 8\n", "  ready_s: 8\n  load: {context: 512, streams: 2}\n")
-        proofs = pair.deploy_proved().task_by_host("Prove the promised load")
+        proofs = pair.deploy_proved().task_by_host("Test the promised load")
     assert {host: event["status"] for host, event in proofs.items()} == {HOSTS[0]: "ok", HOSTS[1]: "skipped"}
     assert proofs[HOSTS[0]]["data"]["rungs"][-1]["streams"] == 2
     assert "survives 512 x 2: " in pair.run("history", "--host", HOSTS[0]).out

@@ -83,6 +83,6 @@ def test_reduced_context_in_the_log_is_disproved() -> None:
     llama, folder = engine.get_engine("llama_cpp"), DATA.parent / "llama-b10068"
     capped, ready = (read_log((folder / name / "server.log").read_bytes(), llama.log) for name in ("capped", "ready"))
     (check,) = engine_reports.find_unmet_requests(capped, llama)
-    assert (check.check, check.verdict) == ("serves what was asked", "disproved")
+    assert (check.check, check.verdict) == ("serves what was requested", "disproved")
     assert check.evidence.endswith("slot context (25088) exceeds the training context of the model (8192) - capping")
     assert engine_reports.find_unmet_requests(ready, llama) == []

@@ -51,7 +51,7 @@ def test_first_depth_rates_are_stored_and_later_rates_compared(tmp_path: Path) -
     assert (first.failed, first.data["verdict"], first.data["baseline"]) == (False, "proved", None)
     assert set(stored) == {"1024", "2048"} and stored["2048"] == first.data["tok_per_s"]
     assert (dropped.failed, dropped.data["verdict"], dropped.data["baseline"]) == (True, "regression", 1e6)
-    assert "behind 2048 tokens" in dropped.msg and "1024" not in dropped.msg
+    assert "at depth 2048," in dropped.msg and "1024" not in dropped.msg
     assert load_depth_rates(context)["2048"] == 1e6
 
 
@@ -67,7 +67,7 @@ def test_depth_beyond_the_time_limit_is_reported_as_not_measured(tmp_path: Path)
     with serving(Schedule(**FAST)) as server:
         result = measure_depths(server, make_context(tmp_path), 8.0, most_seconds=3.0)
     assert [row["tok_per_s"] is None for row in result.data["rates"]] == [False, True]
-    assert "behind 2048 tokens not measured in time" in result.msg
+    assert "at depth 2048: not measured in time" in result.msg
 
 
 def test_depths_of_a_recipe_are_limited_by_its_context(tmp_path: Path) -> None:

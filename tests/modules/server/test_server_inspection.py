@@ -48,7 +48,7 @@ def test_unverified_server_is_serving_but_not_verified(tmp_path: Path) -> None:
     [
         ({"running": False}, "is not running"),
         ({"verified": "", "name": "none"}, "there is no container none"),
-        ({"verified": ""}, "nothing was ever deployed"),
+        ({"verified": ""}, "nothing has ever been deployed"),
         ({}, "publishes no port"),
     ],
 )

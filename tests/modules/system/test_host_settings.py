@@ -100,7 +100,7 @@ def test_unchanged_settings_are_undone_despite_a_changed_file(host: FakeHost) ->
     host.run(**ALL)
     host.earlyoom.write_text('EARLYOOM_ARGS="-m 7"\n')
     (host.root / "etc/systemd/system/sparkwright-clock-cap.service").unlink()
-    with pytest.raises(Refused, match="/etc/default/earlyoom was changed since"):
+    with pytest.raises(Refused, match="/etc/default/earlyoom has been changed since"):
         host.run(undo=True)
     assert host.files() == {**before, "etc/default/earlyoom": 'EARLYOOM_ARGS="-m 7"\n'}
     host.earlyoom.write_text('EARLYOOM_ARGS="-m 2"\n# more\n')

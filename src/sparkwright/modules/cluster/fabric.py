@@ -22,7 +22,7 @@ from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: used as the fabric in tests
+#: interface that tests use as the fabric
 LOOPBACK = "lo"
 
 MAX_PEERS = 16
@@ -111,11 +111,11 @@ def _is_ipv4(address: str) -> bool:
 
 
 def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    present = host.list_folder(fabric.INTERFACES)
+    interfaces = host.list_folder(fabric.INTERFACES)
     fix = f"Correct `fabric.interfaces` in hosts/{args.host}.yml; `invoke cluster.inspect` shows the links."
-    missing = [name for name in args.interfaces if name not in present]
+    missing = [name for name in args.interfaces if name not in interfaces]
     if missing:
-        names = ", ".join(one_line(name, max_chars=20) for name in present if name != LOOPBACK)
+        names = ", ".join(one_line(name, max_chars=20) for name in interfaces if name != LOOPBACK)
         yield f"{args.host} has no interface {missing[0]}; its interfaces: {names or 'none'}.", fix
         return
     first_interface = args.interfaces[0]
@@ -131,15 +131,15 @@ def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str,
 
 
 def _check_adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    present = host.list_folder(fabric.ADAPTERS)
+    adapters = host.list_folder(fabric.ADAPTERS)
     for name in args.adapters:
-        if name not in present:
-            names = ", ".join(one_line(adapter, max_chars=20) for adapter in present) or "none"
+        if name not in adapters:
+            names = ", ".join(one_line(adapter, max_chars=20) for adapter in adapters) or "none"
             fix = f"Set `fabric.adapters` in hosts/{args.host}.yml."
             yield f"{args.host} has no RDMA adapter {name}; its adapters: {names}.", fix
     first_adapter = args.adapters[0] if args.adapters else ""
     if (
-        first_adapter in present
+        first_adapter in adapters
         and _is_ipv4(args.address)
         and fabric.gid_index(host, first_adapter, args.address) is None
     ):
@@ -193,8 +193,8 @@ class Fabric(Module["Fabric.Args"]):
     Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. For each peer, the route
     is read, and two pings are sent with a frame of the interface's full MTU.
 
-    Returns: links (one per adapter), findings (as in `doctor`), paths (one per peer), kernel, driver (version of NVIDIA's;
-    empty if there is none), now_s (the host's clock at the end, seconds since the epoch).
+    Returns: links (one per adapter), findings (as in `doctor`), paths (one per peer), kernel, driver (version of NVIDIA's
+    driver; empty if there is none), now_s (the host's clock at the end, seconds since the epoch).
     """
 
     @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Fabric(Module["Fabric.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if len(args.peers) > MAX_PEERS:
-            raise Failed(f"at most {MAX_PEERS} peers.")
+            raise Failed(f"at most {MAX_PEERS} peers are allowed.")
         host = Host(context, getpass.getuser())
         links = fabric.list_links(host)
         paths = [fabric.probe_path(host, _parse_address(peer)) for peer in args.peers]
@@ -240,8 +240,8 @@ class Rate:
 class LinkRate(Module["LinkRate.Args"]):
     """Measure the rate of RDMA writes to another host, over both halves of a port at the same time.
 
-    Runs perftest's `ib_write_bw`: one host listens, the other sends. It does not need root, pins some MiB, and saturates the
-    link while it runs.
+    Runs perftest's `ib_write_bw`: one host listens, the other sends. It does not need root, pins a few MiB of memory, and
+    saturates the link while it runs.
 
     Returns: rates (adapter, gbps, error) of each half; a listener returns the rates of its sender.
     """

@@ -1,4 +1,4 @@
-"""Modules for the members of a cluster: barriers, the check of joined ranks, and the secret shared by their health checks."""
+"""Modules for the members of a cluster: barriers, a check that ranks have joined, and the secret that health checks share."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Barrier(Module["Barrier.Args"]):
     note. A missing or empty value is ignored in `warn`; in `compare` it differs from every other value.
 
     The barrier fails for all members at once if another member has failed, is lost (silent for 20 s, its host or link down,
-    its run killed), was stopped on request or has ended, or does not arrive within timeout_s. The message contains that
-    member with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, even
-    later ones, but no barrier of the rescue phase, in which all members restore their previous servers. In the rescue phase,
-    use `ignore_errors: true` if the following tasks must always run, and put a barrier before the last task of the rescue.
-    A run that is stopped on request stops waiting.
+    its run killed), was stopped on request or has ended, or does not arrive within timeout_s. The message names that
+    member, with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, even
+    later ones, but no barrier of the rescue phase, in which all members restore their previous servers. In the rescue
+    phase, use `ignore_errors: true` if the following tasks must always run, and put a barrier before the last task of the
+    rescue. A run that is stopped on request stops waiting.
 
     With `rank_of`, this member's rank is monitored during the wait, and the barrier fails if it exits. If another member
     fails first, but this member's rank caused the failure, the message contains the rank's reason.
 
-    Each barrier of a play has its own name. It is skipped in check mode, and in a plan without a cluster.
+    Each barrier of a play needs its own name. Barriers are skipped in check mode, and in a plan without a cluster.
 
-    Returns: members (shared values by host, in the order of ranks); for shared values that are true: any (names that are
-    true on at least one member), first (by name, the first host), count (by name, the number of members); alike (by name of
-    a shared value, the hosts that share the same value as this member).
+    Returns: members (shared values by host, in the order of ranks); alike (by the name of a shared value, the hosts whose
+    value equals this member's); and about shared values that are true: any (their names), first (by name, the first host
+    with it) and count (by name, the number of members with it).
     """
 
     never_as_root = True
@@ -65,8 +65,8 @@ class Barrier(Module["Barrier.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
-            why = "members do not wait for each other in check mode" if context.check else "this plan has no cluster"
-            return Result(skipped=True, msg=why, data=_result_data({"": args.share}, args.share))
+            reason = "members do not wait for each other in check mode" if context.check else "this plan has no cluster"
+            return Result(skipped=True, msg=reason, data=_result_data({"": args.share}, args.share))
         for key, names in (("compare", args.compare), ("warn", args.warn)):
             if missing := sorted(set(names) - args.share.keys()):
                 raise Refused(
@@ -168,12 +168,12 @@ class RankJoined(Module["RankJoined.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        until_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
+        deadline_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
         while True:
             container = containers.inspect(context.docker(), args.name) or {}
             running = bool(container and container["State"]["Running"])
             member_log = rank.read_member_log(context.docker(), container) if container else None
-            if (member_log and member_log.rank is not None) or not running or time.monotonic() >= until_s:
+            if (member_log and member_log.rank is not None) or not running or time.monotonic() >= deadline_s:
                 may_be_joining = running and time.time() - containers.started_s(container) < args.start_s
                 return self._build_result(args, member_log, running, context, may_be_joining=may_be_joining)
             self._check_other_members(args, context)
@@ -230,7 +230,7 @@ class RankJoined(Module["RankJoined.Args"]):
 
 
 class KeepHealToken(Module["KeepHealToken.Args"]):
-    """Store the secret with which health checks of a cluster's members authenticate each other before a restart.
+    """Store the secret that the health checks of a cluster's members use to authenticate each other before a restart.
 
     The request contains it as the secret HEAL_TOKEN. A request without it deletes the stored secret.
     """

@@ -110,8 +110,8 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
         folders = gateway_folders.current_folders(gateway_folders.state_of(context))
         files = gateway_folders.folder(context, gateway_folders.FILES)
         config = observed.intended_files[render.CONFIG_FILE]
-        reloads = observed.running and not observed.drift
-        if reloads:
+        can_reload = observed.running and not observed.drift
+        if can_reload:
             gateway_folders.write_files(files, observed.intended_files)
             container.reload(context)
         else:
@@ -123,8 +123,8 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             container.start(container.create(observed.spec, context), observed.spec, context)
         container.wait_for_running(name, gateway_folders.parse_digest(config, args.name), context)
         started = containers.inspect(context.docker(), name) or {}
-        msg = "reloaded without interrupting streams" if reloads else "started"
-        return {"reloaded": reloads, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
+        msg = "reloaded without interrupting streams" if can_reload else "started"
+        return {"reloaded": can_reload, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
 
 
 def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
@@ -200,7 +200,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             lifecycle.rename(context, observed.previous, args.name)
         if not observed.files or candidate["Id"] != observed.verified.get("container_id"):
             lifecycle.force_remove(context, candidate["Id"])
-            return {"restored": False, "msg": "No verified gateway to restore; the failed one is removed."}
+            return {"restored": False, "msg": "No verified gateway to restore; the failed one was removed."}
         _restore_files(observed, context)
         if observed.previous or not observed.current["State"]["Running"]:
             lifecycle.start(context, candidate["Id"])
@@ -285,9 +285,9 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
 
 
 class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
-    """Return the SHA-256 of the key with which this host drains its own servers at gateways. A missing key is created.
+    """Return the SHA-256 of the key that this host uses to drain its own servers at gateways. A missing key is created.
 
-    The key itself is sent to the host's gateways only. It is random and too long to be found from its hash.
+    The key itself is sent only to the host's gateways. It is random, and too long to be recovered from its hash.
 
     Returns: sha256 (empty in check mode if there is no key yet).
     """

@@ -29,19 +29,20 @@ LEGACY_GATEWAY_ERROR = (
 )
 
 POLL_S = 0.2
-#: how long requests are repeated while no server is up; by then the gateway's checks have noticed a server that started
+#: how long requests are repeated while no server is up; by then the gateway's checks have noticed a server that has started
 SETTLE_TIMEOUT_S = 15.0
-#: how long requests to a model on demand are repeated while no server is up; it may be asleep
+#: how long requests to an on-demand model are repeated while no server is up; the model may be asleep
 ASLEEP_TIMEOUT_S = 4.0
 #: timeout of the first request if requests wait for a server; by then a gateway that just started has checked its servers
 FIRST_TRY_TIMEOUT_S = 8.0
+#: the gateway's error codes for a model of which no server is up
 NOT_UP_CODES = ("model_not_up", "overloaded")
 NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayArgs:
-    """The arguments of the modules that need a gateway's files."""
+    """Arguments shared by the modules that need a gateway's files."""
 
     spec: dict[str, Any] = arg("the gateway's container")
     files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
@@ -73,7 +74,7 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
     mode the configuration is not checked if the image is not on the host yet.
 
     Returns: digest (of the files; empty if not checked). Fails with HAProxy's message; refused if another program uses a
-    port, or if a container that is not a gateway of sparkwright has its name.
+    port, or if a container that is not a sparkwright gateway has its name.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
 class GatewayLastGood(Module["GatewayLastGood.Args"]):
     """Find the target of a gateway rollback: the last verified gateway, or its predecessor if the last one is running.
 
-    The host has its files, but only a hash of the clients' key, so the current key must be the key that it was deployed with.
+    The host has its files, but only a hash of the clients' key, so the current key must be the one that it was deployed with.
 
     Returns: spec, digest (of its files), models, proof (values for `gateway_proof`). Refused if there is no such
     gateway, if its files are missing, or if it had another key.
@@ -214,7 +215,7 @@ def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
     """Return the verified state to roll back to. Raises Refused if there is none."""
     last = gateway_folders.load_last(context)
     if not last:
-        raise Refused(f"no {name} was ever verified on this host.", fix="`invoke gateway.deploy` deploys one.")
+        raise Refused(f"no {name} has ever been verified on this host.", fix="`invoke gateway.deploy` deploys one.")
     if not _is_running(name, last, context):
         return last
     earlier = next(iter(gateway_folders.load_earlier(context)), {})
@@ -244,8 +245,8 @@ def _refuse_other_key(key_hash: str, since: str, args: GatewayLastGood.Args, con
 class GatewayProof(Module["GatewayProof.Args"]):
     """Check that each model generates a token through the gateway, and that a client without the key is rejected.
 
-    The list of models must contain those that are up. A model whose recipe promises other APIs (`expect.probes: [messages,
-    responses]`) must generate a token through each of them too, and with Anthropic's API it must count tokens.
+    The gateway's list of models must contain those that are up. A model whose recipe promises other APIs (`expect.probes:
+    [messages, responses]`) must also generate a token through each of them, and count tokens through Anthropic's.
 
     A model without a server that is up can't be checked. It is reported, and the run exits with code 4, unless the model is
     on demand and may be asleep. Fails if no model generates.
@@ -351,10 +352,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
 
     def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
         """Wait up to SETTLE_TIMEOUT_S for the gateway to list every model that generated. Raises Failed after that."""
-        until_s = time.monotonic() + SETTLE_TIMEOUT_S
+        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while missing := sorted({*generated} - self._query_model_names(args, context)):
-            if time.monotonic() > until_s:
-                raise Failed(f"{MODELS_PATH} of the gateway does not list {', '.join(missing)}.")
+            if time.monotonic() > deadline_s:
+                raise Failed(f"the gateway's {MODELS_PATH} does not list {', '.join(missing)}.")
             time.sleep(POLL_S)
 
     @staticmethod

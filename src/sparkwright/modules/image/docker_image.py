@@ -57,7 +57,7 @@ class LayerProgress:
 
 
 class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
-    """Pull the image of a digest for the host's platform, unless it is already present and verified.
+    """Pull an image by its digest for the host's platform, unless it is already present and verified.
 
     An image is verified by its Id, which must be one that the lock records for the digest; if the lock has none, by the
     digest that Docker recorded when the image was pulled. A tag is never trusted. No registry is contacted for a verified
@@ -70,8 +70,8 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
 
     Returns: digest, id, engine_version (null if unknown), size_bytes.
 
-    Fails: registry down, digest deleted, access denied, disk full, image differs from the lock's. Refused: the image has no
-    linux/arm64 for an arm64 host.
+    Fails if the registry is down, if the digest was deleted, if access is denied, if the disk is full, or if the image differs
+    from the lock's. Refused if the image does not support the host's platform, such as linux/arm64.
     """
 
     @dataclass(frozen=True)
@@ -103,8 +103,10 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         if observed.image and observed.is_named:
             return []
         if observed.image:
-            why = "another image has the tag of this digest" if observed.impostor_id else "docker load does not keep it"
-            return [Change("digest", None, digest, f"the image is present without its digest: {why}")]
+            reason = (
+                "another image has the tag of this digest" if observed.impostor_id else "docker load does not keep it"
+            )
+            return [Change("digest", None, digest, f"the image is present without its digest: {reason}")]
         if not observed.impostor_id:
             return [Change("image", None, args.ref, "not on the host")]
         hint = "" if _allowed_ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
@@ -206,7 +208,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
 
 
 def query_registry(api: Any, name: ImageReference) -> dict[str, Any]:
-    """Return the digest and platforms of an image, from its registry through Docker. Errors are converted to readable ones."""
+    """Query an image's digest and platforms from its registry through Docker, whose errors are converted to readable ones."""
     with registry_documents.explain_errors(name.pull_reference):
         answer = api.inspect_distribution(name.pull_reference)
         return registry_documents.parse_distribution(answer, f"the registry's answer about {name.pull_reference}")
@@ -255,8 +257,8 @@ class AdoptImage(Module["AdoptImage.Args"]):
         api: Any = context.docker().api
         name = ImageReference.parse_checked(args.ref)
         undone = image_copy.undo_load(api, image_copy.ImageNames(**args.before), args.incoming) if args.before else []
-        for sentence in undone:
-            context.note(sentence)
+        for message in undone:
+            context.note(message)
         image = image_names.inspect(api, args.incoming)
         if not image:
             raise Failed("no image was received.", fix="Run the command again.")
@@ -291,7 +293,7 @@ class ShareImage(Module["ShareImage.Args"]):
 
     Returns: offer (urls, size_bytes, containerd: whether Docker uses containerd's image store).
 
-    Fails: no verified image on the host; too little disk space to export it.
+    Fails if there is no verified image on the host, or too little disk space to export it.
     """
 
     @dataclass(frozen=True)

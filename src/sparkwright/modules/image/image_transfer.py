@@ -1,4 +1,4 @@
-"""Modules for a copy of an image between two hosts over ssh, with a temporary key."""
+"""Modules that copy an image between two hosts over ssh, with a temporary key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEY_MARK = b" sparkwright-copy"
 PUBLIC_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
 EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
 
-#: prefixes of interfaces that are not physical
+#: name prefixes of virtual interfaces
 VIRTUAL_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
 
 CONNECT_TIMEOUT_S = 3
@@ -210,13 +210,13 @@ def _list_addresses() -> list[str]:
 class SendImage(Module["SendImage.Args"]):
     """Stream an image to another host's Docker: `docker save`, compressed, over one ssh connection.
 
-    Nothing is stored in between. The other host must present its host key from the laptop's known_hosts, at every
-    address; the login uses a key created for this transfer, which is never written to disk.
+    Nothing is stored in between. At every address, the other host must present the host key that the laptop's known_hosts
+    has for it. The login uses a key created for this transfer, which is never written to disk.
 
     Returns: address, sent_bytes (before compression), seconds.
 
-    Unreachable if no address leads to that host, or if the connection breaks: Docker on the other host keeps nothing of a
-    partial stream. Fails if Docker on the other host refuses the image.
+    Unreachable if the host does not answer at any address, or if the connection breaks: Docker on the other host keeps
+    nothing of a partial stream. Fails if Docker on the other host refuses the image.
     """
 
     @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context
         compressor = subprocess.Popen(packer, stdin=pipe, stdout=pipe)
         ssh = subprocess.Popen(ssh_command, stdin=compressor.stdout, stdout=pipe, stderr=subprocess.STDOUT)
     except FileNotFoundError as error:
-        return 0, f"{error.filename} is not on this host"
+        return 0, f"{error.filename} is not installed on this host"
     assert compressor.stdin is not None and compressor.stdout is not None
     compressor.stdout.close()  # only ssh keeps it open, so the compressor fails when ssh ends
     sent_bytes, monitor = 0, _SshMonitor(ssh)

@@ -1,4 +1,4 @@
-"""Modules that download a model and a server's further models."""
+"""Modules that download a model, and a server's additional models."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from sparkwright.trust.model_files import check_files
 from sparkwright.trust.names import resolve_entry
 from sparkwright.visible import format_count, one_line
 
+#: required disk space, as a multiple of the size of the missing files
 DISK_MARGIN = 1.05
-#: fields of a further model that are arguments of `hf_model`
+#: fields of an additional model that are arguments of `hf_model`
 MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
-#: names of the changes by label of chat_template.list_changes
+#: name of each change in the diff, by its label from chat_template.list_changes
 CHAT_LABELS = {
     "template": "chat template",
     "thinking": "chat template: thinking",
@@ -47,8 +48,8 @@ class HfModelState:
 
     #: paths of files that are missing or wrong
     missing: list[str]
-    #: paths of the previous revision's files that this revision does not have
-    dropped: list[str]
+    #: paths of the previous revision's files that this revision lacks
+    obsolete: list[str]
     manifest: Manifest
     #: chat template and sampling defaults of the previous revision; None if unknown
     previous_chat: dict[str, Any] | None = None
@@ -57,10 +58,10 @@ class HfModelState:
 class HfModel(StateModule["HfModel.Args", HfModelState]):
     """Download the locked files of a model into its folder, verify each by its hash, and remove files of older revisions.
 
-    Files that were verified before need one stat each. Missing, truncated and wrong files are reported and downloaded to a
-    staging folder; when the hashes of all files are correct, they are moved into place together, so a server never reads an
-    incomplete model. Disk space is checked first (+5 %). If all files are complete, the hub is not contacted. All shards
-    that a safetensors index lists must exist.
+    Files that were verified before cost only one stat each. Missing, truncated and wrong files are reported and downloaded
+    to a staging folder; when the hashes of all files are correct, they are moved into place together, so a server never
+    reads an incomplete model. Disk space is checked first (+5 %). If all files are complete, the hub is not contacted. All
+    shards that a safetensors index lists must exist.
 
     transfer: `hf_transfer` reads a file in parallel ranges (for throttled connections); `plain` downloads files in parallel
     and resumes them (for fast mirrors); `xet` uses the hub's chunk store; `auto` measures each for a second and reports its
@@ -81,7 +82,8 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
     Returns: dir, commit, size_bytes, complete (whether no file was missing before), fetched (paths), mode,
     page_cache_bytes.
 
-    Fails: gated (the message has the URL to accept the license), hub down, disk full, no permission, wrong hash twice.
+    Fails if the model is gated (the message has the URL where its licence can be accepted), if the hub is down, if the disk
+    is full or not writable, or if a file's hash is wrong twice.
     """
 
     @dataclass(frozen=True)
@@ -119,16 +121,18 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         check_files(args.files, f"the list of files of {args.id}")
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
         missing = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
-        dropped = _find_dropped_files(manifest, args)
+        obsolete = _find_obsolete_files(manifest, args)
         if context.check:
             manifest.remember()  # a deploy runs in check mode first; its second run need not hash the files again
-        if not missing and not dropped:
-            _refuse_lost_shards(manifest, args)
+        if not missing and not obsolete:
+            _refuse_missing_shards(manifest, args)
             manifest.about = _folder_record(args)
             manifest.forget_missing()
             if not context.check:
                 manifest.save()
-        return HfModelState(missing, dropped, manifest, _previous_chat(manifest, args) if missing or dropped else None)
+        return HfModelState(
+            missing, obsolete, manifest, _previous_chat(manifest, args) if missing or obsolete else None
+        )
 
     def differences(self, args: Args, observed: HfModelState) -> list[Change]:
         changes = []
@@ -139,7 +143,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         for path in observed.missing:
             current = _describe_file(observed.manifest.folder / path, sizes[path])
             changes.append(Change(path, current, f"{sizes[path]} bytes", "missing or changed"))
-        return changes + [Change(path, "present", None, "not in this revision") for path in observed.dropped]
+        return changes + [Change(path, "present", None, "not in this revision") for path in observed.obsolete]
 
     def describe(self, args: Args, observed: HfModelState) -> dict[str, Any]:
         size_bytes = total_bytes(args.files)
@@ -150,7 +154,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             "complete": not observed.missing,
             "size_bytes": size_bytes,
             "fetched": [],
-            "msg": "" if observed.missing or observed.dropped else summary,
+            "msg": "" if observed.missing or observed.obsolete else summary,
         }
 
     def act(self, args: Args, observed: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -167,11 +171,11 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
             sizes_by_address = bytes_by_address(files, transfer.url_by_path) if args.together else {}
-        for path in observed.dropped:
+        for path in observed.obsolete:
             resolve_entry(folder, path).unlink(missing_ok=True)
             observed.manifest.rows.pop(path, None)
         try:
-            _refuse_lost_shards(observed.manifest, args)
+            _refuse_missing_shards(observed.manifest, args)
             observed.manifest.about = _folder_record(args)
         finally:
             observed.manifest.save()
@@ -185,13 +189,13 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             if len(sizes_by_address) > 1:
                 addresses = (f"{address} ({units.format_size(size)})" for address, size in sizes_by_address.items())
                 msg += f" over {', '.join(addresses)}"
-        if observed.dropped:
-            msg += f"; {format_count(len(observed.dropped), 'file')} of the previous revision removed"
+        if observed.obsolete:
+            msg += f"; {format_count(len(observed.obsolete), 'file')} of the previous revision removed"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": growth_bytes, "msg": msg}
 
 
-def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
-    """Return the previous revision's files that this revision does not have, without files that users added."""
+def _find_obsolete_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
+    """Return the previous revision's files that this revision lacks. Files that users added are not included."""
     if manifest.about.get("id") != args.id:
         return []
     current_paths = {file["path"] for file in args.files}
@@ -213,15 +217,15 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
     If another selection of files from the same commit is deployed, keep only those that change: a file in both selections is
     downloaded only if it is wrong.
     """
-    folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.dropped])
+    folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.obsolete])
     models = verified_states.models_of(verified_states.load_last(context.state))
     matching = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
     verified_commit = next(matching, {}).get("commit")
     if not verified_commit:
         return
     if verified_commit == args.commit:
-        paths = [path for path in paths if path in observed.dropped or not (folder / path).exists()]
-    if verified_commit == args.commit and not observed.dropped:
+        paths = [path for path in paths if path in observed.obsolete or not (folder / path).exists()]
+    if verified_commit == args.commit and not observed.obsolete:
         return
     is_first = not model_folders.kept_commit(folder)
     try:
@@ -265,7 +269,7 @@ def _first_mode(args: HfModel.Args) -> str:
     return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
 
 
-def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
+def _refuse_missing_shards(manifest: Manifest, args: HfModel.Args) -> None:
     if missing := manifest.missing_shards(args.files):
         fix = "Check `allow` and `ignore` of the recipe's model, then remove its entry from spark.lock."
         names = ", ".join(one_line(name, max_chars=80) for name in missing[:5])
@@ -312,13 +316,13 @@ def _prepare_folder(folder: Path, need_bytes: int, context: Context) -> None:
 
 
 class SecondModels(Module["SecondModels.Args"]):
-    """Download the locked files of a server's further models (a drafter, a tokenizer), and verify each by its hash.
+    """Download the locked files of a server's additional models (a drafter, a tokenizer), and verify each by its hash.
 
-    Works as `hf_model` for each model, from the hub.
+    Downloads each model from the hub, as `hf_model` does.
 
     Returns: models (for each, its role and the return values of `hf_model`).
 
-    Fails: as `hf_model`.
+    Fails in the same cases as `hf_model`.
     """
 
     @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class PageCache(Module["PageCache.Args"]):
     """Drop the model's files from the page cache, because CUDA counts it as used memory on a Spark.
 
     As root (`become: true`), the kernel drops all clean pages. Without root, the kernel is advised to drop the pages of each
-    of the model's files, after writing their unwritten data to disk. Pages that a running process has mapped stay. The only
-    effects are on memory and on the time of the next read.
+    of the model's files, once their unwritten data is on disk. Pages that a running process has mapped stay. Only memory use
+    and the duration of the next read are affected.
 
     `policy: fit` keeps the page cache if MemFree alone, without reclaimable memory, is enough for the engine and the reserve.
     The next load then reads from memory.
@@ -73,7 +73,7 @@ class PageCache(Module["PageCache.Args"]):
 
 
 def _explain_kept_cache(args: PageCache.Args, context: Context) -> str:
-    """Return why the page cache can stay, or "" if the server does not fit into MemFree, or its need is unknown."""
+    """Return why the page cache can stay, or "" if the server does not fit into MemFree or its memory need is unknown."""
     server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     free_bytes = context.machine.meminfo().get("MemFree", 0)
@@ -149,7 +149,7 @@ class ShareModel(Module["ShareModel.Args"]):
 
     Returns: urls (the fastest link first), dir, size_bytes.
 
-    Fails: files of the model are missing or wrong.
+    Fails if files of the model are missing or wrong.
     """
 
     @dataclass(frozen=True)
@@ -183,15 +183,15 @@ class ShareModel(Module["ShareModel.Args"]):
                 context.machine, manifest.folder, model, args.files, token, args.readers, bind_address
             )
 
-        where = ""
+        location = ""
         if args.bind:
             urls = peers.serve_on_each(args.bind, args.interfaces, serve_copy, context.note)
-            where = f" on {peers.format_urls(urls)}"
+            location = f" on {peers.format_urls(urls)}"
         else:
             port = serve_copy("")
             urls = [f"http://{address}:{port}" for address in peers.list_addresses()]
         data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": total_bytes(args.files)}
-        return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
+        return Result(msg=f"serving {args.id} from {manifest.folder}{location}", data=data)
 
     @staticmethod
     def _find_complete_folder(args: Args, context: Context) -> tuple[Manifest, list[str]]:
@@ -207,7 +207,7 @@ class ShareModel(Module["ShareModel.Args"]):
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
-    """Check that the locked files are complete and correct in a folder. Contacts no hub.
+    """Check that the locked files are complete and correct in a folder. Does not contact the hub.
 
     Files that were verified before and have not changed since need one stat each. With deep, all files are read and hashed
     again, which detects silent disk corruption; then they are dropped from the page cache.
@@ -242,7 +242,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
 
 
 def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> list[str]:
-    """Return a model's missing or wrong files, with the role of a further model as prefix."""
+    """Return a model's missing or wrong files, prefixed with its role if it is an additional model."""
     files = model["files"]
     check_files(files, f"the list of files of {model['id']}")
     manifest = Manifest.load(context.state, context.machine.expand(model["dir"]))

@@ -30,7 +30,7 @@ MAX_WARNINGS = 4
 
 Verdict = Literal["proved", "disproved", "not found"]
 MAX_EVIDENCE_CHARS = 300
-#: the longest known line, a config dump, has 6 kB
+#: the longest known line, a config dump, is 6 kB long
 MAX_SEARCHED_CHARS = 1 << 13
 SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
 
@@ -38,10 +38,10 @@ SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
 class EngineLog(Module["EngineLog.Args"]):
     """Read the engine's settings and state from the log of a container's last start, each with its log line.
 
-    Changes nothing. Also reads the log of a stopped container.
+    Changes nothing. The container need not be running.
 
     Returns: state (version, chunked_prefill ..., null if unknown, and evidence), known (the log contains a start), text (with
-    `tail`: the last lines, without colours), cut (the part that was read of a log that is too long), engine (its name).
+    `tail`: the last lines, without colours), cut (which part was read, if the log is too long), engine (its name).
 
     Inconclusive if there is no such container. Fails if its logging driver keeps no readable log.
     """
@@ -83,7 +83,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
     otherwise nothing is proved.
 
     Returns: arm, settings (by name, as printed), state (values from the log), verdict (differs, same or not shown; ""
-    without `against`), same (whether verdict is same), differs (name: both values).
+    without `against`), same (whether verdict is same), differs (both values of each setting, by name).
 
     Inconclusive if the log contains no settings.
     """
@@ -130,7 +130,7 @@ def settings_of_log(state: EngineState, engine: Engine) -> dict[str, str]:
 
 
 def readings_of_log(state: EngineState) -> dict[str, Any]:
-    """Return the settings in the engine's log, without the unknown ones, with the first warnings and some evidence."""
+    """Return the known settings from the engine's log, with its first warnings and some of the evidence."""
     document = state.to_json()
     values = {name: document[name] for name in (*FIELDS, *state.extra_readings) if document[name] is not None}
     evidence = {
@@ -149,9 +149,9 @@ def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
 class GpuUsed(Module["GpuUsed.Args"]):
     """Check that the server uses the GPU, because a CPU-only image serves at a fraction of the speed.
 
-    The evidence is a compute process in its container that nvidia-smi lists, or else the line of the engine's log that names the
-    device of its buffers. Without either, a container that requests a GPU fails. If nvidia-smi cannot be run and the log has
-    no such line, the result is unknown: the run continues and exits with code 4.
+    The evidence is a compute process of its container in nvidia-smi, or else the line of the engine's log that names the
+    device of its buffers. Without either, the check of a container that requests a GPU fails. If nvidia-smi cannot be run
+    and the log has no such line, the result is unknown: the run continues and exits with code 4.
 
     Returns: verdict (gpu, no gpu, unknown, not asked for), processes (pid, name, bytes), evidence.
     """
@@ -209,8 +209,8 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     pattern without a match is proved only if the log contains a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null if unknown), kernels (names in the
-    log, by kind), mismatches (sentences), checks (check, verdict, evidence), version, cut (the part that was read of a log
-    that is too long; empty if all was read), verdict (unknown if nothing was checked and the log has no settings).
+    log, by kind), mismatches (sentences), checks (check, verdict, evidence), version, cut (which part was read, if the log is
+    too long; otherwise empty), verdict (unknown if nothing was checked and the log has no settings).
     """
 
     safe_in_check = False
@@ -266,14 +266,14 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             data["verdict"] = "unknown"
         unresolved = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
         reported = [f"as verified before: {check.check}" for check in differences if report_only]
-        sentence = _join_parts(
+        message = _join_parts(
             _describe_log(state, args.note), format_kernel_path(path), *reported, *unresolved, log.truncation
         )
-        return Result(msg=sentence, data=data)
+        return Result(msg=message, data=data)
 
 
 def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
-    """Replace settings from the log by the settings that the server reports."""
+    """Replace settings from the log with the settings that the server reports."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
@@ -292,7 +292,7 @@ def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str,
 class PatternSearch:
     """Finds the first line that matches each pattern.
 
-    Raises Refused for a pattern that is invalid or may backtrack without end.
+    Raises Refused for a pattern that is invalid, or that could take very long because of backtracking.
     """
 
     def __init__(self, patterns: list[str]) -> None:
@@ -311,7 +311,7 @@ class PatternSearch:
             del self._unmatched[text]
 
     def reset(self) -> None:
-        """Discard all matches, because the log of another start begins."""
+        """Discard all matches, because the log of a new start begins."""
         self.matches.clear()
         self._unmatched = dict(self._compiled)
 
@@ -338,7 +338,7 @@ def evaluate_checks(
 def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
     """Return a disproved check for each warning about a request that the engine does not fulfil. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unavailable_features)]
-    return [Check("serves what was asked", "disproved", strip_prefix(line, engine.log)) for line in lines]
+    return [Check("serves what was requested", "disproved", strip_prefix(line, engine.log)) for line in lines]
 
 
 def _check_flags(

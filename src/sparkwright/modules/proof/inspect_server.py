@@ -48,8 +48,8 @@ class InspectServer(Module["InspectServer.Args"]):
 
     Image, flags, address and model folder are the container's own. The expected values are the recipe's if the container
     matches it, otherwise those of its verified state; a container that was never verified has none, and its throughput is
-    not compared. If the run does not have the server key, only its presence is compared. A worker of a cluster has no API and
-    is not queried.
+    not compared. If the run does not have the server's key, only whether there is one is compared. A worker of a cluster
+    has no API and is not queried.
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (reachable from the host only),
     model_dir, models (context length of each name, null if unknown), server_key (whether clients need one), verified,
@@ -248,6 +248,8 @@ def _no_server_result(message: str, inspected: Mapping[str, Any], context: Conte
     name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
     failure = read_log("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value
-    why = f": {failure}" if failure else ""
+    reason = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
-    return Result(failed=True, msg=f"no server: {message}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)
+    return Result(
+        failed=True, msg=f"no server: {message}{reason.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data
+    )

@@ -51,7 +51,9 @@ class Liveness(Module["Liveness.Args"]):
         name: str = arg("the container's name")
         base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first one that the server lists", default="")
-        ready_s: float = arg("time limit of a start if none was measured, seconds", default=defaults.READY_TIMEOUT_S)
+        ready_s: float = arg(
+            "time limit of a start if none has been measured, seconds", default=defaults.READY_TIMEOUT_S
+        )
         timeout_s: float = arg("time limit for the token, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -134,12 +136,12 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
 def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
+    initial_count = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
     deadline_s = time.monotonic() + OTHER_CLIENTS_WATCH_S
-    while before is not None and time.monotonic() < deadline_s:
+    while initial_count is not None and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        now = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
-        if now is not None and now > before:
+        current_count = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
+        if current_count is not None and current_count > initial_count:
             return True
     return False
 
@@ -231,7 +233,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
         content, reasoning = openai_api.parse_answer(answer.json())
         if not content and not reasoning:
-            return _failed_result("no content", "the response was 200 without text.")
+            return _failed_result("no content", "the response was 200 but contained no text.")
         data = {"verdict": "ready", **fields, "thinks": not content}
         reasoning_note = "" if content else ", all reasoning although it is disabled: content stays null until it ends"
         return Result(
@@ -273,7 +275,7 @@ def _proof_result(proof: tasks.ProofResult, token_s: float, fields: dict[str, An
 
 
 def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Response:
-    """Return the answer of /health after a failed request; a crashing engine needs up to CRASH_WAIT_S to report it."""
+    """Return the response from /health after a failed request; a crashing engine needs up to CRASH_WAIT_S to report it."""
     deadline_s = time.monotonic() + CRASH_WAIT_S
     while True:
         answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_timeout_s)
@@ -325,10 +327,10 @@ def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
         # query before the inspection: a server that was started after the inspection could answer
-        answers = (
+        is_answering = (
             http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_timeout_s).status
         )
-        is_settled = answers or time.monotonic() > deadline_s
+        is_settled = is_answering or time.monotonic() > deadline_s
         container = containers.inspect(context.docker(), args.name)
         current = start_identity(container) if container else {}
         if current.get("id") != args.start["id"]:

@@ -28,7 +28,7 @@ PROOFS_FOLDER = "load_proofs"
 ANSWER_TOKENS = 32
 #: error of the estimated token count of random words, as a share
 TOKEN_COUNT_MARGIN = 0.03
-#: lengths of the two prompts that calibrate the tokens per word. The random text at the start of each prompt varies by some
+#: lengths of the two prompts that calibrate the tokens per word. The random text at the start of each prompt varies by a few
 #: tokens: with 224 words the estimate was 2 % off, and about one prompt in twenty was longer than the context
 FEW_WORDS, MANY_WORDS = 32, 2048
 
@@ -37,8 +37,9 @@ DEPTH_RATES_ANSWER_TOKENS = 64
 DEPTH_RATES_KEY = "depth"
 #: a rate below this share of the earlier one at the same depth is a regression; low, because one stream is measured once
 MIN_DEPTH_RATE_SHARE = 0.75
-#: a first rate below this share of a short prompt's rate is doubtful. By the bytes read, a dense 8B in bf16 loses a fifth of
-#: its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); a slow fallback of the attention backend loses most of it
+#: a first rate below this share of a short prompt's rate is doubtful. By the bytes read, a dense 8B in bf16 loses a fifth
+#: of its rate at a depth of 32k tokens (16 GB of weights, 4 GB of KV cache); a slow fallback of the attention backend loses
+#: most of it
 MIN_FIRST_RATE_SHARE = 0.5
 SLOWER_FIX = (
     "Compare the attention backend in the engine's log (`invoke logs --state`) with the earlier one; set "
@@ -50,8 +51,8 @@ class LoadProof(Module["LoadProof.Args"]):
     """Check that the server handles the context and the number of streams that its recipe promises in `expect.load`.
 
     Fresh prompts of an eighth, a quarter, half and all of the context are sent one after the other, then all streams
-    together. The start fails if the memory guard stops the server meanwhile. A successful test is recorded under the key of
-    the throughput baseline, and not repeated for the same server on the same host.
+    together. The start fails if the memory guard stops the server during the test. A successful test is recorded under the
+    key of the throughput baseline, and not repeated for the same server on the same host.
 
     Returns: rungs (the steps: context, streams, tok_per_s, ttft_s, lowest_bytes: the lowest MemAvailable), kept (an earlier
     test was successful). Fails if a stream is refused or interrupted.
@@ -72,37 +73,37 @@ class LoadProof(Module["LoadProof.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.load:
-            return Result(msg="no load promised", data={"verdict": NOT_REQUESTED, "rungs": []})
+            return Result(msg="the recipe promises no load", data={"verdict": NOT_REQUESTED, "rungs": []})
         http = container_labels.engine_at(context, args.base_url).http
         proof_name = record_name(
             PROOFS_FOLDER, {**build_key(args.baseline_key, context.machine, http), "load": args.load}
         )
         record = context.state.read(proof_name) if args.baseline_key else None
         if record and record.get("rungs"):
-            when = format_time(record.get("since") or 0, MINUTE_FORMAT)
-            msg = f"{record.get('sentence') or 'proved'}, tested {when}"
+            tested_at = format_time(record.get("since") or 0, MINUTE_FORMAT)
+            msg = f"{record.get('sentence') or 'proved'}, tested {tested_at}"
             return Result(msg=msg, data={"rungs": record["rungs"], "kept": True})
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         with lock.acquire_measurement(context.state, context.run_id, "a load proof", note=context.note):
-            measured = self._run_ladder(http, args, key, context)
-        rows = [asdict(step) for step in measured]
-        sentence = f"survives {measured[-1]}"
+            measured_steps = self._run_steps(http, args, key, context)
+        rows = [asdict(step) for step in measured_steps]
+        message = f"survives {measured_steps[-1]}"
         if args.baseline_key:
-            context.state.write(proof_name, {"rungs": rows, "since": time.time(), "sentence": sentence})
-        return Result(msg=sentence, data={"rungs": rows, "kept": False})
+            context.state.write(proof_name, {"rungs": rows, "since": time.time(), "sentence": message})
+        return Result(msg=message, data={"rungs": rows, "kept": False})
 
     @staticmethod
-    def _run_ladder(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
+    def _run_steps(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
         steps = build_ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
         server = ServerClient(http, args.model, args.base_url, key)
         calibrate(server, args.timeout_s, shortest_tokens=steps[0].context)
-        measured: list[LadderStep] = []
+        measured_steps: list[LadderStep] = []
         for step in steps:
             context.check_failures()
-            context.progress(len(measured), len(steps), text=f"{step.context} tokens x {step.streams}")
-            measured.append(_measure_step(step, server, args, context))
-            context.note(str(measured[-1]), detail=True)
-        return measured
+            context.progress(len(measured_steps), len(steps), text=f"{step.context} tokens x {step.streams}")
+            measured_steps.append(_measure_step(step, server, args, context))
+            context.note(str(measured_steps[-1]), detail=True)
+        return measured_steps
 
 
 def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -> None:
@@ -139,9 +140,9 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
     failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
     if failed:
         context.guards.check()  # if the memory guard stopped the server, its error explains more
-        why = failed[0].error or "no token arrived"
+        reason = failed[0].error or "no token arrived"
         failed_streams = f"{len(failed)} of {step.streams} streams" if step.streams > 1 else "the stream"
-        message = f"{failed_streams} of {step.context} tokens failed: {why}."
+        message = f"{failed_streams} of {step.context} tokens failed: {reason}."
         raise Failed(message, fix="Promise less in `expect.load`, or give the server more memory for its KV cache.")
     totals = figures.summarize([outcome.stream for outcome in outcomes if outcome.stream])
     return LadderStep(
@@ -207,17 +208,17 @@ class DepthRates(Module["DepthRates.Args"]):
         server_counters.wait_until_idle(
             lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_TIMEOUT_S
         )
-        until_s = time.monotonic() + args.most_seconds
+        deadline_s = time.monotonic() + args.most_seconds
         server = ServerClient(http, args.model, args.base_url, key)
         calibrate(server, args.most_seconds, shortest_tokens=min(args.depths))
         for index, depth in enumerate(sorted(args.depths)):
-            context.progress(index, len(args.depths), text=f"decoding behind {depth} tokens")
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
+            context.progress(index, len(args.depths), text=f"decoding at depth {depth}")
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
                 yield Rate(depth, None)
                 continue
             request = server.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
-            recording = server.run(request, cap_s=left_s, timeout_s=left_s)
+            recording = server.run(request, cap_s=remaining_s, timeout_s=remaining_s)
             rate, ttft_s = recording.tok_per_s, recording.points[0][0] if recording.points else None
             yield Rate(depth, round(rate, 2) if rate else None, round(ttft_s, 3) if ttft_s else None)
 
@@ -260,7 +261,7 @@ def describe_rate_drops(rates: Sequence[Rate], earlier_rates: Mapping[str, float
     """Describe the rates that fell below MIN_DEPTH_RATE_SHARE of the earlier rate at the same depth; empty if none did."""
     pairs = [(rate, earlier_rates.get(str(rate.depth))) for rate in rates]
     return ", ".join(
-        f"{rate.tok_per_s:.1f} tok/s behind {rate.depth} tokens against {earlier:.1f} before"
+        f"{rate.tok_per_s:.1f} tok/s at depth {rate.depth}, {earlier:.1f} before"
         for rate, earlier in pairs
         if rate.tok_per_s and earlier and rate.tok_per_s < MIN_DEPTH_RATE_SHARE * earlier
     )
@@ -275,13 +276,13 @@ def format_rates(rates: Sequence[Rate], short_prompt_rate: float | None) -> str:
     phrases, is_doubtful = [], False
     for rate in rates:
         if not rate.tok_per_s:
-            phrases.append(f"behind {rate.depth} tokens not measured in time")
+            phrases.append(f"at depth {rate.depth}: not measured in time")
             continue
         share = ""
         if short_prompt_rate:
             share = f" ({rate.tok_per_s / short_prompt_rate:.0%} of a short prompt's)"
             is_doubtful |= rate.tok_per_s < MIN_FIRST_RATE_SHARE * short_prompt_rate
-        phrases.append(f"behind {rate.depth} tokens {rate.tok_per_s:.1f} tok/s{share}")
+        phrases.append(f"at depth {rate.depth}: {rate.tok_per_s:.1f} tok/s{share}")
     if is_doubtful:
         phrases.append("less than half: check the attention backend (`invoke logs --state`)")
     return "; ".join(phrases)

@@ -42,7 +42,7 @@ class PreflightFinding:
 
 
 class Preflight(Module["Preflight.Args"]):
-    """Check the host's requirements while the previous server still serves. Changes nothing.
+    """Check that the host meets the requirements while the previous server is still serving. Changes nothing.
 
     Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for image and model (their size
     + 5 %, without existing files), the server's port (and the program that uses it), the networks, devices, CPUs and limits
@@ -127,7 +127,7 @@ def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
 
 
 def _check_image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    """Check the space for the image, twice its size: the download is kept until unpacked, and unpacking never shrinks it."""
+    """Check that twice the image's size is free: the download is kept until it is unpacked, and unpacking never shrinks it."""
     size_bytes = (args.image or {}).get("size_bytes")
     if not size_bytes or not args.container:
         return
@@ -281,8 +281,8 @@ class Lint(Module["Lint.Args"]):
     """Check that the engine in the image will start with these flags for this model. Changes nothing.
 
     The laptop has already checked the flags against spark.lock and the option tables. On the host, the version and options
-    come from the image itself, and the model's config.json is available. An error refuses the run while the previous server
-    still serves.
+    come from the image itself, and the model's config.json is available. If there is an error, the run is refused while the
+    previous server is still serving.
 
     Returns: engine_version (null if unknown), listed (number of options that the image lists), options (their differences
     from a known release; null if it lists none), findings.
@@ -294,7 +294,7 @@ class Lint(Module["Lint.Args"]):
         flags: dict[str, Any] = arg("the flags of the engine, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
         platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
-        model_by_flag: bool = arg("without effect; for older ejected playbooks", default=True)
+        model_by_flag: bool = arg("has no effect; accepted for older ejected playbooks", default=True)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         engine: Name = arg("the engine in the image", default="vllm")
         network: str = arg(

@@ -25,9 +25,9 @@ from sparkwright.visible import format_count, one_line
 MAX_QUOTED_CHARS = 200
 #: name of the row with notes for clients
 NOTES_CHECK = "for its clients"
-#: for rendering a prompt without generating
+#: time limit for rendering a prompt without generating
 PROMPT_TIMEOUT_S = 5.0
-#: enough for the longest probe, about 1,500 tokens of thinking
+#: time limit of an answer; enough for the longest probe, about 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
 
@@ -65,10 +65,10 @@ class Probes(Module["Probes.Args"]):
     If the engine can render the prompt of a conversation, the chat template is tested too. Unexpected treatment of system
     prompts, earlier thinking, tool calls and parts of messages is reported, but is not a failure.
 
-    A failure quotes the answer and the engine's flag that likely causes it. An answer that exceeded its tokens or its time
-    limit is inconclusive: the run continues and exits with code 4.
+    A failure quotes the answer and the engine's flag that likely causes it. An answer that exceeded its token or time limit
+    is inconclusive: the run continues and exits with code 4.
 
-    Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the field with the
+    Returns: checks (check; verdict: proved, disproved or inconclusive; evidence; fix), thinking_field (the field with the
     thinking; empty if none was found), notes (information for clients; not problems).
     """
 
@@ -153,7 +153,7 @@ def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: 
 def _run_probe(
     http: Http, args: Probes.Args, probe: Probe, key: str
 ) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
-    """Send a probe and evaluate the reply. A failure with `stream` alone is marked as such."""
+    """Send a probe and evaluate the reply. A failure that occurs only with `stream` is marked as such."""
     reply = send_probe(http, args, probe, key)
     result = _evaluate_reply(probe, reply, args.timeout_s)
     if (

@@ -24,10 +24,10 @@ from sparkwright.measure.reference import AnswersEvaluation, Divergence, Generat
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
-#: tokens of the chat template and the question, at most
+#: upper bound on the tokens of the chat template and the question
 MARGIN_TOKENS = 256
 TOKENS_PER_WORD = 1.3
-#: tokens of other clients that the counters may include, as a share of the tokens of the check
+#: tokens of other clients that the counters may include, as a share of this check's tokens
 MAX_FOREIGN_SHARE = 0.01
 
 MAX_QUOTED_CHARS = 120
@@ -43,8 +43,8 @@ class PrefixCache(Module["PrefixCache.Args"]):
     show the hits. Without hits, the message contains the reason (caching is off, the prefix is shorter than a block, or the
     model is a recurrent hybrid on an engine that keeps few of its states, vllm issue 36493) and the fix for this version.
 
-    Zero hits fail only if the flags enable prefix caching; without counters the result is unknown. Other traffic makes it
-    inconclusive (exit code 4).
+    The check fails without hits only if the flags enable prefix caching; without counters the result is unknown. Other
+    traffic makes it inconclusive (exit code 4).
 
     Returns: verdict (hits, few hits, no hits, off, unknown), hit_share, block_tokens, prefix_tokens, sightings (of each
     request: ttft_s, prompt_tokens, queries, hits).
@@ -176,9 +176,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
     reference; only `new_baseline` replaces it. A divergence at a near-tie (two tokens less than 0.25 nats apart) is ignored,
     because batches, caches and kernels round differently.
 
-    If all texts diverge, each without a near-tie or within its first 8 tokens, it is another model and the check fails. Any
-    other divergence that is not a near-tie, or of all texts, is inconclusive: the run continues and exits with code 4. A
-    server that is too busy to answer in time is inconclusive too.
+    If all texts diverge, each without a near-tie or within its first 8 tokens, it counts as another model and the check
+    fails. Any other divergence that is not a near-tie, or of all texts, is inconclusive: the run continues and exits with
+    code 4. A server that is too busy to answer in time is inconclusive too.
 
     Before texts become the reference, they are checked for signs of a broken model (a loop, few words, empty content,
     control tokens, one answer to everything), and twelve questions with one correct answer each are asked (sums, capitals,
@@ -246,7 +246,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
             return compare_texts(stored, texts)
         data = {"verdict": "new reference", "texts": [text.text for text in texts]}
         if not (args.record or args.new_baseline):
-            msg = "no reference text of this image, model and arguments yet; one is saved once all checks pass"
+            msg = "no reference text for this image, model and arguments yet; one is saved once all checks pass"
             return Result(msg=msg, data={**data, "verdict": "not compared"})
         summary = _format_prompt_count(texts)
         if args.answers == "judged":
@@ -265,7 +265,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     def _evaluate(
         self, args: Args, context: Context, http: Http, key: str, texts: Sequence[GeneratedText]
     ) -> AnswersEvaluation:
-        """Evaluate the texts, and answers to the questions. The longest is asked twice, the second time with a cached prefix."""
+        """Evaluate the texts and the answers. The longest question is asked twice, the second time with a cached prefix."""
         answers: list[str] = []
         for question in (*reference.QUESTIONS, reference.NEEDLE_QUESTION):
             context.progress(len(answers), len(reference.QUESTIONS) + 1, unit="questions", text="checking answers")

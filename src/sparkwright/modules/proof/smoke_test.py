@@ -30,9 +30,9 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_TIMEOUT_S = 2.0
-#: attempts while the client is delayed, because the host's CPUs are often busy for some seconds after a start
+#: attempts while the client is delayed, because the host's CPUs are often busy for a few seconds after a start
 MAX_ATTEMPTS = 3
-#: tokens that other servers may generate meanwhile, as a share of the measured tokens; a gateway's checks generate some
+#: tokens that other servers may generate during a measurement, as a share of its tokens; a gateway's checks generate some
 MAX_OTHER_TOKENS_SHARE = 0.05
 MAX_QUOTED_CHARS = 80
 FAILED_VERDICTS = ("misconfigured", "regression", "invalid")
@@ -46,7 +46,7 @@ class Observations:
     counters_after: Mapping[str, float]
     gpu: gpu_sampler.GpuState
     lag: LagSampler
-    #: tokens that other servers of this host generated meanwhile, by container
+    #: tokens that other servers of this host generated during the measurement, by container
     tokens_of_others: Mapping[str, float]
 
 
@@ -126,51 +126,53 @@ class SmokeTest(Module["SmokeTest.Args"]):
         baseline = None if args.new_baseline or not args.baseline_key else baselines.read(name)
         bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), has_speculation)
         try:
-            measured, observed = _measure_undelayed(http, args, context, key, bounds, baseline)
+            measurement, observations = _measure_undelayed(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
-        if measured.verdict == "new baseline" and not args.baseline_key:
-            measured.verdict = "not compared"
-            measured.reason = "no baseline: the running server belongs to no recipe and was never verified"
-        acceptance = speculation_proof.acceptance(observed.counters_before, observed.counters_after)
-        if baseline and measured.verdict == "proved":
+        if measurement.verdict == "new baseline" and not args.baseline_key:
+            measurement.verdict = "not compared"
+            measurement.reason = "no baseline: the running server belongs to no recipe and was never verified"
+        acceptance = speculation_proof.acceptance(observations.counters_before, observations.counters_after)
+        if baseline and measurement.verdict == "proved":
             acceptance_drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
             if acceptance_drop:
-                measured.verdict, measured.reason = "regression", acceptance_drop
-        data = _result_data(measured, observed, bounds, baseline, acceptance)
-        if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
+                measurement.verdict, measurement.reason = "regression", acceptance_drop
+        data = _result_data(measurement, observations, bounds, baseline, acceptance)
+        if measurement.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
             nearest_description = (
                 f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
             )
-            measured.note = f"the nearest baseline: {nearest_description}"
-        if measured.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
+            measurement.note = f"the nearest baseline: {nearest_description}"
+        if measurement.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
             causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
             cause = causes.get("thinking in content", "")
             fix = f"Likely cause: {cause}." if cause else ""
             return Result(failed=True, msg=problem, fix=fix, data={**data, "verdict": "misconfigured"})
-        doubt = _find_doubt(measured, observed, baseline)
+        doubt = _find_doubt(measurement, observations, baseline)
         if doubt is not None:
             data["verdict"], message, fix = doubt
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
-        if measured.verdict in FAILED_VERDICTS:
-            return _failed_result(measured, observed, baseline, args, context, data)
-        if measured.verdict == "new baseline":
+        if measurement.verdict in FAILED_VERDICTS:
+            return _failed_result(measurement, observations, baseline, args, context, data)
+        if measurement.verdict == "new baseline":
             if has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
                 return failure
             positions = acceptance.positions if acceptance else ()
             new_baseline = Baseline.of(
-                measured.runs, by_prompt=has_speculation, clock_mhz=observed.gpu.clock_mhz, acceptance=positions
+                measurement.runs, by_prompt=has_speculation, clock_mhz=observations.gpu.clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
-            baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observed, context)})
-        elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.read_conditions(name):
-            baselines.add_conditions(name, _baseline_conditions(args, observed, context))
+            baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)})
+        elif baseline is not None and measurement.verdict == "proved" and "gpu" not in baselines.read_conditions(name):
+            baselines.add_conditions(name, _baseline_conditions(args, observations, context))
         baseline_conditions = baselines.read_conditions(name) if args.baseline_key else {}
         data["kernels"] = baseline_conditions.get("kernels", {})
-        parts = [_describe_measurement(measured)]
+        parts = [_describe_measurement(measurement)]
         if acceptance and acceptance.positions:
             parts.append(f"acceptance by position {speculation_proof.format_positions(acceptance.positions)}")
-        if baseline and (stall := observed.gpu.describe_stall((baseline_conditions.get("gpu") or {}).get("power_w"))):
+        if baseline and (
+            stall := observations.gpu.describe_stall((baseline_conditions.get("gpu") or {}).get("power_w"))
+        ):
             parts.append(stall)
         return Result(msg="; ".join(parts), data=data)
 
@@ -180,11 +182,11 @@ def _measure_undelayed(
 ) -> tuple[SmokeResult, Observations]:
     """Return the first measurement during which this client was not delayed, or the last one of MAX_ATTEMPTS."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        measured, observed = _measure(http, args, context, key, bounds, baseline)
-        if attempt == MAX_ATTEMPTS or not observed.lag.spoils_rates(measured.decoding_s):
+        measurement, observations = _measure(http, args, context, key, bounds, baseline)
+        if attempt == MAX_ATTEMPTS or not observations.lag.spoils_rates(measurement.decoding_s):
             break
-        context.note(f"measuring again: this client woke up {observed.lag.p99_s * 1000:.0f} ms late (p99)")
-    return measured, observed
+        context.note(f"measuring again: this client woke up {observations.lag.p99_s * 1000:.0f} ms late (p99)")
+    return measurement, observations
 
 
 def _measure(
@@ -200,7 +202,7 @@ def _measure(
         LagSampler() as lag_sampler,
         gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
-        measured = throughput.measure_decode_rate(
+        measurement = throughput.measure_decode_rate(
             http,
             args.base_url,
             args.model,
@@ -213,17 +215,17 @@ def _measure(
         )
         gpu = sampler.state
     counters_after = read_settled_counters(
-        read_counters, lambda counters: _describe_token_mismatch(counters_before, counters, measured)
+        read_counters, lambda counters: _describe_token_mismatch(counters_before, counters, measurement)
     )
     tokens_of_others = running_server.read_tokens_since(context, args.base_url, tokens_before)
-    return measured, Observations(counters_before, counters_after, gpu, lag_sampler, tokens_of_others)
+    return measurement, Observations(counters_before, counters_after, gpu, lag_sampler, tokens_of_others)
 
 
-def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: Context) -> dict[str, Any]:
+def _baseline_conditions(args: SmokeTest.Args, observations: Observations, context: Context) -> dict[str, Any]:
     """Return the conditions to record with a baseline: the kernel path, and the GPU's power and utilization."""
     state = evidence.read_engine_state(context, args.container)
     log_format = container_labels.engine_at(context, args.base_url).log
-    gpu_state = {"power_w": observed.gpu.power_w, "utilization_percent": observed.gpu.utilization_percent}
+    gpu_state = {"power_w": observations.gpu.power_w, "utilization_percent": observations.gpu.utilization_percent}
     return {"kernels": resolution.kernel_path(state, log_format) if state else {}, "gpu": gpu_state}
 
 
@@ -265,37 +267,43 @@ def _probe_speculation(
     )
 
 
-def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measured: SmokeResult) -> str:
+def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measurement: SmokeResult) -> str:
     """Describe a difference between the server's and the client's token counts; empty if they agree or the server has none."""
     served = counter_increase(before, after, engine_http.GENERATED)
-    if served is None or measured.approximate or not has_count_mismatch(served, measured.tokens, measured.capped):
+    if (
+        served is None
+        or measurement.approximate
+        or not has_count_mismatch(served, measurement.tokens, measurement.capped)
+    ):
         return ""
-    return f"the server counted {served:.0f} tokens, the client {measured.tokens}"
+    return f"the server counted {served:.0f} tokens, the client {measurement.tokens}"
 
 
 def _find_doubt(
-    measured: SmokeResult, observed: Observations, baseline: Baseline | None
+    measurement: SmokeResult, observations: Observations, baseline: Baseline | None
 ) -> tuple[str, str, str] | None:
     """Return why the measurement proves nothing, as verdict, sentence and fix; None if it is valid."""
-    if mismatch := _describe_token_mismatch(observed.counters_before, observed.counters_after, measured):
+    if mismatch := _describe_token_mismatch(observations.counters_before, observations.counters_after, measurement):
         return "inconclusive", f"other traffic: {mismatch}", server_counters.IDLE_FIX
-    if observed.lag.spoils_rates(measured.decoding_s):
-        lag_description = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
+    if observations.lag.spoils_rates(measurement.decoding_s):
+        lag_description = f"this client is too slow: it wakes up {observations.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lag_description, "Check what else uses the host's CPUs (`top`)."
-    if measured.verdict not in (*FAILED_VERDICTS, "new baseline"):
+    if measurement.verdict not in (*FAILED_VERDICTS, "new baseline"):
         return None
-    if sum(observed.tokens_of_others.values()) > MAX_OTHER_TOKENS_SHARE * measured.tokens:
-        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.tokens_of_others.items())
-        return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_counters.IDLE_FIX
-    if observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
-        message = f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s does not describe the server"
+    if sum(observations.tokens_of_others.values()) > MAX_OTHER_TOKENS_SHARE * measurement.tokens:
+        busy = ", ".join(
+            f"{name} generated {tokens:.0f} tokens" for name, tokens in observations.tokens_of_others.items()
+        )
+        return "inconclusive", f"the GPU was shared: {busy} during the measurement", server_counters.IDLE_FIX
+    if observations.gpu.is_degraded(baseline.clock_mhz if baseline else None):
+        message = f"host degraded: {observations.gpu.sentence}; {measurement.tok_per_s:.1f} tok/s does not describe the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 
 
 def _failed_result(
-    measured: SmokeResult,
-    observed: Observations,
+    measurement: SmokeResult,
+    observations: Observations,
     baseline: Baseline | None,
     args: SmokeTest.Args,
     context: Context,
@@ -306,57 +314,57 @@ def _failed_result(
     Args:
         data: the measured figures.
     """
-    expected = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measured.tok_per_s or 1
+    expected = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measurement.tok_per_s or 1
     causes: list[slowness.Cause] = []
-    if measured.verdict != "invalid":
+    if measurement.verdict != "invalid":
         state = evidence.read_engine_state(context, args.container)
-        rate = statistics.median(measured.burst_rates) if measured.in_bursts else measured.tok_per_s
-        is_degraded = observed.gpu.is_degraded(baseline.clock_mhz if baseline else None)
+        rate = statistics.median(measurement.burst_rates) if measurement.in_bursts else measurement.tok_per_s
+        is_degraded = observations.gpu.is_degraded(baseline.clock_mhz if baseline else None)
         causes = slowness.list_likely_causes(
             slowness.SlownessEvidence(
                 share=rate / expected,
-                gpu=observed.gpu.sentence,
-                gpu_degraded=is_degraded if observed.gpu.has_clock else None,
+                gpu=observations.gpu.sentence,
+                gpu_degraded=is_degraded if observations.gpu.has_clock else None,
                 log=state.to_json() if state else None,
                 ollama=evidence.list_ollama_models(context),
                 memory=evidence.read_meminfo(context),
                 busy=0.0
-                if observed.counters_before
+                if observations.counters_before
                 else None,  # the token counts agree: no other requests were running
                 acceptance=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )
         )
-    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in measured.runs)
+    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in measurement.runs)
     lines = [f"runs: {runs} tok/s"] if runs else []
     lines += [
         f"{cause.verdict}: {cause.name}: {cause.evidence}" + (f" -> {cause.fix}" if cause.fix else "")
         for cause in causes
     ]
     data = {**data, "evidence": lines, "causes": [cause.to_json() for cause in causes]}
-    fix = "" if measured.verdict == "invalid" else "Run `invoke diagnose`."
-    return Result(failed=True, msg=f"{measured.verdict}: {measured.reason}.", fix=fix, data=data)
+    fix = "" if measurement.verdict == "invalid" else "Run `invoke diagnose`."
+    return Result(failed=True, msg=f"{measurement.verdict}: {measurement.reason}.", fix=fix, data=data)
 
 
 def _result_data(
-    measured: SmokeResult,
-    observed: Observations,
+    measurement: SmokeResult,
+    observations: Observations,
     bounds: Bounds,
     baseline: Baseline | None,
     acceptance: speculation_proof.Acceptance | None,
 ) -> dict[str, Any]:
-    before, after = observed.counters_before, observed.counters_after
+    before, after = observations.counters_before, observations.counters_after
     hits, queries = (
         counter_increase(before, after, role) for role in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
     )
-    gaps_s = sorted(gap for run in measured.runs for gap in run.gaps_s)
-    has_p99 = bool(gaps_s) and not observed.lag.spoils_percentiles(measured.gap_s)
+    gaps_s = sorted(gap for run in measurement.runs for gap in run.gaps_s)
+    has_p99 = bool(gaps_s) and not observations.lag.spoils_percentiles(measurement.gap_s)
     return {
-        "tok_per_s": round(measured.tok_per_s, 1) if measured.runs else None,
-        "request_tok_per_s": round(statistics.median(measured.burst_rates), 1) if measured.in_bursts else None,
-        "ttft_s": round(measured.ttft_s, 3) if measured.ttft_s is not None else None,
-        "runs": [round(run.tok_per_s, 1) for run in measured.runs],
-        "verdict": measured.verdict,
+        "tok_per_s": round(measurement.tok_per_s, 1) if measurement.runs else None,
+        "request_tok_per_s": round(statistics.median(measurement.burst_rates), 1) if measurement.in_bursts else None,
+        "ttft_s": round(measurement.ttft_s, 3) if measurement.ttft_s is not None else None,
+        "runs": [round(run.tok_per_s, 1) for run in measurement.runs],
+        "verdict": measurement.verdict,
         "baseline": round(baseline.median, 1) if baseline else None,
         "tolerance": round(baseline.tolerance, 3) if baseline else None,
         "expected_tok_per_s": bounds.expected,
@@ -365,17 +373,17 @@ def _result_data(
         "acceptance_by_position": list(acceptance.positions) if acceptance else [],
         "drafts": acceptance.drafts if acceptance else None,
         "prefix_hit_share": round(hits / queries, 3) if queries and hits is not None else None,
-        "gpu": observed.gpu.to_json(),
-        "client_lag_ms": round(observed.lag.p99_s * 1000, 2),
+        "gpu": observations.gpu.to_json(),
+        "client_lag_ms": round(observations.lag.p99_s * 1000, 2),
         "itl_p99_ms": round(percentile(gaps_s, 99) * 1000, 2) if has_p99 else None,
-        "approximate": measured.approximate,
+        "approximate": measurement.approximate,
     }
 
 
-def _describe_measurement(measured: SmokeResult) -> str:
-    if measured.in_bursts:
-        return f"no decode rate: {measured.reason}; no baseline"
-    ttft = f", TTFT {measured.ttft_s * 1000:.0f} ms" if measured.ttft_s is not None else ""
-    counted = " (counted in chunks: approximate)" if measured.approximate else ""
-    note = f"; {measured.note}" if measured.note else ""
-    return f"{measured.tok_per_s:.1f} tok/s (median of {len(measured.runs)}){counted}{ttft}; {measured.reason}{note}"
+def _describe_measurement(measurement: SmokeResult) -> str:
+    if measurement.in_bursts:
+        return f"no decode rate: {measurement.reason}; no baseline"
+    ttft = f", TTFT {measurement.ttft_s * 1000:.0f} ms" if measurement.ttft_s is not None else ""
+    counted = " (counted in chunks: approximate)" if measurement.approximate else ""
+    note = f"; {measurement.note}" if measurement.note else ""
+    return f"{measurement.tok_per_s:.1f} tok/s (median of {len(measurement.runs)}){counted}{ttft}; {measurement.reason}{note}"

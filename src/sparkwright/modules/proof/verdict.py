@@ -11,8 +11,8 @@ from sparkwright.protocol.result import Result, arg
 
 RowVerdict = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 VERDICT_ORDER: tuple[RowVerdict, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
-#: row verdict for each verdict of another module; all others are unknown
-VERDICT_SYNONYMS: dict[str, RowVerdict] = {
+#: row verdict for each verdict that other modules return; any other verdict counts as unknown
+ROW_VERDICTS: dict[str, RowVerdict] = {
     "disproved": "failed",
     "not found": "unknown",
     "proved": "proved",
@@ -43,12 +43,12 @@ class Verdict(Module["Verdict.Args"]):
     one is inconclusive, the run exits with code 4. If the server works but differs from the recipe (`differs`), the run
     reports the differences and exits with code 2.
 
-    Returns: rows (check, verdict: proved, failed, unknown, inconclusive or differs, evidence, figure, fix).
+    Returns: rows (check; verdict: proved, failed, unknown, inconclusive or differs; evidence; figure; fix).
     """
 
     @dataclass(frozen=True)
     class Args:
-        checks: dict[str, Any] = arg("registered results by the name of the check")
+        checks: dict[str, Any] = arg("registered results, by the name of the check")
         only_if: dict[str, Any] = arg(
             "a registered result; if it failed, the verdict is inconclusive", default_factory=dict
         )
@@ -61,14 +61,16 @@ class Verdict(Module["Verdict.Args"]):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=msg, fix=fix, data=data)
         verdicts = {row.verdict for row in rows}
         message = ", ".join(
-            f"{sum(row.verdict == word for row in rows)} {word}" for word in VERDICT_ORDER if word in verdicts
+            f"{sum(row.verdict == verdict for row in rows)} {verdict}"
+            for verdict in VERDICT_ORDER
+            if verdict in verdicts
         )
-        first = next((row for word in VERDICT_ORDER[:2] for row in rows if row.verdict == word), None)
-        if first is None:
+        first_problem = next((row for verdict in VERDICT_ORDER[:2] for row in rows if row.verdict == verdict), None)
+        if first_problem is None:
             return _difference_result(rows, message, data)
-        code = None if first.verdict == "failed" else Exit.INCONCLUSIVE
-        msg = f"{first.check}: {first.evidence} ({message})."
-        return Result(failed=True, exit=code, msg=msg, fix=_end_with_period(first.fix), data=data)
+        code = None if first_problem.verdict == "failed" else Exit.INCONCLUSIVE
+        msg = f"{first_problem.check}: {first_problem.evidence} ({message})."
+        return Result(failed=True, exit=code, msg=msg, fix=_end_with_period(first_problem.fix), data=data)
 
 
 def _difference_result(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
@@ -96,7 +98,7 @@ def build_rows(name: str, result: dict[str, Any]) -> list[Row]:
         return [
             Row(
                 check["check"],
-                VERDICT_SYNONYMS.get(check["verdict"], "unknown"),
+                ROW_VERDICTS.get(check["verdict"], "unknown"),
                 check["evidence"],
                 fix=check.get("fix", ""),
             )
@@ -121,5 +123,5 @@ def _format_figure(result: dict[str, Any]) -> str:
     if rate is None:
         share = result.get("hit_share")
         return f"{share:.0%} cached" if share is not None else ""
-    against = f" / {baseline:.1f} ({rate / baseline - 1:+.0%})" if baseline else ""
-    return f"{rate:.1f}{against} tok/s"
+    comparison = f" / {baseline:.1f} ({rate / baseline - 1:+.0%})" if baseline else ""
+    return f"{rate:.1f}{comparison} tok/s"

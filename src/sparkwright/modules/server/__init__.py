@@ -1,1 +1,1 @@
-"""Modules about the server's container: create, stop, keep, restore, wait, and incident diagnostics."""
+"""Modules for the server's container: creating, starting, stopping, keeping and restoring it, and collecting diagnostics."""

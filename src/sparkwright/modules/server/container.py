@@ -32,7 +32,7 @@ from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import process_option_rules
 from sparkwright.visible import format_count
 
-#: files of a model that no engine reads
+#: files in a model's repository that no engine reads
 UNREAD_FILES = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
 
 
@@ -49,7 +49,7 @@ class ContainerState:
     #: Id of the last verified container
     verified_id: str
     #: model of the last verified container: commit, and files with their hashes
-    model: Mapping[str, Any]
+    verified_model: Mapping[str, Any]
     #: spec of the last verified container; None if none was verified
     verified_spec: ContainerSpec | None = None
     #: contents of the recipe's files, by SHA-256
@@ -67,18 +67,18 @@ class ContainerState:
 class Container(StateModule["Container.Args", ContainerState]):
     """Create and start the server's container as the spec describes it.
 
-    The existing container is compared with the spec, field by field, on top of the image's defaults. A missing one is
-    created and started from the verified image (see `docker_image`). A new container starts with the restart policy `no`;
+    The existing container is compared with the spec, field by field, on top of the image's defaults. If there is none, it
+    is created from the verified image (see `docker_image`) and started. A new container starts with the restart policy `no`;
     `grant_restart` sets the spec's policy once it is verified. A container that differs is not replaced: stop and keep it
     first (`stop_and_keep`).
 
-    With `state: created` the server keeps running, and its replacement is created as NAME-replacement but not started. Errors
-    of the Docker Engine thus appear while the server is still serving. The same run later starts the replacement under
+    With `state: created` the server keeps running, and its replacement is created as NAME-replacement but not started, so
+    that the Docker Engine reports errors while the server is still serving. The same run later starts the replacement under
     the server's name, or removes it if the run ends first. Replacements left by interrupted runs are removed. Nothing is
     created if the server matches the spec.
 
-    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by
-    sparkwright), drift (fields), id, left (a NAME-replacement that was never started exists on this host).
+    Returns: differs, running, exists, verified (running, as last verified, and with the spec's restart policy), ours
+    (created by sparkwright), drift (fields), id, left (a NAME-replacement that was never started exists on this host).
 
     Refused if a foreign container (not created by sparkwright) has the name and differs, or has the name that is needed to
     keep the previous server. A foreign container that is running and matches is adopted. Fails if a container of this name
@@ -294,7 +294,7 @@ def verified_spec(verified_state: Mapping[str, Any]) -> ContainerSpec | None:
 
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
-    """Return the differences of a container from its spec, and of its loaded model revisions from `model` (commit and files)."""
+    """Return how a container differs from its spec, and its loaded model revisions from `model` (commit and files)."""
     if (name := ownership.name_of(observed.container)) != observed.spec.name:
         return [Change("name", name, observed.spec.name, "the server of another recipe")]
     changes = container_options.differences(observed.spec, observed.container, observed.image)
@@ -304,26 +304,28 @@ def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Chang
         changes += container_options.removed_options(
             observed.spec, observed.verified_spec, observed.container, observed.image
         )
-    changes += _revision_changes("model", observed.model, model)
-    before, after = (
-        {str(further["role"]): further for further in main_model.get("models", ()) if further.get("role")}
-        for main_model in (observed.model, model)
+    changes += _revision_changes("model", observed.verified_model, model)
+    loaded_models, expected_models = (
+        {str(extra["role"]): extra for extra in main_model.get("models", ()) if extra.get("role")}
+        for main_model in (observed.verified_model, model)
     )
-    for role in before.keys() & after.keys():  # an added or removed model already shows as a difference in the mounts
+    # an added or removed model already shows as a difference in the mounts
+    for role in loaded_models.keys() & expected_models.keys():
         name = role if role.startswith("adapter ") else f"{role} model"
-        changes += _revision_changes(name, before[role], after[role])
+        changes += _revision_changes(name, loaded_models[role], expected_models[role])
     return changes
 
 
 def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Change]:
     """Return the change of a model's revision; empty if unknown, or if all files that the engine reads are the same."""
     loaded_commit, expected_commit = loaded.get("commit"), expected.get("commit")
-    before, after = _engine_file_hashes(loaded), _engine_file_hashes(expected)
-    if not loaded_commit or not expected_commit or loaded_commit == expected_commit or before == after:
+    loaded_hashes, expected_hashes = _engine_file_hashes(loaded), _engine_file_hashes(expected)
+    if not loaded_commit or not expected_commit or loaded_commit == expected_commit or loaded_hashes == expected_hashes:
         return []
-    changed_count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
-    why = f"{format_count(changed_count, 'file')} changed on disk; the engine still has the old version loaded"
-    return [Change(f"{name} revision", loaded_commit[:12], expected_commit[:12], why)]
+    paths = loaded_hashes.keys() | expected_hashes.keys()
+    changed_count = sum(loaded_hashes.get(path) != expected_hashes.get(path) for path in paths)
+    reason = f"{format_count(changed_count, 'file')} changed on disk; the engine still has the old version loaded"
+    return [Change(f"{name} revision", loaded_commit[:12], expected_commit[:12], reason)]
 
 
 def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:

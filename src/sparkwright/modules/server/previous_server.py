@@ -73,7 +73,7 @@ class RestorePreviousState:
 class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState]):
     """Remove the failed server and rename the previous one back, without starting it.
 
-    Save the diagnostics of the failed server first (`incident`). Replacement containers that were never started are removed
+    Save the failed server's diagnostics first (`incident`). Replacement containers that were never started are removed
     too. If there is nothing to restore, the failed server is stopped with policy `no`, so that it cannot crash in a loop,
     and kept for its log.
 
@@ -83,9 +83,9 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     With unified memory, the previous server can only start once the memory of the failed one is released (`memory`, then
     `started`).
 
-    Returns: to_start (there is a previous server to start), name (of its container), restart (its former policy, otherwise
-    no), base_url (empty if it publishes no port), cluster, rank and members (place in a cluster of the previous server or of
-    the verified server that was left alone; cluster is empty for a single server), needs (its memory use: utilization,
+    Returns: to_start (there is a previous server to start), name (of its container), restart (its former policy; `no` if
+    unknown), base_url (empty if it publishes no port), cluster, rank and members (of the previous server, or of the
+    verified server that was left alone; cluster is empty for a single server), needs (its memory use: utilization,
     needs_bytes and engine_memory; empty if it was never verified), why (the argument).
     """
 
@@ -204,8 +204,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
     """Enable the restart policy of a verified server, record it as the last verified state, and remove the previous container.
 
     Use it only after verification, because a rollback returns to the last verified state. That state includes the server's
-    memory use, so that a later stop can check that it was released. The durations of the start's stages, from the log, and
-    the memory figures of the start, for the next budget, are recorded too.
+    memory use, so that a later stop can check that it was released. Also recorded are the durations of the start's stages
+    (from the log), and the start's memory figures (for the next budget).
 
     Returns: container_id. Fails if the container does not exist or is not running.
     """
@@ -218,11 +218,13 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
             "other values needed to recreate it: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
             default_factory=dict,
         )
-        measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
+        measured: dict[str, Any] = arg(
+            "figures measured during the verification, with units in their names", default_factory=dict
+        )
         changed: list[Any] = arg("differences from the previous server, for the history", default_factory=list)
         what: str = arg("the event kind in the history", default="verified")
         caches_gib: float = arg("size limit of all compile caches together, GiB", default=defaults.MAX_CACHES_GIB)
-        why: str = arg("reason of a restart without a change of the recipe, for the history", default="")
+        why: str = arg("reason for a restart without a recipe change, for the history", default="")
 
     def read(self, args: Args, context: Context) -> GrantRestartState:
         name, state = args.spec["name"], context.state
@@ -235,8 +237,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         if policy != args.spec["restart"]:
             changes.append(Change("restart", policy, args.spec["restart"], "verified"))
         if observed.current.get("Id") != observed.verified.get("container_id"):
-            before = (observed.verified.get("container_id") or "")[:12] or None
-            changes.append(Change("last good state", before, observed.current.get("Id", "")[:12]))
+            verified_id = (observed.verified.get("container_id") or "")[:12] or None
+            changes.append(Change("last good state", verified_id, observed.current.get("Id", "")[:12]))
         elif observed.current and observed.stop_record.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if observed.previous:
@@ -250,13 +252,13 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         name = args.spec["name"]
         if not observed.current or not observed.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
-        lowest = context.guards.end_verified()
+        lowest_memory = context.guards.end_verified()
         log = evidence.read_engine_state(context, name)
         stages_s = log_state.stage_durations(log) if log else {}
         measured = {**args.measured, **({"load_s": stages_s} if stages_s else {})}
         needs = args.serve.get("engine_memory") or {}
         start = memory_fit.measure_verified_start(
-            context, observed.current, needs, log, lowest.lowest_bytes if lowest else None
+            context, observed.current, needs, log, lowest_memory.lowest_bytes if lowest_memory else None
         )
         verified_state = {**self._build_verified_state(args, observed, context), "measured": measured}
         verified_states.save_verified(context.state, verified_state, rolled_back=args.what == history.ROLLED_BACK)

@@ -42,7 +42,7 @@ class LastGood(Module["LastGood.Args"]):
 
     Returns: kept, spec, model, serve, since, base_url, place (in a cluster, for messages), generation (equal on all members
     of a cluster that were deployed together). Refused if there is no earlier state, if a container that sparkwright did not
-    create uses its name, or if the host went down with the kept container before and `--anyway` is not given.
+    create uses its name, or if the host went down during an earlier start of the kept container, unless `--anyway` is given.
     """
 
     @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class LastGood(Module["LastGood.Args"]):
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
         verified_state = verified_states.load_last(context.state)
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
-        stopped = context.state.read("previous") or {}
-        if current and not previous and current["Id"] == stopped.get("id") == verified_state.get("container_id"):
+        stop_record = context.state.read("previous") or {}
+        if current and not previous and current["Id"] == stop_record.get("id") == verified_state.get("container_id"):
             msg = f"{ownership.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
         if verified_state and current and current["Id"] == verified_state.get("container_id"):
@@ -86,9 +86,9 @@ class LastGood(Module["LastGood.Args"]):
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
         if not verified_state.get("serve"):
             raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
-        when = units.format_time(verified_state.get("since", 0), units.MINUTE_FORMAT)
+        verified_at = units.format_time(verified_state.get("since", 0), units.MINUTE_FORMAT)
         return Result(
-            msg=f"verified {when}: {verified_state['spec'].get('image', '')}",
+            msg=f"verified {verified_at}: {verified_state['spec'].get('image', '')}",
             data=_result_data(verified_state, "", kept=False),
         )
 
@@ -120,10 +120,10 @@ def _result_data(verified_state: dict[str, Any], url: str, *, kept: bool) -> dic
 
 
 class Incident(Module["Incident.Args"]):
-    """Collect diagnostics of a server that failed on the host, before it is removed.
+    """Collect the diagnostics of a failed server on the host before it is removed.
 
-    They contain its log and inspect data, meminfo, memory use by owner, kernel messages, the containers, nvidia-smi
-    output, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
+    They contain its log and Docker's inspection of it, meminfo, the memory use of each owner, kernel messages, the list of
+    containers, nvidia-smi's output, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
 
     Returns: incident (its id), folder.
     """
@@ -240,8 +240,8 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         policy = observed["HostConfig"]["RestartPolicy"]["Name"] if observed else None
         intended = mount_sources.restart_policy(observed, args.restart)
         nested_mounts = "its mounts are nested, so Docker must not restart it; `invoke deploy` replaces the container"
-        why = "verified again" if intended == args.restart else nested_mounts
-        return [Change("restart", policy, intended, why)] if policy != intended else []
+        reason = "verified again" if intended == args.restart else nested_mounts
+        return [Change("restart", policy, intended, reason)] if policy != intended else []
 
     def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": observed.get("Id", "")}

@@ -1,4 +1,4 @@
-"""Modules that report on a server: its diagnosis, its settings, and whether it serves."""
+"""Modules that report on a server: its diagnosis, its settings, and whether it is serving requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from sparkwright.visible import join_first
 class Diagnose(Module["Diagnose.Args"]):
     """Diagnose a server: a one-sentence summary, and the possible causes, ranked, each with evidence and fix.
 
-    Inspects the container, its exit code and last line, the engine's log, /health, the counters, one generated token, then a
-    measured stream together with the GPU's clock and power, memory, swap, disk, Ollama, and the flags of the running command
-    by the rules of `invoke lint`. Needs neither spark.lock nor a registry and changes nothing. Throughput is not measured
-    while other requests are running or a run is in progress on the host; the summary says so.
+    Inspects the container with its exit code and last line of output, the engine's log, /health, the counters, memory,
+    swap, disk and Ollama, and lints the running command's flags with the rules of `invoke lint`. Then requests one token,
+    and measures one stream while sampling the GPU's clock and power. Needs neither spark.lock nor a registry, and changes
+    nothing. Throughput is not measured while other requests are running or a run is in progress on the host; the summary
+    says so.
 
-    Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
-    tok_per_s, expected_tok_per_s, expected_by, container, gpu, sandbox.
+    Returns: state, summary, fix, exit, causes (cause; verdict: found, possible, unknown, noted or excluded; evidence; fix),
+    tok_per_s, expected_tok_per_s, expected_by (the source of the expectation), container, gpu, sandbox.
 
     Fails if a problem is found; inconclusive if that cannot be determined.
     """
@@ -42,7 +43,7 @@ class Diagnose(Module["Diagnose.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        container: str = arg("the container's name, for a host where nothing was verified", default="")
+        container: str = arg("the container's name, for a host where nothing has been verified", default="")
         base_url: str = arg("the server's URL, if its container publishes no port", default="")
         model: str = arg("the served name, if neither the host's records nor the server has it", default="")
         model_id: str = arg("the model's name on the hub", default="")
@@ -69,21 +70,21 @@ class Diagnose(Module["Diagnose.Args"]):
 class Serving(Module["Serving.Args"]):
     """Check that the server's container is running and generates one token. Changes nothing and never fails.
 
-    The container name of the last verified state takes precedence over `name`. An answer of /health alone is not enough.
+    The container name of the last verified state takes precedence over `name`. A response from /health alone is not enough.
 
-    Returns: serving, verified (it is the last verified container), why (the problem, or the evidence that it serves).
+    Returns: serving, verified (it is the last verified container), why (the problem, or the evidence that it is serving).
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container's name, for a host where nothing was verified yet", default="")
+        name: str = arg("the container's name, for a host where nothing has been verified yet", default="")
         timeout_s: float = arg("time limit for the token, seconds", default=10.0)
 
     def run(self, args: Args, context: Context) -> Result:
         verified_state = verified_states.load_last(context.state)
         name = str((verified_state.get("spec") or {}).get("name") or args.name)
         if not name:
-            return _serving_result("nothing was ever deployed here")
+            return _serving_result("nothing has ever been deployed here")
         try:
             container = containers.inspect(context.docker(), name)
             if container is None:
@@ -100,8 +101,8 @@ class Serving(Module["Serving.Args"]):
         return _serving_result(answer.msg, serving=not answer.failed, verified=is_verified)
 
 
-def _serving_result(why: str, *, serving: bool = False, verified: bool = False) -> Result:
-    return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})
+def _serving_result(reason: str, *, serving: bool = False, verified: bool = False) -> Result:
+    return Result(msg=reason, data={"serving": serving, "verified": verified, "why": reason})
 
 
 #: written in place of a secret
@@ -110,13 +111,14 @@ MAX_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
-    """Report the settings of an existing container as a recipe's keys. Changes nothing.
+    """Report the settings of an existing container under the keys of a recipe. Changes nothing.
 
-    Values that look like secrets or whose names do are masked before they leave the host: in variables, options, labels,
+    Values are masked before they leave the host if they, or their names, look like secrets: in variables, options, labels,
     shell text and JSON. The names are reported.
 
-    Returns: name, image, entrypoint (null if it is the image's), program (the entrypoint, also if it is the image's), command,
-    env (without the image's variables), ports, volumes, network, options (of `container` in a recipe), running.
+    Returns: name, image, entrypoint (null if it is the image's), program (the effective entrypoint, even if it is the
+    image's), command, env (without the image's variables), ports, volumes, network, options (of `container` in a recipe),
+    running.
 
     Refused if there is no such container; the message lists the running ones.
     """

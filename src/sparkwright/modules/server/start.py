@@ -42,7 +42,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     """Start an existing container and set its restart policy, without comparing it with a recipe.
 
     Returns: id. Fails if it does not exist, if the Docker Engine cannot start it (with the reason, and the program that uses
-    its port), or if the host went down with it before and `--anyway` is not given.
+    its port), or if the host went down during an earlier start of it, unless `--anyway` is given.
     """
 
     @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
 
 
 class WaitReady(Module["WaitReady.Args"]):
-    """Wait until the server answers /health, and report the stages of its start from its log.
+    """Wait until the server answers /health, and meanwhile report the stages of its start from its log.
 
     Fails at once, with the reason from the engine's log, if the container exits (even with code 0) or restarts, or if another
-    member of its cluster has failed. Also fails after timeout_s. The last lines of the log are the evidence.
+    member of its cluster has failed. Also fails after timeout_s. The last lines of the log are returned as evidence.
 
     Returns: ready_s (from the container's start), waited_s.
     """
@@ -181,10 +181,10 @@ class WaitReady(Module["WaitReady.Args"]):
         state = self._read_state(args.name, log_format, context)
         code = container["State"]["ExitCode"]
         exit_reason = f"exit code {code}" if not container["State"].get("OOMKilled") else "OOM-killed"
-        why = state.failure.value or "no known reason in its log."
+        reason = state.failure.value or "no known reason in its log."
         lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
-        return Result(failed=True, msg=f"the engine exited ({exit_reason}): {why}", data=data)
+        return Result(failed=True, msg=f"the engine exited ({exit_reason}): {reason}", data=data)
 
     def _timeout_result(self, args: Args, log_format: LogFormat, context: Context) -> Result:
         state = self._read_state(args.name, log_format, context)
@@ -197,8 +197,8 @@ class CrashLoop(Module["CrashLoop.Args"]):
     """Stop a server that keeps crashing: set its restart policy to `no`, and save an incident.
 
     With unified memory, repeated starts leak driver memory until the host itself fails. More than `most` restarts within
-    `within_s` count as a crash loop, and so does an exit with code 0 of a server that should run. Each scheduled check runs
-    this module and records the number of restarts to count from.
+    `within_s` count as a crash loop, and so does an exit with code 0 of a server that should keep running. Each scheduled
+    check runs this module, which records the number of restarts from which the next check counts.
 
     Returns: broken, why, incident, restarts. Fails if it stopped a loop; otherwise it changes nothing.
     """
@@ -206,31 +206,31 @@ class CrashLoop(Module["CrashLoop.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        most: int = arg("restarts before it counts as a loop", default=MAX_RESTARTS)
+        most: int = arg("number of restarts above which it counts as a loop", default=MAX_RESTARTS)
         within_s: float = arg("period over which restarts are counted, seconds", default=WINDOW_S)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
         if container is None:
             return Result(msg="no server", data={"broken": False})
-        why = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
+        reason = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
-        if not why:
+        if not reason:
             return Result(
                 msg=f"{format_count(restarts, 'restart')} since its start", data={"broken": False, "restarts": restarts}
             )
-        data = {"broken": True, "why": why, "restarts": restarts}
+        data = {"broken": True, "why": reason, "restarts": restarts}
         if context.check:
-            return Result(changed=True, msg=why, data=data)
-        raise BrokenLoop(args.name, why, {**data, "incident": break_loop(context, args.name, why)})
+            return Result(changed=True, msg=reason, data=data)
+        raise BrokenLoop(args.name, reason, {**data, "incident": break_loop(context, args.name, reason)})
 
 
 class BrokenLoop(Failed):
     """Raised after a crash loop was stopped, with the data of `crash_loop`."""
 
-    def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
+    def __init__(self, name: str, reason: str, data: dict[str, Any]) -> None:
         fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."
-        super().__init__(f"{name} is no longer restarted: {why}.", fix=fix)
+        super().__init__(f"{name} is no longer restarted: {reason}.", fix=fix)
         self.data = data
 
 
@@ -249,11 +249,13 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("the problem of the server, for the history")
+        why: str = arg("the server's problem, for the history")
         fix: str = arg("the fix to report if a cold start cannot help", default="")
         verdict: str = arg("the verdict of the throughput test", default="")
         tok_per_s: float | None = arg("the measured rate", default=None)
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg(
+            "how long it may take to stop before it is killed, seconds", default=defaults.STOP_TIMEOUT_S
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name) or {}
@@ -265,8 +267,8 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         aside_folder = compile_caches.move_aside(context, container, args.why)
         if aside_folder is None:
             raise Failed(args.why, fix=args.fix)
-        why = f"{args.why} It was started with a compile cache, now in {aside_folder}"
-        history.append(context, "cache moved aside", container_id=container["Id"], why=why)
+        reason = f"{args.why} It was started with a compile cache, now in {aside_folder}"
+        history.append(context, "cache moved aside", container_id=container["Id"], why=reason)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside_folder)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
         return Result(changed=True, diff=[change], msg="stopped; the next start compiles from scratch", data=data)

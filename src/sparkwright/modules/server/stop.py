@@ -39,8 +39,8 @@ class StopAndKeepState:
 class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     """Stop the server, and keep it as NAME-previous without a restart policy.
 
-    The server is the container NAME; if there is none, it is the host's last verified server, with the container name of
-    another recipe.
+    The server is the container NAME; if there is none, it is the host's last verified server, under another recipe's
+    container name.
 
     Its policy is set to `no` before it stops, so that a reboot can never start two servers. Its state is recorded before the
     first step, so that `restore_previous` can undo a run interrupted at any point. If an unfinished run left an older
@@ -53,7 +53,9 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg(
+            "how long it may take to stop before it is killed, seconds", default=defaults.STOP_TIMEOUT_S
+        )
 
     def read(self, args: Args, context: Context) -> StopAndKeepState:
         return StopAndKeepState(replacement.find_current(context, args.name), replacement.find_kept(context, args.name))
@@ -95,7 +97,9 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg(
+            "how long it may take to stop before it is killed, seconds", default=defaults.STOP_TIMEOUT_S
+        )
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
@@ -159,9 +163,9 @@ class WaitExited(Module["WaitExited.Args"]):
 
 
 def _describe_remaining(container_id: str, context: Context) -> list[str]:
-    """Return the container if it is still running, and its processes, as text."""
+    """Name what is left of a stopped server: its container if it is still running, and each process."""
     container = containers.inspect(context.docker(), container_id)
-    running = ["the container, running"] if container and container["State"]["Running"] else []
+    running = ["the running container"] if container and container["State"]["Running"] else []
     pids = [] if context.machine.root else gpu_processes.list_container_pids(container_id)
     return running + [f"process {pid}" for pid in pids]
 
@@ -275,7 +279,7 @@ def _describe_cost(running: int | None, context: Context, interim: str) -> str:
     if running is not None:
         requests = f"{format_count(running, 'request')} running now"
     if interim:
-        return f"{interim} answers meanwhile; {requests}"
+        return f"{interim} answers in the meantime; {requests}"
     ready_s = (verified_states.load_last(context.state).get("measured") or {}).get("ready_s")
     unknown = "for an unknown time (no start measured yet)"
     duration = unknown if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"

@@ -74,10 +74,12 @@ def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], conte
 
 def _describe_turn(name: str, data: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     if not data["asleep"]:
-        interruption = f", and {data['other']['name']} runs: a switch was interrupted" if data["interrupted"] else ""
+        interruption = (
+            f", but {data['other']['name']} is running: a switch was interrupted" if data["interrupted"] else ""
+        )
         return f"it is the turn of {name}{interruption}"
     if data["running"]:
-        return f"{name} runs, and it is the turn of {data['awake']}: a switch was interrupted"
+        return f"{name} is running, but it is the turn of {data['awake']}: a switch was interrupted"
     if not data["proved"]:
         return f"{name} is asleep and was never verified: it is the turn of {data['awake']}"
     ended_s = containers.parse_time(str((container.get("State") or {}).get("FinishedAt") or ""))
@@ -131,8 +133,8 @@ class InterimFits(Module["InterimFits.Args"]):
 
     It fits if the host has enough memory for it now, and for both it and the new server once the running one is gone; if its
     port is free; and if every gateway in front of the host has an entry for it and sends requests to the running server.
-    With `swap: auto` it is also omitted if other hosts serve the model. Anything unknown counts as not fitting. A positive
-    result is recorded before the interim server starts.
+    With `swap: auto` no interim server is used if other hosts serve the model. If any of this is unknown, it counts as not
+    fitting. A positive result is recorded before the interim server starts.
 
     Returns: fits, name (of its container), spec, base_url. Refused with `swap: beside` if it does not fit, with the reason.
     """
@@ -144,7 +146,7 @@ class InterimFits(Module["InterimFits.Args"]):
         )
         spec: dict[str, Any] = arg("the new server's container, as `container` in scope")
         port: int = arg("the host's port for the interim server; 0: none")
-        alone: bool = arg("no other host serves this model at the gateways")
+        alone: bool = arg("whether no other host behind the gateways serves this model")
         served_name: str = arg("the model's name in requests")
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
         utilization: float = arg(
@@ -168,16 +170,16 @@ class InterimFits(Module["InterimFits.Args"]):
         if not containers.is_running(context.docker(), name):
             return Result(msg="not needed: no server is running", data=data)
         if args.swap == "auto" and not args.alone:
-            return Result(msg=f"not needed: other hosts serve {args.served_name} meanwhile", data=data)
+            return Result(msg=f"not needed: other hosts serve {args.served_name} in the meantime", data=data)
         if reason := _explain_unfit(args, gateways, context):
             if args.swap != "beside":
                 return Result(msg=f"replaced in place: {reason}", data=data)
-            fix = "With `swap: auto` under `vars:` of the host it is replaced in place."
+            fix = "With `swap: auto` under the host's `vars:`, it is replaced in place."
             msg = f"`swap: beside`: no interim server fits beside {name}: {reason}."
             return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=fix, data=data)
         if not context.check:
             interim.save_record(context, name, gateways)
-        msg = f"{data['name']} on port {args.port} serves the requests meanwhile"
+        msg = f"{data['name']} on port {args.port} answers requests in the meantime"
         return Result(msg=msg, data={**data, "fits": True})
 
 
@@ -189,13 +191,13 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
     if existing:
         return f"container {ownership.describe_holder(context, existing)}"
     return (
-        _check_memory(args, context)
-        or _check_port(args, context)
+        _memory_problem(args, context)
+        or _port_problem(args, context)
         or interim.find_routing_problem(context.state, gateways, args.served_name)
     )
 
 
-def _check_memory(args: InterimFits.Args, context: Context) -> str:
+def _memory_problem(args: InterimFits.Args, context: Context) -> str:
     server = PlannedServer.from_scope(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     server_bytes, need_bytes = budget.owner_bytes("server"), budget.need_bytes
@@ -211,7 +213,7 @@ def _check_memory(args: InterimFits.Args, context: Context) -> str:
     return ""
 
 
-def _check_port(args: InterimFits.Args, context: Context) -> str:
+def _port_problem(args: InterimFits.Args, context: Context) -> str:
     if not args.port:
         return "the server publishes no port"
     holder = containers.describe_port_holder(context.docker(), args.port)
@@ -270,7 +272,7 @@ class InterimServes(Module["InterimServes.Args"]):
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It is kept while a gateway reports it as up, but not the server itself. It is then removed by the next run, or by a
+    It is kept while a gateway reports it, but not the server itself, as up. It is then removed by the next run, or by a
     health check that finds the verified server healthy.
 
     Returns: gone.

@@ -1,1 +1,1 @@
-"""Modules about the host itself: programs, packages, units, groups, facts."""
+"""Modules for the host itself: its programs, packages, units, groups and facts."""

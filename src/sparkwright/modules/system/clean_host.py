@@ -140,12 +140,12 @@ def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
     users = compile_caches.keys_possibly_in_use(context)
     for key in compile_caches.list_keys(context):
         folder, user = compile_caches.folder(context, key), users.get(key, "")
-        why = f"used by {user}" if user and user not in removed_names else ""
-        yield Item(CACHE_KIND, str(folder), own_folders.find_disk_bytes(folder), why)
+        reason = f"used by {user}" if user and user not in removed_names else ""
+        yield Item(CACHE_KIND, str(folder), own_folders.find_disk_bytes(folder), reason)
     with contextlib.suppress(SparkwrightError):
         for path, user in compile_caches.old_folders(context).items():
-            why = f"used by {user}" if user not in ("", *removed_names) else ""
-            yield Item(CACHE_KIND, str(path), own_folders.find_disk_bytes(path), why)
+            reason = f"used by {user}" if user not in ("", *removed_names) else ""
+            yield Item(CACHE_KIND, str(path), own_folders.find_disk_bytes(path), reason)
     trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
         yield Item(CACHE_KIND, str(trash), own_folders.find_disk_bytes(trash))
@@ -161,8 +161,8 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
         return
     users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in removed_names}
     for image in images:
-        why = f"used by {users[image.id]}" if image.id in users else "" if args.images else "--images removes it"
-        yield Item("image", image.names[0] if image.names else image.id, int(image.frees_bytes), why, image.id)
+        reason = f"used by {users[image.id]}" if image.id in users else "" if args.images else "--images removes it"
+        yield Item("image", image.names[0] if image.names else image.id, int(image.frees_bytes), reason, image.id)
 
 
 def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
@@ -174,9 +174,9 @@ def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]
         mounts = None
     for manifest in manifests:
         users = sorted({name for name, source in mounts or () if model_folders.overlaps(manifest.folder, source)})
-        why = own_folders.UNKNOWN_USE if mounts is None else f"used by {', '.join(users)}" if users else ""
+        reason = own_folders.UNKNOWN_USE if mounts is None else f"used by {', '.join(users)}" if users else ""
         size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(manifest))
-        yield Item("model", str(manifest.folder), size, why if args.models else "--models removes it")
+        yield Item("model", str(manifest.folder), size, reason if args.models else "--models removes it")
 
 
 def _list_kept_model_files(context: Context) -> Iterator[Item]:
@@ -216,7 +216,9 @@ def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     size = own_folders.find_disk_bytes(state)
     used_bytes = sum(own_folders.disk_bytes(path) for path in used_files)
     yield Item("folder", str(state), None if size is None else size - used_bytes)
-    yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in used_files.items())
+    yield from (
+        Item("server key", str(path), own_folders.disk_bytes(path), reason) for path, reason in used_files.items()
+    )
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------

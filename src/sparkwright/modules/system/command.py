@@ -35,12 +35,12 @@ class Command(Module["Command.Args"]):
             return Result(msg=f"{args.removes} does not exist")
         if context.check:
             return Result(changed=True, msg="would run")
-        answer = context.machine.run(words, timeout_s=args.timeout_s, stdin=args.stdin)
-        data = {"code": answer.code, "out": answer.out.rstrip("\n"), "err": answer.err.rstrip("\n")}
-        if answer.ok:
+        completed = context.machine.run(words, timeout_s=args.timeout_s, stdin=args.stdin)
+        data = {"code": completed.code, "out": completed.out.rstrip("\n"), "err": completed.err.rstrip("\n")}
+        if completed.ok:
             return Result(changed=True, data=data)
-        lines = (answer.err or answer.out).strip().splitlines()
-        msg = f"{words[0]} exited with code {answer.code}: {lines[-1] if lines else 'no output'}"
+        lines = (completed.err or completed.out).strip().splitlines()
+        msg = f"{words[0]} exited with code {completed.code}: {lines[-1] if lines else 'no output'}"
         return Result(failed=True, msg=msg, data={**data, "evidence": lines[-5:]})
 
 

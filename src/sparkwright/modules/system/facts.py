@@ -82,8 +82,8 @@ def _read_assignments(machine: Machine, path: str) -> dict[str, str]:
 
 def _read_gpu(machine: Machine) -> dict[str, Any] | None:
     """Return the GPU's name and driver. On a GB10 nvidia-smi reports no memory; the GPU shares the host's memory."""
-    answer = nvidia_smi.query_gpu(machine, nvidia_smi.IDENTITY_VALUES)
-    return dict(nvidia_smi.parse_cells(answer, nvidia_smi.IDENTITY_VALUES)) or None
+    output = nvidia_smi.query_gpu(machine, nvidia_smi.IDENTITY_VALUES)
+    return dict(nvidia_smi.parse_cells(output, nvidia_smi.IDENTITY_VALUES)) or None
 
 
 def _read_docker(context: Context) -> dict[str, Any]:

@@ -41,9 +41,9 @@ class HealthTimerState:
     """The health timer's files and state on this host, and the intended files."""
 
     scheduler: Scheduler
-    #: contents by path, or under CRONTAB
+    #: contents by path; the crontab's under CRONTAB
     current_files: dict[str, str]
-    #: acceptable contents by path, or under CRONTAB
+    #: acceptable contents by path; the crontab's under CRONTAB
     intended_files: dict[str, tuple[str, ...]]
     #: whether the timer and its services are running
     active: bool = False
@@ -263,9 +263,9 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
 
 def _run_first_check(context: Context) -> None:
     """Run the first check, which cron would only start later."""
-    answer = context.machine.run(schedule.check_command(), timeout_s=FIRST_RUN_TIMEOUT_S)
-    if not answer.ok:
-        raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
+    completed = context.machine.run(schedule.check_command(), timeout_s=FIRST_RUN_TIMEOUT_S)
+    if not completed.ok:
+        raise Failed(f"the check failed to run: {(completed.err or completed.out).strip()[-300:]}")
 
 
 def _start_timer(observed: HealthTimerState, context: Context) -> bool:
@@ -275,8 +275,8 @@ def _start_timer(observed: HealthTimerState, context: Context) -> bool:
     for text in observed.intended_files[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
         _run_systemctl(scheduler, context, "daemon-reload")
-        answer = scheduler.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
-        if answer.ok:
+        completed = scheduler.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
+        if completed.ok:
             _run_systemctl(scheduler, context, "enable", schedule.TIMER_UNIT)
             _run_systemctl(scheduler, context, "restart", schedule.TIMER_UNIT)
             return confined
@@ -304,10 +304,10 @@ def _start_services(observed: HealthTimerState, context: Context, *, confined: b
 
 
 def _run_systemctl(scheduler: Scheduler, context: Context, *words: str) -> None:
-    answer = scheduler.systemctl(context, *words)
-    if not answer.ok:
+    completed = scheduler.systemctl(context, *words)
+    if not completed.ok:
         fix = services.journal_command(schedule.SERVICE_UNIT, scheduler.scope)
-        raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
+        raise Failed(f"systemctl {' '.join(words)}: {completed.err.strip()[-300:]}", fix=fix)
 
 
 def _enable_linger(scheduler: Scheduler, context: Context) -> None:
@@ -318,7 +318,7 @@ def _enable_linger(scheduler: Scheduler, context: Context) -> None:
     deadline_s = time.monotonic() + LINGER_TIMEOUT_S
     while not scheduler.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
-            raise Failed("the systemd user instance does not start.", fix="Use `--system`.")
+            raise Failed("the systemd user instance did not start.", fix="Use `--system`.")
         time.sleep(0.1)
 
 
@@ -336,9 +336,11 @@ def _read_crontab(context: Context) -> str:
 
 
 def _write_crontab(text: str, context: Context) -> None:
-    answer = context.machine.run(["crontab", "-"], stdin=text) if text else context.machine.run(["crontab", "-r"])
-    if not answer.ok:
-        raise Failed(f"cannot write the crontab: {answer.err.strip() or 'cron is not installed'}", fix="Install cron.")
+    completed = context.machine.run(["crontab", "-"], stdin=text) if text else context.machine.run(["crontab", "-r"])
+    if not completed.ok:
+        raise Failed(
+            f"cannot write the crontab: {completed.err.strip() or 'cron is not installed'}", fix="Install cron."
+        )
 
 
 def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:

@@ -32,11 +32,9 @@ SURVEY_FACTS = (
 class Doctor(Module["Doctor.Args"]):
     """Check that the host is ready to serve. Makes no changes and does not need root.
 
-    Checks: DGX OS and its updates, memory, driver and firmware, kernel, whether this login may use Docker and whether Docker
-    starts at boot, container toolkit and CDI specification, what a logout stops or removes, locale, name
-    resolution, the recipe's memory budget, whether earlyoom would kill the recipe's server, swap, disk, clock, the server's
-    port, other mechanisms that start the server, Ollama, and the image's platform. A value that cannot be read is `unknown`,
-    never `ok`.
+    Checks the operating system with its driver and kernel, the GPU, memory and disk, the network, and services such as Docker
+    and Ollama; if the host has a recipe, also what its server needs. docs/doctor.md lists every check. A value that cannot be
+    read is `unknown`, never `ok`.
 
     Returns: findings (check; verdict: ok, warning, bad or unknown; evidence; fix: a command; source; repair: the name of the
     fix for the module `fix`), user, now_s (the host's clock, seconds since the epoch), budget (memory budget of the recipe's
@@ -88,7 +86,7 @@ class Doctor(Module["Doctor.Args"]):
 class Fix(Module["Fix.Args"]):
     """Apply one of the safe fixes of `doctor`, by name. Needs root (`become`).
 
-    Fixes are idempotent, install and upgrade no packages, and never restart the Docker Engine.
+    Fixes are idempotent, neither install nor upgrade packages, and never restart the Docker Engine.
 
     Returns: command (the command that was run). Fails with the command's error message. Refuses an unknown name.
     """

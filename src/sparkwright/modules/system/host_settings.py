@@ -1,4 +1,4 @@
-"""Modules about files, packages, groups and settings of the host."""
+"""Modules for the host's files, packages, groups and settings."""
 
 from __future__ import annotations
 
@@ -105,9 +105,11 @@ class Template(StateModule["Template.Args", files.FileState]):
         with tempfile.NamedTemporaryFile("w", suffix=".new") as file:
             file.write(args.content)
             file.flush()
-            answer = context.machine.run([*args.validate, file.name])
-        if not answer.ok:
-            raise Failed(f"{args.validate[0]} rejects the new {args.dest}: {(answer.err or answer.out).strip()[-300:]}")
+            completed = context.machine.run([*args.validate, file.name])
+        if not completed.ok:
+            raise Failed(
+                f"{args.validate[0]} rejects the new {args.dest}: {(completed.err or completed.out).strip()[-300:]}"
+            )
 
 
 class Package(StateModule["Package.Args", dict[str, bool]]):
@@ -129,17 +131,19 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         for name in names:
             if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED_PACKAGES):
                 fix = "Update it through the DGX Dashboard, or set `allow_driver_packages: true`."
-                why = "apt can leave it mismatched with the firmware"
-                raise Refused(f"{name} is a driver, kernel or CUDA package; {why}.", fix=fix)
-        answer = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
-        installed = {row.split()[0] for row in answer.out.splitlines() if row.endswith(" installed")}
+                reason = "apt can leave it mismatched with the firmware"
+                raise Refused(f"{name} is a driver, kernel or CUDA package; {reason}.", fix=fix)
+        completed = context.machine.run(
+            ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names]
+        )
+        installed = {row.split()[0] for row in completed.out.splitlines() if row.endswith(" installed")}
         return {name: name in installed for name in names}
 
     def differences(self, args: Args, observed: dict[str, bool]) -> list[Change]:
         intended = args.state == "present"
-        words = {True: "installed", False: None}
+        labels = {True: "installed", False: None}
         return [
-            Change(name, words[is_installed], words[intended])
+            Change(name, labels[is_installed], labels[intended])
             for name, is_installed in observed.items()
             if is_installed != intended
         ]
@@ -161,13 +165,13 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
     @staticmethod
     def _apt(context: Context, words: list[str]) -> None:
         base = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "-o", "DPkg::Lock::Timeout=60"]
-        answer = context.machine.run([*base, *words], timeout_s=900)
-        if answer.ok:
+        completed = context.machine.run([*base, *words], timeout_s=900)
+        if completed.ok:
             return
-        if "are you root" in answer.err or "Permission denied" in answer.err:
+        if "are you root" in completed.err or "Permission denied" in completed.err:
             raise Failed(f"apt-get {words[0]} needs root.", fix="Add `become: true` to the task.")
-        errors = [line for line in answer.err.splitlines() if line.startswith("E:")] or answer.err.splitlines()
-        raise Failed(f"apt-get {words[0]}: {errors[-1] if errors else f'exit code {answer.code}'}")
+        errors = [line for line in completed.err.splitlines() if line.startswith("E:")] or completed.err.splitlines()
+        raise Failed(f"apt-get {words[0]}: {errors[-1] if errors else f'exit code {completed.code}'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,17 +196,17 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
         state: Literal["present", "absent"] = arg("present: member; absent: not a member", default="present")
 
     def read(self, args: Args, context: Context) -> UserGroupState:
-        answer = context.machine.run(["getent", "group", args.group])
-        members = answer.out.strip().rpartition(":")[2].split(",")
+        completed = context.machine.run(["getent", "group", args.group])
+        members = completed.out.strip().rpartition(":")[2].split(",")
         primary_group = context.machine.run(["id", "-gn", args.user]).out.strip()
-        return UserGroupState(answer.ok, args.user in members or primary_group == args.group)
+        return UserGroupState(completed.ok, args.user in members or primary_group == args.group)
 
     def differences(self, args: Args, observed: UserGroupState) -> list[Change]:
         intended = args.state == "present"
         if observed.is_member == intended:
             return []
-        words, why = {True: "member", False: None}, "takes effect at next login"
-        return [Change(f"{args.user} in {args.group}", words[observed.is_member], words[intended], why)]
+        labels, reason = {True: "member", False: None}, "takes effect at next login"
+        return [Change(f"{args.user} in {args.group}", labels[observed.is_member], labels[intended], reason)]
 
     def describe(self, args: Args, observed: UserGroupState) -> dict[str, Any]:
         return {"new_login_needed": observed.is_member != (args.state == "present")}
@@ -212,10 +216,10 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
             fix = "Install the package that creates it (docker: docker.io)."
             raise Failed(f"there is no group {args.group}.", fix=fix)
         add = ["usermod", "-aG", args.group, args.user]
-        answer = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
-        if not answer.ok:
-            fix = "Add `become: true` to the task." if "ermission denied" in answer.err else ""
-            raise Failed(f"{args.user} and {args.group}: {answer.err.strip()}", fix=fix)
+        completed = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
+        if not completed.ok:
+            fix = "Add `become: true` to the task." if "ermission denied" in completed.err else ""
+            raise Failed(f"{args.user} and {args.group}: {completed.err.strip()}", fix=fix)
         return {"msg": "log in again for it to take effect"}
 
 
@@ -234,10 +238,10 @@ class HostSettingsState:
 class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
     """Apply settings that keep the host cool and its memory free.
 
-    For each setting one file is written and one command run. The previous state is first saved in
-    /var/lib/sparkwright/host-settings.json, owned by root, and `undo` restores it. A file that was changed since is
-    kept; an error lists it after all other settings are restored. A setting that is null is not changed. Needs root (`become:
-    true`); nothing is installed.
+    For each setting, one file is written and one command is run. The previous state is first saved in
+    /var/lib/sparkwright/host-settings.json, owned by root, and `undo` restores it. A file that has been changed since is
+    kept; an error lists it after all other settings are restored. A setting that is null is not changed. Needs root
+    (`become: true`); nothing is installed.
 
     Returns: settings (names of the recorded ones). Fails if earlyoom is not installed, or a command fails.
     """
@@ -249,10 +253,10 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         )
         swappiness: int | None = arg("vm.swappiness, 0 to 200; null: unchanged", default=None)
         earlyoom_percent: int | None = arg(
-            "available memory below which earlyoom kills, percent; null: unchanged", default=None
+            "available memory below which earlyoom kills processes, percent; null: unchanged", default=None
         )
         ollama_limits: dict[str, Any] = arg(
-            "of Ollama's service: max_loaded_models, num_parallel (requests per model, each with its own context), "
+            "limits of Ollama's service: max_loaded_models, num_parallel (requests per model, each with its own context), "
             "context_length (tokens), keep_alive (such as 5m); empty: unchanged",
             default_factory=dict,
         )
@@ -275,7 +279,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             before, live = observed.files.get(setting.name), observed.live.get(setting.name, "")
             if setting.missing_file_fix and before is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.missing_file_fix)
-            # the command failed, or the run was killed before it
+            # the command failed, or the run was killed before the command ran
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
             if before != setting.build_content(before or "") or was_interrupted or live not in ("", setting.value_text):
                 current = live or setting.read_value(before or "")
@@ -318,16 +322,16 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             del record[name]
             _write_record(context, record)
         if changed_paths:
-            verb = "were" if len(changed_paths) > 1 else "was"
+            verb = "have" if len(changed_paths) > 1 else "has"
             raise Refused(
-                f"{' and '.join(changed_paths)} {verb} changed since; all other settings are restored.",
+                f"{' and '.join(changed_paths)} {verb} been changed since; all other settings are restored.",
                 fix=f"Restore or remove by hand, or delete the entry in {RECORD_FILE}.",
             )
         return {"settings": sorted(record)}
 
 
 def _is_restorable(content: str | None, entry: Mapping[str, Any]) -> bool:
-    """Return True if the file is unchanged since sparkwright wrote it, was removed, or was not written before a killed run."""
+    """Return True if the file is as sparkwright wrote it, was removed, or was not yet written when a run was killed."""
     if content is None or _digest(content) == entry.get("wrote"):
         return True
     return not entry.get("applied") and content == entry.get("before")
@@ -341,7 +345,7 @@ def _intended_settings(args: HostSettings.Args) -> list[Setting]:
 
 
 def _read_text(context: Context, path: str) -> str | None:
-    """Read a file; None if it is missing or unreadable. Raises Refused if it could not be restored byte by byte."""
+    """Read a file; None if it is missing or unreadable. Raises Refused if it could not be restored byte for byte."""
     try:
         content = context.machine.path(path).read_bytes()
     except OSError:
@@ -386,9 +390,9 @@ def _write_or_remove(context: Context, path: str, text: str | None) -> None:
 
 def _run_commands(context: Context, commands: tuple[tuple[str, ...], ...]) -> None:
     for argv in commands:
-        answer = context.machine.run(list(argv))
-        if not answer.ok:
-            raise Failed(f"`{' '.join(argv)}` failed: {(answer.err or answer.out).strip()[-200:]}")
+        completed = context.machine.run(list(argv))
+        if not completed.ok:
+            raise Failed(f"`{' '.join(argv)}` failed: {(completed.err or completed.out).strip()[-200:]}")
 
 
 def _digest(text: str) -> str:

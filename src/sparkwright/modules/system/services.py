@@ -19,7 +19,7 @@ from sparkwright.visible import join_first, one_line
 
 POLL_S = 0.25
 
-#: a starting container publishes its port within this time; a forwarder without a container counts as stale only after it
+#: a starting container publishes its port within this time; a forwarder without a container counts as stale only after that
 FORWARDER_SETTLE_S = 2.0
 RESTART_TIMEOUT_S = 180
 
@@ -107,13 +107,13 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
     def describe(self, args: Args, observed: PortForwarderState) -> dict[str, Any]:
         if observed.forwarder is None:
             return {"freed": False}
-        why = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which belongs to no container"
+        reason = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which belongs to no container"
         if observed.running:
             verb = "is running" if len(observed.running) == 1 else "are running"
             fix = f"When it is safe to stop containers, run `{port_forwarders.RESTART_COMMAND}` on the host."
-            raise Refused(f"{why}, and {join_first(observed.running, 3)} {verb}.", fix=fix)
+            raise Refused(f"{reason}, and {join_first(observed.running, 3)} {verb}.", fix=fix)
         if not args.restart:
-            raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; `restart_docker: true` does that in a deploy.")
+            raise Refused(f"{reason}.", fix=f"{port_forwarders.FIX}; `restart_docker: true` does that in a deploy.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
 
     def act(self, args: Args, observed: PortForwarderState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -133,12 +133,12 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
 
 def _find_stale_forwarder(port: int, context: Context) -> Forwarder | None:
     """Return the forwarder of a port that no running container has published for FORWARDER_SETTLE_S."""
-    until_s = time.monotonic() + FORWARDER_SETTLE_S
+    deadline_s = time.monotonic() + FORWARDER_SETTLE_S
     while True:
         forwarder = port_forwarders.find_by_port(port)
         if forwarder is None or containers.find_by_port(context.docker(), port) is not None:
             return None
-        if time.monotonic() > until_s:
+        if time.monotonic() > deadline_s:
             return forwarder
         time.sleep(0.2)
 
@@ -174,7 +174,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
         command = [*_systemctl_command(args), "show", args.name, "--property", ",".join(PROPERTIES)]
         completed = context.machine.run(command)
         if not completed.ok:
-            raise Failed(f"systemd does not answer: {(completed.err or completed.out).strip()[-200:]}")
+            raise Failed(f"systemd did not answer: {(completed.err or completed.out).strip()[-200:]}")
         properties = dict(line.partition("=")[::2] for line in completed.out.splitlines())
         if args.scope == "user":
             path = context.machine.home / ".config/systemd/user" / args.name
