@@ -121,12 +121,12 @@ class _PendingRelease:
         available_bytes: MemAvailable at the beginning of the wait.
     """
 
-    def __init__(self, stopped: Mapping[str, Any], available_bytes: int, now_s: float) -> None:
+    def __init__(self, stop_record: Mapping[str, Any], available_bytes: int, now_s: float) -> None:
         #: MemAvailable once the stopped server has released its memory; None if unknown, 0 if no server was stopped
         self._expected_bytes: int | None = 0
-        if stopped:
-            held_bytes = stopped.get("held_bytes")
-            self._expected_bytes = int(stopped["available_bytes"]) + int(held_bytes) if held_bytes else None
+        if stop_record:
+            held_bytes = stop_record.get("held_bytes")
+            self._expected_bytes = int(stop_record["available_bytes"]) + int(held_bytes) if held_bytes else None
         self._last_bytes, self._changed_s = available_bytes, now_s
         #: memory of the models that Ollama is unloading
         self.model_bytes = 0
@@ -246,16 +246,16 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         timeout_s: float = arg("time limit for waiting for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = holders.read_own_stop(context)
-        held_bytes = stopped.get("held_bytes")
-        if context.check or not stopped:
+        stop_record = holders.read_own_stop(context)
+        held_bytes = stop_record.get("held_bytes")
+        if context.check or not stop_record:
             return Result(msg="nothing was stopped", data=_result_data(None))
         if not held_bytes:
-            released_bytes, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
+            released_bytes, waited_s = _wait_until_settled(context, int(stop_record["available_bytes"]), args.timeout_s)
             msg = f"the stopped server's memory was not recorded; {format_gib(released_bytes)} GiB released"
             return Result(msg=msg, data=_result_data(None, waited_s=waited_s))
         tolerated_bytes = max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
-        expected_bytes = int(stopped["available_bytes"] + held_bytes - tolerated_bytes)
+        expected_bytes = int(stop_record["available_bytes"] + held_bytes - tolerated_bytes)
         started_s = time.monotonic()
         while True:
             available = context.machine.meminfo()["MemAvailable"]
@@ -264,9 +264,11 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
                 return Result(msg=f"released {format_gib(held_bytes)} GiB", data=_result_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
-            context.progress(max(0, available - stopped["available_bytes"]), held_bytes, unit="bytes", text="released")
+            context.progress(
+                max(0, available - stop_record["available_bytes"]), held_bytes, unit="bytes", text="released"
+            )
             time.sleep(POLL_S)
-        missing_bytes = stopped["available_bytes"] + held_bytes - available
+        missing_bytes = stop_record["available_bytes"] + held_bytes - available
         memory_holders = holders.inspect(context)
         missing = f"{format_gib(missing_bytes)} of the stopped server's {format_gib(held_bytes)} GiB"
         msg = f"{missing} not released within {args.timeout_s:g} s"

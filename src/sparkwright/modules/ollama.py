@@ -111,12 +111,12 @@ def _wait_for_memory(available_before: int, held_bytes: int, timeout_s: float, c
     """Wait until MIN_RELEASED_SHARE of the models' memory is available; their sizes are Ollama's estimates."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        released = context.machine.meminfo()["MemAvailable"] - available_before
-        if released >= MIN_RELEASED_SHARE * held_bytes:
+        released_bytes = context.machine.meminfo()["MemAvailable"] - available_before
+        if released_bytes >= MIN_RELEASED_SHARE * held_bytes:
             return
         if time.monotonic() > deadline_s:
             held = format_gib(held_bytes)
-            context.note(f"Ollama held {held} GiB; {format_gib(max(0, released))} GiB released so far.")
+            context.note(f"Ollama held {held} GiB; {format_gib(max(0, released_bytes))} GiB released so far.")
             return
         time.sleep(ollama.POLL_S)
 
@@ -149,8 +149,10 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
         return [Change(str(instance), "running", "stopped", "ollama: stop") for instance in observed]
 
     def describe(self, args: Args, observed: list[OllamaInstance]) -> dict[str, Any]:
-        stopped = [{"kind": instance.kind, "name": instance.name, "url": instance.url} for instance in observed]
-        return {"stopped": stopped, "msg": ", ".join(map(str, observed)) or "none is running"}
+        stopped_instances = [
+            {"kind": instance.kind, "name": instance.name, "url": instance.url} for instance in observed
+        ]
+        return {"stopped": stopped_instances, "msg": ", ".join(map(str, observed)) or "none is running"}
 
     def act(
         self, args: Args, observed: list[OllamaInstance], changes: list[Change], context: Context
@@ -239,20 +241,20 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     ) -> dict[str, Any]:
         for instance in args.stopped:
             _start_ollama(instance, context)
-        loaded, not_loaded = list[str](), list[str]()
+        loaded_names, not_loaded_names = list[str](), list[str]()
         for model in observed:
             free_bytes = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             size_bytes = model["size_bytes"]
             if not size_bytes or size_bytes > free_bytes:
                 reason = f"it needs {format_gib(size_bytes)} GiB" if size_bytes else "its size is unknown"
                 context.note(f"not reloading {model['name']}: {reason}, {format_gib(free_bytes)} GiB free.")
-                not_loaded.append(model["name"])
+                not_loaded_names.append(model["name"])
             elif _load_model(model, args.timeout_s, context):
-                loaded.append(model["name"])
+                loaded_names.append(model["name"])
             else:
-                not_loaded.append(model["name"])
-        msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(not_loaded)}" if not_loaded else "")
-        return {"loaded": loaded, "left_out": not_loaded, "msg": msg}
+                not_loaded_names.append(model["name"])
+        msg = ", ".join(loaded_names) + (f"; not reloaded: {', '.join(not_loaded_names)}" if not_loaded_names else "")
+        return {"loaded": loaded_names, "left_out": not_loaded_names, "msg": msg}
 
 
 def _loaded_names(url: str) -> list[str]:
@@ -281,7 +283,7 @@ def _start_ollama(instance: dict[str, Any], context: Context) -> None:
             return
         except (OllamaAbsent, OllamaBusy):
             time.sleep(0.25)
-    context.note(f"Ollama ({instance['name']}) does not answer after its start.")
+    context.note(f"Ollama ({instance['name']}) did not answer after its start.")
 
 
 def _load_model(model: dict[str, Any], timeout_s: float, context: Context) -> bool:

@@ -33,7 +33,7 @@ UNKNOWN_FACTS: dict[str, Any] = {"manifests": [], "engine_version": None, "creat
 
 
 class LockImage(Module["LockImage.Args"]):
-    """Resolve a tag at the registry: its digest, and a manifest for each platform. Pulls nothing.
+    """Resolve a tag at the registry to its digest, with a manifest for each platform. Pulls nothing.
 
     The registry's API is used (with Docker's credentials), or the Docker Engine if the API cannot be reached from here: then
     manifests, engine_version, created and size_bytes are unknown. If nothing answers, or the tag is gone, an image with that
@@ -123,7 +123,7 @@ def _is_digest_gone(api: Any, args: LockImage.Args) -> bool | None:
 
 
 class LockModel(Module["LockModel.Args"]):
-    """Resolve a branch at the hub: its commit and its files with their hashes. Downloads no weights.
+    """Resolve a branch at the hub to its commit, and list its files with their hashes. Downloads no weights.
 
     If the hub does not answer and `or_here` is set, a copy on the host is used, provided that each of its files was
     verified and has not changed since; the message says so, with the commit.
@@ -196,7 +196,8 @@ def _adapter_entry(
 ) -> dict[str, Any]:
     """Return the entry of a LoRA adapter. Raises Refused if the files are not an adapter.
 
-    read_file: returns the beginning of a file, up to a number of bytes.
+    Args:
+        read_file: returns the beginning of a file, up to a number of bytes.
     """
     sizes = {file["path"]: file["size_bytes"] for file in files}
     engine_files = get_engine(args.engine).files

@@ -109,8 +109,8 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
 
     def read(self, args: Args, context: Context) -> PruneImagesState:
         api: Any = context.docker().api
-        pinned = dict.fromkeys(_find_ids(api, args.pinned), "pinned in spark.lock")
-        reasons = {**pinned, **_images_of_verified_states(api, context), **_images_in_use(api)}
+        pinned_reasons = dict.fromkeys(_find_ids(api, args.pinned), "pinned in spark.lock")
+        reasons = {**pinned_reasons, **_images_of_verified_states(api, context), **_images_in_use(api)}
         unique_bytes = _unique_bytes(api)
         images = []
         for image in api.images():

@@ -113,10 +113,10 @@ def _is_ipv4(address: str) -> bool:
 def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
     interfaces = host.list_folder(fabric.INTERFACES)
     fix = f"Correct `fabric.interfaces` in hosts/{args.host}.yml; `invoke cluster.inspect` shows the links."
-    missing = [name for name in args.interfaces if name not in interfaces]
-    if missing:
+    missing_interfaces = [name for name in args.interfaces if name not in interfaces]
+    if missing_interfaces:
         names = ", ".join(one_line(name, max_chars=20) for name in interfaces if name != LOOPBACK)
-        yield f"{args.host} has no interface {missing[0]}; its interfaces: {names or 'none'}.", fix
+        yield f"{args.host} has no interface {missing_interfaces[0]}; its interfaces: {names or 'none'}.", fix
         return
     first_interface = args.interfaces[0]
     for name in args.interfaces:

@@ -1,1 +1,1 @@
-"""Modules about the gateway: its files, its container, its proof."""
+"""Modules for the gateway: its files, its container, and the test of its responses."""

@@ -122,9 +122,15 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             gateway_folders.write_files(files, observed.intended_files)
             container.start(container.create(observed.spec, context), observed.spec, context)
         container.wait_for_running(name, gateway_folders.parse_digest(config, args.name), context)
-        started = containers.inspect(context.docker(), name) or {}
+        started_container = containers.inspect(context.docker(), name) or {}
         msg = "reloaded without interrupting streams" if can_reload else "started"
-        return {"reloaded": can_reload, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
+        return {
+            "reloaded": can_reload,
+            "exists": True,
+            "verified": False,
+            "id": started_container.get("Id", ""),
+            "msg": msg,
+        }
 
 
 def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
@@ -181,9 +187,9 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 
     def read(self, args: Args, context: Context) -> GatewayRestoreState:
         current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
-        verified = gateway_folders.load_last(context)
-        files = gateway_folders.state_files(context, verified["digest"]) if verified else {}
-        return GatewayRestoreState(current, previous, verified, files)
+        verified_state = gateway_folders.load_last(context)
+        files = gateway_folders.state_files(context, verified_state["digest"]) if verified_state else {}
+        return GatewayRestoreState(current, previous, verified_state, files)
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
         digest = observed.verified.get("digest") if observed.files else None

@@ -104,8 +104,8 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
 
 def _needed_ports(args: GatewayCheck.Args) -> list[int]:
     """Return the gateway's port and its published ports, such as the control port."""
-    published = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
-    return list(dict.fromkeys([args.port, *(int(port) for port in published if port.isdecimal())]))
+    published_ports = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
+    return list(dict.fromkeys([args.port, *(int(port) for port in published_ports if port.isdecimal())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         changes = (
             [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
         )
-        recorded = observed.verified.get("container_id"), observed.verified.get("digest")
-        if recorded != (observed.current.get("Id"), args.digest):
-            changes.append(Change("last good state", recorded[1], args.digest))
+        recorded_state = observed.verified.get("container_id"), observed.verified.get("digest")
+        if recorded_state != (observed.current.get("Id"), args.digest):
+            changes.append(Change("last good state", recorded_state[1], args.digest))
         if observed.previous:
             changes.append(Change("previous container", observed.previous["Name"].lstrip("/"), None))
         return changes
@@ -174,8 +174,8 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
             lifecycle.force_remove(context, observed.previous["Id"])
         gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.LEGACY_FOLDER)
         names = [change.get("field", "") for change in args.changed if isinstance(change, dict)]
-        changed = [{"field": field, "before": None, "after": None} for field in names]
-        fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": changed}
+        changed_fields = [{"field": field, "before": None, "after": None} for field in names]
+        fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": changed_fields}
         event_name = "gateway rolled back" if args.rolled_back else "gateway verified"
         history.append(context, event_name, **fields, why=f"routes {', '.join(args.models)}")
         return {}
@@ -275,22 +275,24 @@ class GatewayProof(Module["GatewayProof.Args"]):
             if status != 401:
                 raise Failed(f"a request without the key got status {status} instead of 401.")
         answers = {name: self._wait_for_answer(name, model, args, context) for name, model in args.models.items()}
-        generated = [name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])]
+        answering_models = [
+            name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])
+        ]
         not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
-            if name not in generated and name not in not_up:
+            if name not in answering_models and name not in not_up:
                 raise Failed(
                     f"{name} returned no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
-        if not generated:
+        if not answering_models:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
-        for name in generated:
+        for name in answering_models:
             self._check_dialects(name, args.models[name], args, context)
-        self._check_model_list(generated, args, context)
-        data = {"generated": generated, "not_up": not_up}
+        self._check_model_list(answering_models, args, context)
+        data = {"generated": answering_models, "not_up": not_up}
         message = (
-            f"{format_count(len(generated), 'model')} returned "
-            f"{_describe_answers(args.models[name]['task'] for name in generated)}"
+            f"{format_count(len(answering_models), 'model')} returned "
+            f"{_describe_answers(args.models[name]['task'] for name in answering_models)}"
         )
         asleep_models = [name for name in not_up if args.models[name].get("on_demand")]
         message += f"; asleep: {', '.join(asleep_models)}" if asleep_models else ""
@@ -299,7 +301,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return Result(msg=message, data=data)
 
     def _wait_for_answer(self, name: str, model: dict[str, Any], args: Args, context: Context) -> Answer:
-        """Return the answer to a model's request, repeated while no server is up: a check of the gateway may be in progress."""
+        """Return the answer to a model's request. It is repeated while no server is up: the gateway may still be checking."""
         timeout_s = ASLEEP_TIMEOUT_S if model.get("on_demand") else SETTLE_TIMEOUT_S
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -350,10 +352,10 @@ class GatewayProof(Module["GatewayProof.Args"]):
             _build_endpoint(args, context), path, body, key=_client_key(args, context), timeout_s=args.timeout_s
         )
 
-    def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
+    def _check_model_list(self, answering_models: list[str], args: Args, context: Context) -> None:
         """Wait up to SETTLE_TIMEOUT_S for the gateway to list every model that generated. Raises Failed after that."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
-        while missing := sorted({*generated} - self._query_model_names(args, context)):
+        while missing := sorted({*answering_models} - self._query_model_names(args, context)):
             if time.monotonic() > deadline_s:
                 raise Failed(f"the gateway's {MODELS_PATH} does not list {', '.join(missing)}.")
             time.sleep(POLL_S)

@@ -38,7 +38,7 @@ class DockerImageState:
 
 @dataclass
 class LayerProgress:
-    """Sums up the progress of a pull, which Docker reports by layer, in bytes."""
+    """The progress of a pull, in bytes, summed over the layers that Docker reports separately."""
 
     done: dict[str, float] = field(default_factory=dict)
     total: dict[str, float] = field(default_factory=dict)
@@ -132,11 +132,11 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         msg = msg or self._pull_from_mirror_or_registry(args, name, observed.platform, context)
         image = image_names.find(api, args.ref, _allowed_ids(args), observed.platform)
         if not image:
-            pulled = image_names.inspect(api, name.pull_reference)
+            pulled_image = image_names.inspect(api, name.pull_reference)
             problem = "Docker has no image with this digest."
-            if pulled:
-                platform = image_names.platform_of(pulled)
-                problem = f"Docker has {pulled['Id']} for {platform}, which does not match the lock."
+            if pulled_image:
+                platform = image_names.platform_of(pulled_image)
+                problem = f"Docker has {pulled_image['Id']} for {platform}, which does not match the lock."
             raise Failed(f"{args.ref} was pulled for {observed.platform}, but {problem}")
         if observed.impostor_id or (
             name.digest and image_names.inspect(api, name.pull_reference).get("Id") != image["Id"]

@@ -118,8 +118,10 @@ def _build_content(args: CopyKey.Args, observed: bytes) -> bytes:
     lines = [line for line in lines if not _is_line_of_key(line, args.public_key) and not _is_expired(line, now)]
     if args.state == "present":
         expiry = time.strftime("%Y%m%d%H%M", time.localtime(time.time() + KEY_LIFETIME_S))
-        quoted = args.command.replace('"', '\\"')
-        lines.append(f'restrict,expiry-time="{expiry}",command="{quoted}" {args.public_key}'.encode() + KEY_MARK)
+        quoted_command = args.command.replace('"', '\\"')
+        lines.append(
+            f'restrict,expiry-time="{expiry}",command="{quoted_command}" {args.public_key}'.encode() + KEY_MARK
+        )
     return b"".join(line + b"\n" for line in lines)
 
 

@@ -129,16 +129,16 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
     def act(self, args: Args, observed: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folders = model_folders.replaced_folders(context)
-        changed = sum(model_folders.restore_kept_with_manifest(context, folder) for folder in folders)
+        restored_count = sum(model_folders.restore_kept_with_manifest(context, folder) for folder in folders)
         commits = ", ".join(commit[:12] for commit in folders.values())
-        return {"msg": f"{format_count(changed, 'model file')} restored to {commits}"}
+        return {"msg": f"{format_count(restored_count, 'model file')} restored to {commits}"}
 
 
 def _is_replaced(context: Context) -> bool:
     """Return True if another container has the verified server's name."""
-    verified = verified_states.load_last(context.state)
-    container = containers.inspect(context.docker(), verified["spec"]["name"])
-    return container is not None and container["Id"] != verified["container_id"]
+    verified_state = verified_states.load_last(context.state)
+    container = containers.inspect(context.docker(), verified_state["spec"]["name"])
+    return container is not None and container["Id"] != verified_state["container_id"]
 
 
 class ShareModel(Module["ShareModel.Args"]):
@@ -169,10 +169,10 @@ class ShareModel(Module["ShareModel.Args"]):
         token = peer.copy_token(context.secrets)
         if token is None:
             raise Failed(f"no token to serve {args.id}.", fix="Use `invoke models.copy`.")
-        manifest, missing = self._find_complete_folder(args, context)
-        if missing:
+        manifest, missing_paths = self._find_complete_folder(args, context)
+        if missing_paths:
             fix = "Deploy that host first, or copy from another host."
-            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {join_first(missing, 3)}.", fix=fix)
+            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {join_first(missing_paths, 3)}.", fix=fix)
         manifest.save()
         if context.check:
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
@@ -197,20 +197,20 @@ class ShareModel(Module["ShareModel.Args"]):
     def _find_complete_folder(args: Args, context: Context) -> tuple[Manifest, list[str]]:
         """Return the manifest of `dir`, or of another folder that has the complete model; and the missing files."""
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
-        missing = manifest.verify(args.files)
-        if missing:
+        missing_paths = manifest.verify(args.files)
+        if missing_paths:
             for other in Manifest.load_all(context.state):
                 is_same_model = (other.about.get("id"), other.commit) == (args.id, args.commit)
                 if is_same_model and all(other.is_verified(file) for file in args.files):
                     return other, []
-        return manifest, missing
+        return manifest, missing_paths
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
     """Check that the locked files are complete and correct in a folder. Does not contact the hub.
 
-    Files that were verified before and have not changed since need one stat each. With deep, all files are read and hashed
-    again, which detects silent disk corruption; then they are dropped from the page cache.
+    Files that were verified before and have not changed since cost only one stat each. With deep, all files are read and
+    hashed again, which detects silent disk corruption; then they are dropped from the page cache.
 
     Returns: dir, wrong (missing or wrong paths), files (their number), size_bytes.
     """

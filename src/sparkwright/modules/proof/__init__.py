@@ -1,1 +1,1 @@
-"""Modules that verify something before or after a swap. They change nothing."""
+"""Modules that verify something before or after a server is replaced. They change nothing."""

@@ -49,14 +49,14 @@ class EngineLog(Module["EngineLog.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        tail: int = arg("number of last lines to return as text", default=0)
+        tail: int = arg("number of lines to return from the end of the log, as text", default=0)
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
-        inspected = containers.inspect(client, args.name)
-        if inspected is None:
+        container = containers.inspect(client, args.name)
+        if container is None:
             raise Inconclusive(f"there is no container {args.name}.")
-        engine = container_labels.engine_of_container(inspected)
+        engine = container_labels.engine_of_container(container)
         reader = LogReader(engine.log)
         log = log_reader.StartLog(client, args.name)
         for chunk in log:
@@ -231,8 +231,8 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        inspected = containers.inspect(context.docker(), args.name)
-        engine = container_labels.engine_of_container(inspected)
+        container = containers.inspect(context.docker(), args.name)
+        engine = container_labels.engine_of_container(container)
         reader, search = LogReader(engine.log), PatternSearch([*args.expect_log, *args.forbid_log])
         settings: Mapping[str, str] = {}
         log = log_reader.StartLog(context.docker(), args.name)
@@ -245,8 +245,8 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         state = reader.finish()
         add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
         path = kernel_path(state, engine.log)
-        differences = [*_check_flags(inspected, state, settings, engine), *_check_kernels(args, path, engine, context)]
-        report_only = args.verified_before == "report" and _was_verified(inspected, context)
+        differences = [*_check_flags(container, state, settings, engine), *_check_kernels(args, path, engine, context)]
+        report_only = args.verified_before == "report" and _was_verified(container, context)
         checks = [
             *find_unmet_requests(state, engine),
             *evaluate_checks(args, state, search.matches, log.truncation),
@@ -257,10 +257,10 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
         data["mismatches"] = [check.check for check in differences]
         data |= {"version": state.value("version"), "cut": log.truncation}
-        failed = [check for check in checks if check.verdict in failing_verdicts(args.log_unknown)]
-        if failed:
-            message = _join_parts(*(f"{check.check}: {check.verdict}" for check in failed), log.truncation)
-            data["evidence"] = [check.evidence for check in failed]
+        failed_checks = [check for check in checks if check.verdict in failing_verdicts(args.log_unknown)]
+        if failed_checks:
+            message = _join_parts(*(f"{check.check}: {check.verdict}" for check in failed_checks), log.truncation)
+            data["evidence"] = [check.evidence for check in failed_checks]
             return Result(failed=True, msg=f"{message}.", data=data)
         if not checks and all(state.value(name) is None for name in SETTINGS):
             data["verdict"] = "unknown"
@@ -281,11 +281,11 @@ def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: s
 
 def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them."""
-    inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
-    url = containers.url_of(inspected) if inspected else ""
-    if not url or inspected is None:
+    container = containers.inspect(context.docker(), name) if engine.http.settings else None
+    url = containers.url_of(container) if container else ""
+    if not url or container is None:
         return {}
-    key = server_key.read_container_key(context.state, inspected)
+    key = server_key.read_container_key(context.state, container)
     return engine.http.settings_of(http_probe.send_request(url, engine.http.settings, api_key=key).json())
 
 
@@ -342,10 +342,10 @@ def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
 
 
 def _check_flags(
-    inspected: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
+    container: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Check]:
     """Return a disproved check for each flag of the running command that the engine resolved differently."""
-    flags = engine.command(container_options.command_line_of(dict(inspected))).flags if inspected else {}
+    flags = engine.command(container_options.command_line_of(dict(container))).flags if container else {}
     return [
         Check(
             one_line(mismatch.sentence, max_chars=MAX_EVIDENCE_CHARS),
@@ -367,9 +367,9 @@ def _check_kernels(
     return [Check(one_line(change), "disproved", "engine log, against the baseline's") for change in changes]
 
 
-def _was_verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
+def _was_verified(container: Mapping[str, Any] | None, context: Context) -> bool:
     """Return True if the same image and command were verified on this host before."""
-    config = (inspected or {}).get("Config") or {}
+    config = (container or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
     for verified_state in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
         spec = verified_state.get("spec") or {}

@@ -73,41 +73,41 @@ class InspectServer(Module["InspectServer.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         client, verified_state = context.docker(), verified_states.load_last(context.state)
         name = str(args.spec["name"])
-        inspected = containers.inspect(client, name)
-        if inspected is None and verified_state:
+        container = containers.inspect(client, name)
+        if container is None and verified_state:
             name = str(verified_state["spec"]["name"])
-            inspected = containers.inspect(client, name)
-        if inspected is None or inspected["State"]["Status"] != "running":
+            container = containers.inspect(client, name)
+        if container is None or container["State"]["Status"] != "running":
             turns.refuse_asleep(context.state)
-        if inspected is None:
+        if container is None:
             return _absent_result(args, context)
-        if inspected["State"]["Status"] != "running":
-            return _exited_result(name, inspected, context)
-        server = RunningContainer(inspected, containers.image_of(client, inspected))
+        if container["State"]["Status"] != "running":
+            return _exited_result(name, container, context)
+        server = RunningContainer(container, containers.image_of(client, container))
         is_worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
         url = "" if is_worker else server.url or args.base_url
-        http = container_labels.engine_of_container(inspected).http
+        http = container_labels.engine_of_container(container).http
         health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_timeout_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
         is_verified = server.id == verified_state.get("container_id")
         changes = _find_drift(args, server, verified_state, context)
         is_pinned = "@" in str(args.spec["image"])
-        key = server_key.read_container_key(context.state, inspected)
+        key = server_key.read_container_key(context.state, container)
         answer = None if is_worker else http_probe.send_request(url, http.models, api_key=key)
         models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
-        expected = _build_expectations(args, verified_state if is_verified else {}, changes, is_pinned=is_pinned)
-        served_name = expected["served_name"] or next(iter(models), "")
+        expectations = _build_expectations(args, verified_state if is_verified else {}, changes, is_pinned=is_pinned)
+        served_name = expectations["served_name"] or next(iter(models), "")
         property_names = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
             **{name: getattr(server, name) for name in property_names},
-            "start": start_identity(inspected),
+            "start": start_identity(container),
             "base_url": url,
             "models": models,
             "port": server.port or int(url.rpartition(":")[2] or 0),
             "verified": is_verified,
-            "server_key": bool(key or container_options.key_fingerprint(inspected)),
-            "expected": {**expected, "served_name": served_name},
+            "server_key": bool(key or container_options.key_fingerprint(container)),
+            "expected": {**expectations, "served_name": served_name},
             "drift": [dataclasses.asdict(change) for change in changes],
             "checks": _drift_rows(args, changes, server, is_pinned=is_pinned),
         }
@@ -147,8 +147,8 @@ def _build_expectations(
         serve = args.serve
     elif (verified_state.get("serve") or {}).get("baseline_key"):
         serve = verified_state["serve"]
-    expected = {name: serve.get(name, default) for name, default in NO_EXPECTATIONS.items()}
-    return {**expected, "log": {**NO_EXPECTATIONS["log"], **(expected["log"] or {})}}
+    expectations = {name: serve.get(name, default) for name, default in NO_EXPECTATIONS.items()}
+    return {**expectations, "log": {**NO_EXPECTATIONS["log"], **(expectations["log"] or {})}}
 
 
 def _drift_rows(
@@ -197,16 +197,16 @@ def _absent_result(args: InspectServer.Args, context: Context) -> Result:
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{conflict}", fix=fix)
 
 
-def _exited_result(name: str, inspected: dict[str, Any], context: Context) -> Result:
-    state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
+def _exited_result(name: str, container: dict[str, Any], context: Context) -> Result:
+    state, restarts = container["State"], int(container.get("RestartCount") or 0)
     exit_reason = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
     if state["Status"] == "paused":
         message = f"{name} is paused"
     elif state["Status"] == "restarting":
         message = f"{name} keeps exiting ({exit_reason}), restart {restarts} in progress"
     else:
-        message = f"{name} {describe_status(state['Status'])} ({exit_reason}, {describe_exit_age(inspected)})"
-    return _no_server_result(message, inspected, context)
+        message = f"{name} {describe_status(state['Status'])} ({exit_reason}, {describe_exit_age(container)})"
+    return _no_server_result(message, container, context)
 
 
 def _silent_result(
@@ -220,8 +220,10 @@ def _silent_result(
         return Result(
             failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` reports ok."
         )
-    restarted = f", after {format_count(restarts, 'restart')}" if restarts else ""
-    message = f"{server.name} has been running for {server.age_s:.0f} s{restarted}; nothing answers at {url} ({error})"
+    restart_note = f", after {format_count(restarts, 'restart')}" if restarts else ""
+    message = (
+        f"{server.name} has been running for {server.age_s:.0f} s{restart_note}; nothing answers at {url} ({error})"
+    )
     return _no_server_result(message, server.container, context)
 
 
@@ -243,11 +245,11 @@ def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Co
     return "no stage in its log yet" if server.age_s <= args.serve.get("ready_s", defaults.READY_TIMEOUT_S) else ""
 
 
-def _no_server_result(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
+def _no_server_result(message: str, container: Mapping[str, Any], context: Context) -> Result:
     """Return the failure, with the reason and the last lines of the engine's log."""
-    name = str(inspected["Name"]).lstrip("/")
+    name = str(container["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
-    failure = read_log("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value
+    failure = read_log("\n".join(lines), container_labels.engine_of_container(container).log).failure.value
     reason = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
     return Result(

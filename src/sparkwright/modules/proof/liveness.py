@@ -197,19 +197,21 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         if health.status != 200:
             return _loading_result(http, args.base_url, health)
         models = http_probe.send_request(args.base_url, http.models, api_key=key)
-        served = openai_api.parse_models(http, models.json()) if models.status == 200 else {}
-        if args.model and args.model not in served:
-            message = f"the server does not serve {args.model!r}; it serves {', '.join(served) or 'none'}."
+        context_lengths = openai_api.parse_models(http, models.json()) if models.status == 200 else {}
+        if args.model and args.model not in context_lengths:
+            message = f"the server does not serve {args.model!r}; it serves {', '.join(context_lengths) or 'none'}."
             return _failed_result("wrong name", message, fix="Check the served name in the recipe.")
-        result = self._check_model(http, args, args.model or next(iter(served), ""), key, served)
+        result = self._check_model(http, args, args.model or next(iter(context_lengths), ""), key, context_lengths)
         for name in () if result.failed else args.adapters:
-            adapter_result = self._check_model(http, args, name, key, served)
+            adapter_result = self._check_model(http, args, name, key, context_lengths)
             if adapter_result.failed:
                 return dataclasses.replace(adapter_result, msg=f"adapter {name}: {adapter_result.msg}")
             result.msg += f"; {name}: {adapter_result.msg}"
         return result
 
-    def _check_model(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
+    def _check_model(
+        self, http: Http, args: Args, model: str, key: str, context_lengths: Mapping[str, int | None]
+    ) -> Result:
         """Check one served name.
 
         Args:
@@ -226,8 +228,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         fields = {
             "version": version,
             "token_s": round(token_s, 3),
-            "models": list(served),
-            "max_model_len": served.get(model),
+            "models": list(context_lengths),
+            "max_model_len": context_lengths.get(model),
         }
         if http.task != GENERATE:
             return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
@@ -258,9 +260,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             current_health = f"{http.health} {health_after.status or health_after.error}"
             message = f"it crashed on the first request ({answer.status or answer.error}, {current_health})."
             return _failed_result("dying", message, fix="See `docker logs`.")
-        refused = _failed_result("error", f"the test request failed with {answer.status}: {answer.message()}")
-        refused.data["status"] = answer.status
-        return refused
+        refusal = _failed_result("error", f"the test request failed with {answer.status}: {answer.message()}")
+        refusal.data["status"] = answer.status
+        return refusal
 
 
 def _proof_result(proof: tasks.ProofResult, token_s: float, fields: dict[str, Any]) -> Result:

@@ -84,7 +84,7 @@ class LoadProof(Module["LoadProof.Args"]):
             msg = f"{record.get('sentence') or 'proved'}, tested {tested_at}"
             return Result(msg=msg, data={"rungs": record["rungs"], "kept": True})
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        with lock.acquire_measurement(context.state, context.run_id, "a load proof", note=context.note):
+        with lock.acquire_measurement(context.state, context.run_id, "a load test", note=context.note):
             measured_steps = self._run_steps(http, args, key, context)
         rows = [asdict(step) for step in measured_steps]
         message = f"survives {measured_steps[-1]}"
@@ -111,7 +111,7 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
 
     Args:
         timeout_s: maximum time between two tokens of a stream, seconds.
-        shortest_tokens: length of the shortest prompt of the test; the two prompts have at most half of it.
+        shortest_tokens: length of the shortest prompt of the test; the two prompts have at most half that length.
 
     Raises:
         Failed: The server generates no token.
@@ -137,11 +137,11 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
     outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.token_count_keys, **options)
     lowest_bytes = context.guards.lowest_bytes
     available_after = context.machine.meminfo()["MemAvailable"]
-    failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
-    if failed:
+    failed_outcomes = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
+    if failed_outcomes:
         context.guards.check()  # if the memory guard stopped the server, its error explains more
-        reason = failed[0].error or "no token arrived"
-        failed_streams = f"{len(failed)} of {step.streams} streams" if step.streams > 1 else "the stream"
+        reason = failed_outcomes[0].error or "no token arrived"
+        failed_streams = f"{len(failed_outcomes)} of {step.streams} streams" if step.streams > 1 else "the stream"
         message = f"{failed_streams} of {step.context} tokens failed: {reason}."
         raise Failed(message, fix="Promise less in `expect.load`, or give the server more memory for its KV cache.")
     totals = figures.summarize([outcome.stream for outcome in outcomes if outcome.stream])

@@ -236,9 +236,9 @@ def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightF
     if spec.get("cpus", 0) > cpu_count:
         evidence = f"`cpus: {spec['cpus']:g}` is more than the {cpu_count} CPUs of this host."
         yield PreflightFinding("limit", "bad", evidence, fix)
-    missing = [index for index in process_option_rules.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpu_count]
-    if missing:
-        evidence = f"this host has no CPU {missing[0]}, only 0 to {cpu_count - 1}."
+    missing_cpus = [index for index in process_option_rules.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpu_count]
+    if missing_cpus:
+        evidence = f"this host has no CPU {missing_cpus[0]}, only 0 to {cpu_count - 1}."
         yield PreflightFinding("limit", "bad", evidence, fix)
 
 

@@ -111,11 +111,11 @@ def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[
     """Return the module's result for all checks. Pure."""
     rows = [*checks, *([Check(NOTES_CHECK, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
-    failed = [check for check in checks if check.verdict == "disproved"]
-    if failed:
-        data["evidence"] = [f"{check.check}: {check.evidence}" for check in failed]
-        count = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
-        first = failed[0]
+    failed_checks = [check for check in checks if check.verdict == "disproved"]
+    if failed_checks:
+        data["evidence"] = [f"{check.check}: {check.evidence}" for check in failed_checks]
+        count = f" ({len(failed_checks)} of {len(checks)} probes failed)" if len(failed_checks) > 1 else ""
+        first = failed_checks[0]
         return Result(failed=True, msg=f"{first.check}: {first.evidence}{count}.", fix=first.fix, data=data)
     names = ", ".join(check.check for check in checks if not check.variant)
     if inconclusive := [check for check in checks if check.verdict == "inconclusive"]:
@@ -141,8 +141,8 @@ def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: 
     render_path, *detokenize_paths = http.render
     answer = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
     if detokenize_paths and answer.status == 200:
-        tokenized = answer.json()
-        tokens = tokenized.get("tokens") if isinstance(tokenized, Mapping) else None
+        tokenized_body = answer.json()
+        tokens = tokenized_body.get("tokens") if isinstance(tokenized_body, Mapping) else None
         body = {"model": args.model, "tokens": tokens}
         answer = http_probe.send_request(
             args.base_url, detokenize_paths[0], body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S
@@ -191,8 +191,8 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
 def _mark_truncated(reply: Reply, probe: Probe) -> Reply:
     """Set `finish_reason: length` if the reply has max_tokens tokens: llama-server's Responses API does not report it."""
     usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
-    generated = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
-    if generated is None or generated < probe.body["max_tokens"] or not reply.choice:
+    generated_tokens = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    if generated_tokens is None or generated_tokens < probe.body["max_tokens"] or not reply.choice:
         return reply
     return replace(reply, body={**reply.body, "choices": [{**reply.choice, "finish_reason": "length"}]})
 
@@ -206,8 +206,8 @@ def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) ->
     if answer.status == 0:
         return answer
     body = answer.json()
-    parsed = dialect.convert_answer(body) if dialect is not None and answer.status == 200 else body
-    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, parsed)
+    chat_body = dialect.convert_answer(body) if dialect is not None and answer.status == 200 else body
+    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, chat_body)
 
 
 def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
@@ -215,16 +215,14 @@ def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: s
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.no_thinking_keys}
     request_body = dialects.MESSAGES.convert_request(chat)
-    answer = http_probe.send_with_fewer_options(
-        http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH
-    )
-    counted = http_probe.send_request(
+    answer = http_probe.send_with_fewer_options(http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH)
+    count_response = http_probe.send_request(
         args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat), **options
     )
-    for response in (answer, counted):
+    for response in (answer, count_response):
         if response.status != 200:
             return _parse_reply(response)
-    usage, count_body = dialects.MESSAGES.convert_answer(answer.json()).get("usage") or {}, counted.json()
+    usage, count_body = dialects.MESSAGES.convert_answer(answer.json()).get("usage") or {}, count_response.json()
     tokens = count_body.get("input_tokens") if isinstance(count_body, dict) else None
     return Reply(200, "", {"counted": count_or_none(tokens), "prompt": usage.get("prompt_tokens")})
 
@@ -245,9 +243,11 @@ def _stream_reply(
         )
         return Reply(200, "", dialect.assemble_answer(events), dialect.find_disorder(events))
     except stream.StreamError as error:
-        reduced = openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
-        if reduced is not None:
-            return _stream_reply(http, args, dialect, reduced, key)
+        reduced_body = (
+            openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
+        )
+        if reduced_body is not None:
+            return _stream_reply(http, args, dialect, reduced_body, key)
         return Reply(error.status, str(error), None) if error.status else http_probe.Response(0, error=str(error))
 
 

@@ -241,9 +241,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
             return _unanswered_result(error)
         key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
         name = build_key(key_fields, context.machine, http)
-        stored = None if args.new_baseline else baselines.read_reference(context.state, name)
-        if stored is not None:
-            return compare_texts(stored, texts)
+        stored_reference = None if args.new_baseline else baselines.read_reference(context.state, name)
+        if stored_reference is not None:
+            return compare_texts(stored_reference, texts)
         data = {"verdict": "new reference", "texts": [text.text for text in texts]}
         if not (args.record or args.new_baseline):
             msg = "no reference text for this image, model and arguments yet; one is saved once all checks pass"
@@ -281,26 +281,26 @@ class ReferenceText(Module["ReferenceText.Args"]):
 def _merge_adapters(model_result: Result, adapters: Mapping[str, Result]) -> Result:
     """Return the model's result with those of its adapters. It fails, or is inconclusive, if any of them is."""
     adapter_data = {name: result.data for name, result in adapters.items()}
-    merged = replace(model_result, data={**model_result.data, "adapters": adapter_data})
+    merged_result = replace(model_result, data={**model_result.data, "adapters": adapter_data})
     for name, result in adapters.items():
         is_same = result.data.get("texts") == model_result.data["texts"]
         doubt = ", identical to the text without it: is it applied?" if is_same else ""
-        merged.msg += f"; {name}: {result.msg}{doubt}"
-        merged.failed |= result.failed
-        merged.exit = merged.exit or result.exit or (Exit.INCONCLUSIVE if is_same else None)
-        merged.fix = merged.fix or result.fix
-    return merged
+        merged_result.msg += f"; {name}: {result.msg}{doubt}"
+        merged_result.failed |= result.failed
+        merged_result.exit = merged_result.exit or result.exit or (Exit.INCONCLUSIVE if is_same else None)
+        merged_result.fix = merged_result.fix or result.fix
+    return merged_result
 
 
-def compare_texts(stored: Reference, texts: Sequence[GeneratedText]) -> Result:
+def compare_texts(stored_reference: Reference, texts: Sequence[GeneratedText]) -> Result:
     """Return the result of comparing generated texts with the reference. Pure."""
-    verdict, divergences = reference.compare_texts(stored.texts, texts)
+    verdict, divergences = reference.compare_texts(stored_reference.texts, texts)
     tied_count = sum(divergence.tied for divergence in divergences)
     tie_note = f"; {tied_count} of {len(texts)} diverged at a near-tie" if tied_count else ""
-    data = _result_data(verdict, stored, texts, divergences)
+    data = _result_data(verdict, stored_reference, texts, divergences)
     if verdict == "same":
         return Result(msg=f"generates its reference text ({_format_prompt_count(texts)}{tie_note})", data=data)
-    reference_time = units.format_time(stored.since, units.MINUTE_FORMAT)
+    reference_time = units.format_time(stored_reference.since, units.MINUTE_FORMAT)
     if verdict == "another":
         msg = (
             f"the text differs from that of {reference_time} with the same image, model and arguments: {LIKELY_CAUSES}."
@@ -322,7 +322,7 @@ def _not_recorded_result(evaluation: AnswersEvaluation, engine: Engine, data: di
 
 
 def _result_data(
-    verdict: Verdict, stored: Reference, texts: Sequence[GeneratedText], divergences: list[Divergence]
+    verdict: Verdict, stored_reference: Reference, texts: Sequence[GeneratedText], divergences: list[Divergence]
 ) -> dict[str, Any]:
     rows, evidence = [], []
     for divergence in divergences:
@@ -337,7 +337,7 @@ def _result_data(
     return {
         "verdict": verdict,
         "texts": [text.text for text in texts],
-        "reference": [text.text for text in stored.texts],
+        "reference": [text.text for text in stored_reference.texts],
         "partings": rows,
         "evidence": evidence if verdict != "same" else [],
     }

@@ -230,7 +230,7 @@ def _baseline_conditions(args: SmokeTest.Args, observations: Observations, conte
 
 
 def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
-    """Return a sentence about an answer that has content only without `stream`; empty if it has none either way."""
+    """Describe an answer that has content only without `stream`; empty if it has none either way."""
     stream_body = openai_api.build_stream_request(http, args.model, throughput.build_prompt(), args.tokens)
     body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measurement_keys)}
     answer = http_probe.send_with_fewer_options(
@@ -239,10 +239,8 @@ def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     content, _ = openai_api.parse_answer(answer.json())
     if not content:
         return ""
-    quoted = one_line(content, max_chars=MAX_QUOTED_CHARS)
-    return (
-        f"streaming clients see no answer: without `stream` the content is {quoted!r}, with it all text is `reasoning`."
-    )
+    quoted_text = one_line(content, max_chars=MAX_QUOTED_CHARS)
+    return f"streaming clients see no answer: without `stream` the content is {quoted_text!r}, with it all text is `reasoning`."
 
 
 def _probe_speculation(
@@ -269,20 +267,20 @@ def _probe_speculation(
 
 def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measurement: SmokeResult) -> str:
     """Describe a difference between the server's and the client's token counts; empty if they agree or the server has none."""
-    served = counter_increase(before, after, engine_http.GENERATED)
+    served_tokens = counter_increase(before, after, engine_http.GENERATED)
     if (
-        served is None
+        served_tokens is None
         or measurement.approximate
-        or not has_count_mismatch(served, measurement.tokens, measurement.capped)
+        or not has_count_mismatch(served_tokens, measurement.tokens, measurement.capped)
     ):
         return ""
-    return f"the server counted {served:.0f} tokens, the client {measurement.tokens}"
+    return f"the server counted {served_tokens:.0f} tokens, the client {measurement.tokens}"
 
 
 def _find_doubt(
     measurement: SmokeResult, observations: Observations, baseline: Baseline | None
 ) -> tuple[str, str, str] | None:
-    """Return why the measurement proves nothing, as verdict, sentence and fix; None if it is valid."""
+    """Return why the measurement proves nothing, as verdict, message and fix; None if it is valid."""
     if mismatch := _describe_token_mismatch(observations.counters_before, observations.counters_after, measurement):
         return "inconclusive", f"other traffic: {mismatch}", server_counters.IDLE_FIX
     if observations.lag.spoils_rates(measurement.decoding_s):
@@ -314,7 +312,7 @@ def _failed_result(
     Args:
         data: the measured figures.
     """
-    expected = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measurement.tok_per_s or 1
+    expected_rate = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measurement.tok_per_s or 1
     causes: list[slowness.Cause] = []
     if measurement.verdict != "invalid":
         state = evidence.read_engine_state(context, args.container)
@@ -322,7 +320,7 @@ def _failed_result(
         is_degraded = observations.gpu.is_degraded(baseline.clock_mhz if baseline else None)
         causes = slowness.list_likely_causes(
             slowness.SlownessEvidence(
-                share=rate / expected,
+                share=rate / expected_rate,
                 gpu=observations.gpu.sentence,
                 gpu_degraded=is_degraded if observations.gpu.has_clock else None,
                 log=state.to_json() if state else None,
@@ -384,6 +382,6 @@ def _describe_measurement(measurement: SmokeResult) -> str:
     if measurement.in_bursts:
         return f"no decode rate: {measurement.reason}; no baseline"
     ttft = f", TTFT {measurement.ttft_s * 1000:.0f} ms" if measurement.ttft_s is not None else ""
-    counted = " (counted in chunks: approximate)" if measurement.approximate else ""
+    count_note = " (counted in chunks: approximate)" if measurement.approximate else ""
     note = f"; {measurement.note}" if measurement.note else ""
-    return f"{measurement.tok_per_s:.1f} tok/s (median of {len(measurement.runs)}){counted}{ttft}; {measurement.reason}{note}"
+    return f"{measurement.tok_per_s:.1f} tok/s (median of {len(measurement.runs)}){count_note}{ttft}; {measurement.reason}{note}"

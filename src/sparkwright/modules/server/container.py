@@ -233,14 +233,14 @@ def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Conte
 
     Replacement containers of other runs are removed.
     """
-    created, unstarted_ids = context.created, {*observed.unstarted_ids.values()}
-    for container_id in unstarted_ids - {created.id if created else ""}:
+    new_container, unstarted_ids = context.created, {*observed.unstarted_ids.values()}
+    for container_id in unstarted_ids - {new_container.id if new_container else ""}:
         lifecycle.force_remove(context, container_id)
-    if created is None or created.spec != spec or created.id not in unstarted_ids:
+    if new_container is None or new_container.spec != spec or new_container.id not in unstarted_ids:
         return ""
-    lifecycle.rename(context, {"Id": created.id}, spec.name)
+    lifecycle.rename(context, {"Id": new_container.id}, spec.name)
     context.created = None
-    return created.id
+    return new_container.id
 
 
 def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:

@@ -168,7 +168,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 
 
 def _serving_name(args: RestorePrevious.Args, observed: RestorePreviousState) -> str:
-    """Return the container name of the previous server once restored, whose recipe may not be that of `args.name`."""
+    """Return the restored server's container name, which is not `args.name` if it is the server of another recipe."""
     if not observed.previous:
         return ownership.name_of(observed.current) if observed.current else args.name
     if observed.previous["Id"] == observed.stop_record.get("id"):
@@ -255,12 +255,12 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         lowest_memory = context.guards.end_verified()
         log = evidence.read_engine_state(context, name)
         stages_s = log_state.stage_durations(log) if log else {}
-        measured = {**args.measured, **({"load_s": stages_s} if stages_s else {})}
+        measurements = {**args.measured, **({"load_s": stages_s} if stages_s else {})}
         needs = args.serve.get("engine_memory") or {}
         start = memory_fit.measure_verified_start(
             context, observed.current, needs, log, lowest_memory.lowest_bytes if lowest_memory else None
         )
-        verified_state = {**self._build_verified_state(args, observed, context), "measured": measured}
+        verified_state = {**self._build_verified_state(args, observed, context), "measured": measurements}
         verified_states.save_verified(context.state, verified_state, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write_configuration(context)
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
@@ -277,7 +277,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
                 model_folders.forget_kept_with_manifest(context, context.machine.expand(model["dir"]))
         fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         fields |= {"arguments": fingerprint(args.spec), "container_id": observed.current["Id"]}
-        fields |= {"changed": args.changed, "measured": measured}
+        fields |= {"changed": args.changed, "measured": measurements}
         fields |= {"why": args.why} if args.why else {}
         if start is not None:
             start_memory.add(context.state, start)

@@ -170,11 +170,11 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
 
     def run(self, args: Args, context: Context) -> Result:
         state = _find_verified_folder(args.name, context)
-        verified = verified_states.load_last(state) if state else {}
-        saved_script = str(verified.get("script") or "")
+        verified_state = verified_states.load_last(state) if state else {}
+        saved_script = str(verified_state.get("script") or "")
         result = super().run(dataclasses.replace(args, content=args.content or saved_script), context)
         if state and args.content not in ("", saved_script) and not context.check:
-            state.write("verified", {**verified, "script": args.content})
+            state.write("verified", {**verified_state, "script": args.content})
         if not (orphaned_scripts := _find_orphaned_scripts(args.name, context)):
             return result
         for path in orphaned_scripts if not context.check else ():
@@ -196,8 +196,8 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
 
     In check mode this includes the script of the server that is replaced.
     """
-    replaced = replacement.find_current(context, name) if context.check else {}
-    replaced_name = ownership.name_of(replaced) if replaced else name
+    replaced_container = replacement.find_current(context, name) if context.check else {}
+    replaced_name = ownership.name_of(replaced_container) if replaced_container else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
     verified_names = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states}
     return [

@@ -129,13 +129,13 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
-        inspected = containers.inspect(client, args.name)
-        if inspected is None:
+        container = containers.inspect(client, args.name)
+        if container is None:
             names = [str(row["Names"][0]).lstrip("/") for row in containers.list_running(context) if row.get("Names")]
             running = f"Running: {join_first(sorted(names), MAX_NAMES)}." if names else "None is running."
             raise Refused(f"there is no container {args.name}.", fix=running)
-        image = containers.image_of(client, inspected)
-        config, host_config = inspected["Config"], inspected["HostConfig"]
+        image = containers.image_of(client, container)
+        config, host_config = container["Config"], container["HostConfig"]
         image_config = image.get("Config") or {}
         inherited = inspection.parse_env(image_config.get("Env"))
         variables = inspection.parse_env(config.get("Env"))
@@ -143,7 +143,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in cache_variables}
         entrypoint = config.get("Entrypoint") or []
         data = {
-            "name": RunningContainer(inspected, image).name,
+            "name": RunningContainer(container, image).name,
             "image": _image_reference(config, image),
             "entrypoint": None if entrypoint == (image_config.get("Entrypoint") or []) else entrypoint,
             "program": entrypoint,
@@ -151,9 +151,9 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "env": env,
             "ports": _format_ports(host_config.get("PortBindings") or {}),
             "volumes": [bind for bind in host_config.get("Binds") or () if f":{CACHE_MOUNT}" not in bind],
-            "network": option_reader.read_network(inspected),
-            "options": option_reader.read_options(inspected, image),
-            "running": bool(inspected["State"]["Running"]),
+            "network": option_reader.read_network(container),
+            "options": option_reader.read_options(container, image),
+            "running": bool(container["State"]["Running"]),
         }
         return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.mask_value(data, mask=MASK))
 

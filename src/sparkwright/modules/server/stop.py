@@ -146,12 +146,12 @@ class WaitExited(Module["WaitExited.Args"]):
         timeout_s: float = arg("time limit for its processes to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        stopped = holders.read_own_stop(context)
-        if context.check or not stopped.get("id"):
+        stop_record = holders.read_own_stop(context)
+        if context.check or not stop_record.get("id"):
             return Result(msg="nothing was stopped", data={"waited_s": 0.0})
         started_s = time.monotonic()
         while True:
-            remaining = _describe_remaining(stopped["id"], context)
+            remaining = _describe_remaining(stop_record["id"], context)
             waited_s = time.monotonic() - started_s
             if not remaining:
                 return Result(msg="", data={"waited_s": round(waited_s, 2)})
@@ -292,10 +292,12 @@ def _record_previous(context: Context, container: dict[str, Any], extra: dict[st
     Args:
         extra: more fields of the record: "attempt", the name of the new container; "running", if it differs from the state.
     """
-    recorded, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
+    earlier_record, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
     if identity["policy"] == "no" and identity["id"] == verified_state.get("container_id"):
         identity["policy"] = verified_state["spec"]["restart"]  # the policy was removed after the verification
-    if recorded.get("id") == container["Id"]:  # an interrupted run has changed the container since it was recorded
-        identity = {key: recorded.get(key, value) for key, value in identity.items()}
+    if (
+        earlier_record.get("id") == container["Id"]
+    ):  # an interrupted run has changed the container since it was recorded
+        identity = {key: earlier_record.get(key, value) for key, value in identity.items()}
     context.state.write("previous", {**identity, **extra, "run": context.run_id})

@@ -38,38 +38,42 @@ class Turn(Module["Turn.Args"]):
         servers: list[dict[str, Any]] = arg("all servers that take turns, as in `host.turns`")
 
     def run(self, args: Args, context: Context) -> Result:
-        inspected = {
+        containers_by_name = {
             server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers
         }
-        running = [name for name, container in inspected.items() if container and container["State"]["Running"]]
+        running = [
+            name for name, container in containers_by_name.items() if container and container["State"]["Running"]
+        ]
         awake_name = turns.awake_server(context.state)
-        if awake_name not in inspected:
-            awake_name = next(iter(running), next(iter(inspected)))
+        if awake_name not in containers_by_name:
+            awake_name = next(iter(running), next(iter(containers_by_name)))
         others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
             names = " and ".join(other["name"] for other in others)
             raise Failed(f"{names} are running, but should take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake_name != args.name]
-        container, verified_state = inspected[args.name], verified_states.load_last(context.state)
+        container, verified_state = containers_by_name[args.name], verified_states.load_last(context.state)
         data = {
             "asleep": awake_name != args.name,
             "running": args.name in running,
             "proved": bool(container) and container["Id"] == verified_state.get("container_id"),
             "awake": awake_name,
             "interrupted": any(name != awake_name for name in running),
-            "other": _other_server(others[0], inspected, context) if others else {"name": "", "running": False},
+            "other": _other_server(others[0], containers_by_name, context)
+            if others
+            else {"name": "", "running": False},
         }
         return Result(msg=_describe_turn(args.name, data, container), data=data)
 
 
-def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    container = inspected[server["name"]]
+def _other_server(server: Mapping[str, Any], containers_by_name: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    container = containers_by_name[server["name"]]
     verified_state = verified_states.load_last(context.state.for_server(server["name"]))
-    recorded = {key: verified_state.get(key) or {} for key in ("spec", "model", "serve")}
+    recorded_fields = {key: verified_state.get(key) or {} for key in ("spec", "model", "serve")}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])
     is_last_verified = bool(container) and container["Id"] == verified_state.get("container_id")
-    return {**recorded, **server, "running": running, "proved": is_last_verified, "base_url": url}
+    return {**recorded_fields, **server, "running": running, "proved": is_last_verified, "base_url": url}
 
 
 def _describe_turn(name: str, data: Mapping[str, Any], container: Mapping[str, Any]) -> str:

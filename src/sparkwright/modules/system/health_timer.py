@@ -113,7 +113,9 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         settings = replace(previous, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
         paths = [scheduler.settings_file, *scheduler.files]
         contents = {str(path): path.read_text() for path in paths if path.exists()}
-        others = [Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != scheduler.scope]
+        other_schedulers = [
+            Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != scheduler.scope
+        ]
         runtime = schedule.find_runtime()
         units = [schedule.TIMER_UNIT, schedule.GUARD_UNIT, *([schedule.WAKE_UNIT] if settings.wake else [])]
         return HealthTimerState(
@@ -124,7 +126,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             or all(scheduler.systemctl(context, "is-active", unit).ok for unit in units),
             lingers=scheduler.scope != "user" or Path("/var/lib/systemd/linger", scheduler.user).exists(),
             runtime_marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
-            other_scopes=tuple(other.scope for other in others if other.is_installed),
+            other_scopes=tuple(other.scope for other in other_schedulers if other.is_installed),
             check_files=tuple(path for path in schedule.list_leftover_files(context, previous) if path.exists()),
             previous_settings=previous,
         )

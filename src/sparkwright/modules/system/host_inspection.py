@@ -60,7 +60,7 @@ class Doctor(Module["Doctor.Args"]):
         ollama: str = arg("how a deploy treats Ollama: unload, stop, leave", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        intended = IntendedServer(
+        intended_server = IntendedServer(
             name=args.host,
             recipe=args.recipe,
             container=args.container,
@@ -75,7 +75,7 @@ class Doctor(Module["Doctor.Args"]):
             ollama=args.ollama,
         )
         user = getpass.getuser()
-        host = Host(context, user, intended)
+        host = Host(context, user, intended_server)
         findings = run_checks(host)
         rows = [finding.to_json() for finding in findings]
         budget = memory.server_budget(host)

@@ -136,8 +136,8 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         completed = context.machine.run(
             ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names]
         )
-        installed = {row.split()[0] for row in completed.out.splitlines() if row.endswith(" installed")}
-        return {name: name in installed for name in names}
+        installed_packages = {row.split()[0] for row in completed.out.splitlines() if row.endswith(" installed")}
+        return {name: name in installed_packages for name in names}
 
     def differences(self, args: Args, observed: dict[str, bool]) -> list[Change]:
         intended = args.state == "present"
@@ -276,14 +276,18 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             return [Change(name, "set", "as before", table.PATHS[name]) for name in observed.record]
         changes = []
         for setting in _intended_settings(args):
-            before, live = observed.files.get(setting.name), observed.live.get(setting.name, "")
-            if setting.missing_file_fix and before is None:
+            current_content, live_value = observed.files.get(setting.name), observed.live.get(setting.name, "")
+            if setting.missing_file_fix and current_content is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.missing_file_fix)
             # the command failed, or the run was killed before the command ran
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
-            if before != setting.build_content(before or "") or was_interrupted or live not in ("", setting.value_text):
-                current = live or setting.read_value(before or "")
-                changes.append(Change(setting.name, current, setting.value_text, table.PATHS[setting.name]))
+            if (
+                current_content != setting.build_content(current_content or "")
+                or was_interrupted
+                or live_value not in ("", setting.value_text)
+            ):
+                current_value = live_value or setting.read_value(current_content or "")
+                changes.append(Change(setting.name, current_value, setting.value_text, table.PATHS[setting.name]))
         return changes
 
     def describe(self, args: Args, observed: HostSettingsState) -> dict[str, Any]:
@@ -297,12 +301,14 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         for setting in _intended_settings(args):
             if setting.name not in fields:
                 continue
-            before = observed.files.get(setting.name)
-            after = setting.build_content(before or "")
-            entry = record.setdefault(setting.name, {"before": before, "live": observed.live.get(setting.name, "")})
-            entry |= {"wrote": _digest(after), "applied": False}
+            current_content = observed.files.get(setting.name)
+            new_content = setting.build_content(current_content or "")
+            entry = record.setdefault(
+                setting.name, {"before": current_content, "live": observed.live.get(setting.name, "")}
+            )
+            entry |= {"wrote": _digest(new_content), "applied": False}
             _write_record(context, record)
-            _write_or_remove(context, table.PATHS[setting.name], after)
+            _write_or_remove(context, table.PATHS[setting.name], new_content)
             _run_commands(context, setting.apply_commands)
             entry["applied"] = True
             _write_record(context, record)

@@ -191,9 +191,9 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
             (args.state == "started") != (active in STARTED_STATES) and args.state != "as it is"
         ):
             changes.append(Change("state", active, args.state))
-        enabled = observed.properties.get("UnitFileState", "") in ENABLED_STATES
-        if args.enabled is not None and args.enabled != enabled:
-            changes.append(Change("enabled", enabled, args.enabled))
+        is_enabled = observed.properties.get("UnitFileState", "") in ENABLED_STATES
+        if args.enabled is not None and args.enabled != is_enabled:
+            changes.append(Change("enabled", is_enabled, args.enabled))
         return changes
 
     def describe(self, args: Args, observed: SystemdUnitState) -> dict[str, Any]:
@@ -228,8 +228,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
     def _systemctl(args: Args, context: Context, *words: str) -> None:
         completed = context.machine.run([*_systemctl_command(args), *words], timeout_s=120)
         if not completed.ok:
-            denied = "authentication required" in completed.err.lower() or "access denied" in completed.err.lower()
-            fix = "Add `become: true` to the task." if denied else journal_command(args.name, args.scope)
+            is_denied = "authentication required" in completed.err.lower() or "access denied" in completed.err.lower()
+            fix = "Add `become: true` to the task." if is_denied else journal_command(args.name, args.scope)
             raise Failed(f"systemctl {' '.join(words)}: {completed.err.strip()[-300:]}", fix=fix)
 
 
