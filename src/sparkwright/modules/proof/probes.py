@@ -215,7 +215,9 @@ def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: s
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.no_thinking_keys}
     request_body = dialects.MESSAGES.convert_request(chat)
-    answer = http_probe.send_with_fewer_options(http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH)
+    answer = http_probe.send_with_fewer_options(
+        http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH
+    )
     count_response = http_probe.send_request(
         args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat), **options
     )
