@@ -213,7 +213,7 @@ def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
         assert second_started.wait(20)
         return True
 
-    hosts = [Host(f"spark1/{name}", "spark1", on="spark1", server=name) for name in ("one", "two")]
+    hosts = [Host(f"spark1/{name}", "spark1", shared_machine="spark1", server=name) for name in ("one", "two")]
     servers = [Member(host, link=Link(host, 1)) for host in hosts]
     fleet = Fleet(servers, [InterruptingUser()], ask_stop=answer)
 

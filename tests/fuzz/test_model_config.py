@@ -33,7 +33,7 @@ def check_config(model_config: Any) -> None:
         return
     architecture = classify(model_config)
     assert architecture.description
-    assert all(len(item.seen) < 2000 for item in architecture.evidence)
+    assert all(len(item.detail) < 2000 for item in architecture.evidence)
     block_size(model_config, "auto", speculative_tokens=3)
     predict_effective_settings(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(model_config, TENSORS))

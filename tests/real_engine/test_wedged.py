@@ -84,7 +84,7 @@ def test_a_stopped_engine_is_detected_by_its_counters(
         routed = build_model("m", server, other)  # type: ignore[arg-type]
         watched = replace(routed.upstreams[0], progress=progress_metrics(HTTP, GENERATE))
         check = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
-        routed = replace(routed, check=check, upstreams=(watched, routed.upstreams[1]))
+        routed = replace(routed, check_body=check, upstreams=(watched, routed.upstreams[1]))
         with run_gateway(tmp_path, build_gateway(routed, check_s=2, stuck_s=12)) as lab, ThreadPoolExecutor(8) as pool:
             lab.up("m")
             wait_for(lambda: is_down(lab, "two"))

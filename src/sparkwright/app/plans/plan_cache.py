@@ -46,7 +46,7 @@ SHIPPED_INPUT_FOLDERS = ("playbooks", "templates")
 MAX_INPUT_FILES, MAX_INPUT_BYTES = 1000, 32 * MIB
 #: limits for the number and size of cache files, one per host or cluster, playbook and set of options; a plan is about 60 KB
 MAX_CACHED_PLANS, MAX_PLAN_BYTES = 64, 8 * MIB
-HOST_FIELDS = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
+HOST_FIELDS = ("name", "address", "connection", "port", "recipe", "where", "shared_machine", "server")
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": architecture.max_position_embeddings,
         "trained_length": config_parts.trained_length(config),
         "prediction_layers": config_parts.count_prediction_layers(config),
-        "evidence": [item._asdict() for item in architecture.evidence],
+        "evidence": [{"path": item.path, "seen": item.detail} for item in architecture.evidence],
         "substring_rule": _substring_rule(config),
         "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
         "vllm": {"since": support.since, "until": support.until, "lacking": support.newest_without}
