@@ -1,1 +1,1 @@
-"""Output on the terminal and as JSON: subscribers to a run's events, tables, and screens."""
+"""Terminal and JSON output: subscribers to a run's events, tables, and screens."""

@@ -1,7 +1,7 @@
-"""A command's output other than a run's events, as text or JSON.
+"""Print a command's output, except a run's events, as text or JSON.
 
-Control characters are made visible, and commands are rewritten for the installed program. Prose is wrapped at words on a
-terminal; text to copy (commands, paths, YAML, JSON) is not wrapped.
+Control characters are made visible, and commands are rewritten for the installed program. On a terminal, prose is wrapped
+between words; text to be copied (commands, paths, YAML, JSON) is not.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ from sparkwright.program import rewrite_commands, rewrite_commands_in
 from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
-#: the start of a line below which continuation lines are blank: the first cells of a table with their gaps, a bar, or an arrow
+#: the start of a line, below which its continuation lines are blank: a table's first cells with their gaps, a bar or an arrow
 _HANGING = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
-#: a command in a sentence, which is not broken across lines
+#: a quoted command, which is not broken across lines
 _COMMAND = re.compile(r"`[^`\n]{1,200}`")
 #: placeholder for a space at which a line must not be wrapped
 _UNBREAKABLE_SPACE = "\ue000"
 
 
 def terminal_width(file: TextIO | None = None) -> int | None:
-    """Return the width of the terminal, or $COLUMNS; None in a pipe without $COLUMNS, where nothing is wrapped."""
+    """Return the terminal's width, or $COLUMNS; None in a pipe without $COLUMNS, where nothing is wrapped."""
     is_terminal = (file or sys.stdout).isatty()
     return shutil.get_terminal_size().columns if is_terminal or "COLUMNS" in os.environ else None
 
 
-def wrap_sentence(
-    sentence: str, max_width: int | None, indent: str = "", *, break_long_words: bool = True
-) -> list[str]:
-    """Wrap a sentence, keeping its line breaks and not breaking commands.
+def wrap_sentence(text: str, max_width: int | None, indent: str = "", *, break_long_words: bool = True) -> list[str]:
+    """Wrap text between words, keeping its line breaks and not breaking quoted commands.
 
     Args:
         indent: prefix of each continuation line.
         break_long_words: break words that are longer than max_width.
     """
-    paragraphs = sentence.split("\n")
+    paragraphs = text.split("\n")
     if max_width is None:
         return paragraphs
     wrapper = textwrap.TextWrapper(
@@ -65,7 +63,7 @@ def wrap_sentence(
 
 
 def wrap_hanging(text: str, max_width: int | None, *, break_long_words: bool = True) -> list[str]:
-    """Wrap lines at words. Continuation lines are aligned with the text after a line's first cells."""
+    """Wrap lines between words. Continuation lines are aligned with the text after a line's first cells."""
     if max_width is None:
         return text.split("\n")
     wrapped = []
@@ -85,7 +83,7 @@ def print_text(text: object = "", *, end: str = "\n", file: TextIO | None = None
 
 
 def print_prose(text: object, *, file: TextIO | None = None) -> None:
-    """Print sentences as `print_text` does, wrapped at words on a terminal. Words that are too long are not broken."""
+    """Print prose as `print_text` does, but wrapped between words on a terminal. Overlong words are not broken."""
     prose, max_width = rewrite_commands(escape_invisible(str(text))), terminal_width(file)
     print_text("\n".join(wrap_hanging(prose, max_width, break_long_words=False)), file=file)
 
@@ -98,11 +96,11 @@ def print_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
         print_json_line(error_row(str(error), error.exit, host=host))
 
 
-def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
+def error_row(message: str, code: int, *, host: str = "") -> dict[str, Any]:
     """Return an error in the form that all commands use with --json: the message and the exit code."""
-    return {**({"host": host} if host else {}), "error": sentence, "exit": int(code)}
+    return {**({"host": host} if host else {}), "error": message, "exit": int(code)}
 
 
 def print_json_line(value: Any) -> None:
-    """Print a line of JSON, in whose strings control characters are made visible."""
+    """Print a value as one line of JSON, with control characters in its strings made visible."""
     print(json.dumps(rewrite_commands_in(sanitize(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))

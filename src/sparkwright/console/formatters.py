@@ -1,4 +1,4 @@
-"""Formatting of progress, names and values as text."""
+"""Format progress, names and values as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright import units
 
-SANDBOX_DESCRIPTION = "a simulated Spark without GPU or real model"
+SANDBOX_DESCRIPTION = "a simulated Spark without a GPU or a real model"
 
 
 def format_progress(done: float, total: float, unit: str) -> str:
@@ -19,7 +19,7 @@ def format_progress(done: float, total: float, unit: str) -> str:
 
 
 def join_names(names: Sequence[str], max_names: int = 12) -> str:
-    """Return names as "spark1, spark2 and spark3"; above `max_names`, the number of others replaces the rest."""
+    """Return names as "spark1, spark2 and spark3"; names beyond `max_names` are replaced with their number."""
     parts = [*names[:max_names], *([f"{len(names) - max_names} more"] if len(names) > max_names else [])]
     return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), *parts[-1:]])
 

@@ -1,4 +1,4 @@
-"""Layout of tables for any width: the least important columns are dropped, all others are shown in full."""
+"""Lay out tables for any width: the least important columns are dropped, and all others are shown in full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column:
     """A column of a table."""
 
     title: str
-    #: columns are dropped from a table that is too wide in this order, highest first; 0: never dropped
+    #: columns with the highest number are dropped first from a table that is too wide; 0 for never
     drop_order: int = 0
 
 
@@ -36,7 +36,7 @@ def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
 
 
 def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
-    """Return the lines of the titles, then those of each row.
+    """Return the lines of the header, followed by those of each row.
 
     The last column contains sentences. They are wrapped next to the other columns, or below them if fewer than MIN_SENTENCE_WIDTH
     characters remain. A column without content is dropped, unless its `drop_order` is 0.
@@ -100,7 +100,7 @@ class _Layout:
         yield from ([("", " " * start), (self.columns[-1].title, line)] for line in rest)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
-        """Yield the shown columns and the sentence next to them; in a narrow window on several lines."""
+        """Yield the shown columns and the sentence next to them, over several lines in a narrow window."""
         cells = [(self.columns[n].title, f"{row[n]:<{width}}") for n, width in self.shown_columns]
         cells += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []

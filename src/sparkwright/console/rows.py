@@ -1,6 +1,6 @@
 """The rows printed by commands that describe hosts. They define the commands' tables, the schema of `--json`, and the API.
 
-They are separate from the tables, so that `--json` does not import code for drawing.
+They are separate from the tables, so that `--json` does not import the code that draws tables.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from sparkwright.errors import Exit
 
 @dataclass(frozen=True)
 class Upstream:
-    """A server of a model behind a gateway.
+    """A server behind a gateway, for one of the gateway's models.
 
     Attributes:
         host: name of the server's host
         state: up, draining, maintenance, down or unknown
-        running: requests in progress
-        requests: number since HAProxy last read its files
+        running: number of requests in progress
+        requests: number of requests since HAProxy last read its files
     """
 
     host: str
@@ -34,10 +34,10 @@ class RoutedModel:
     """A model behind a gateway.
 
     Attributes:
-        requests: number since HAProxy last read its files
-        running: requests in progress
-        queued: requests that wait in the gateway now
-        errors: number since HAProxy last read its files
+        requests: number of requests since HAProxy last read its files
+        running: number of requests in progress
+        queued: number of requests now waiting in the gateway
+        errors: number of errors since HAProxy last read its files
         on_demand: true if the model's servers may be asleep
     """
 
@@ -77,7 +77,7 @@ class HostStatus:
         drift: fields in which the running server differs from the verified one
         behind: parts of the lock that are not deployed yet ("image", "model"), or "recipe" if the served model is not the
             recipe's
-        live: true if the host was queried now because it has no valid check
+        live: true if the host was queried just now because it has no valid check
         scheduled: true if the host runs scheduled checks
         outdated: reason why the last check is no longer valid
         late: true if the check is overdue

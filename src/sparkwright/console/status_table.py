@@ -39,7 +39,7 @@ def print_table(rows: Sequence[HostStatus]) -> None:
 
 
 def build_table(rows: Sequence[HostStatus], max_width: int | None = None) -> Text:
-    """Return the table. States and their reasons are never cut.
+    """Return the table. States and their reasons are never truncated.
 
     Args:
         max_width: characters per line; None if unlimited.
@@ -140,7 +140,7 @@ def format_check_age(row: HostStatus) -> str:
 def state_reason(row: HostStatus) -> str:
     """Return the reason for a row's state: a run in progress, an interrupted run, or the reason why the server is not healthy.
 
-    For a healthy server, it is also the reason why the last check is no longer valid.
+    For a healthy server, the reason why the last check is no longer valid is added.
     """
     flapping = "flapping: it changed state several times in the last checks" if row.flapping else ""
     reason = row.busy or row.interrupted or (flapping if row.state == "ok" else row.why)

@@ -1,4 +1,4 @@
-"""The screen of `status --watch`: building of frames, painting of changed lines, and reading of keys."""
+"""The screen of `status --watch`: builds frames, paints the lines that changed, and reads keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RESERVED_LINES = 4
 #: terminals that can't move the cursor
 UNSUPPORTED_TERMINALS = ("", "dumb", "unknown")
 ESCAPE = "\x1b"
-#: names of the keys by the bytes that a terminal sends
+#: names of keys, by the characters that a terminal sends
 KEY_CODES = {
     f"{ESCAPE}[A": "up",
     f"{ESCAPE}[B": "down",
@@ -64,7 +64,7 @@ class Traffic:
     running: float | None = None
     #: number of waiting requests
     waiting: float | None = None
-    #: throughput of all streams since the host's previous answer
+    #: throughput of all streams since the host's previous response
     tok_per_s: float | None = None
     #: temperature of the GPU, now or at the last check
     temperature_c: float | None = None
@@ -93,8 +93,8 @@ class View:
     #: index of the selected row
     selected: int = 0
     #: refresh interval
-    every_s: float = 5.0
-    #: time of the last answer as text; empty before the first answer
+    interval_s: float = 5.0
+    #: time of the last response as text; empty before the first one
     answered_at: str = ""
 
     @property
@@ -117,7 +117,7 @@ def screen_lines(view: View, width: int, height: int) -> list[Text]:
 def _title(view: View) -> Text:
     counts = Counter(row.state for row in view.rows)
     states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    refreshed = f"{view.answered_at}, every {view.every_s:g} s" if view.answered_at else "querying ..."
+    refreshed = f"{view.answered_at}, every {view.interval_s:g} s" if view.answered_at else "querying ..."
     return Text.assemble(("sparkwright status", "bold"), f"  {refreshed}  {states}")
 
 
@@ -194,7 +194,8 @@ def _history_lines(view: View) -> list[Text]:
         return []
     entries = view.history[view.host][:MAX_HISTORY_LINES]
     heading = Text(
-        f"{view.host}: latest history" if entries else f"{view.host}: nothing was done to its server yet", style="dim"
+        f"{view.host}: latest history" if entries else f"{view.host}: nothing has been done to its server yet",
+        style="dim",
     )
     lines = (
         f"  {units.format_time(entry.at_s)}  {escape_invisible(formatters.format_value(entry.what))}"
@@ -217,16 +218,16 @@ class Screen:
 
     def __init__(self) -> None:
         self._console = build_console()
-        self._painted: list[str] = []
+        self._painted_lines: list[str] = []
         self._input = sys.stdin.fileno()
-        self._before: list[Any] | None = None
-        self._woken, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
+        self._original_settings: list[Any] | None = None
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
         self._handlers: dict[signal.Signals, Any] = {}
         self._must_clear = False
 
     def __enter__(self) -> Screen:
-        self._before = termios.tcgetattr(self._input)
+        self._original_settings = termios.tcgetattr(self._input)
         tty.setcbreak(self._input)
         handlers = {signal.SIGWINCH: self._on_resize, signal.SIGTSTP: self._on_suspend}
         self._handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -239,9 +240,9 @@ class Screen:
         self._console.set_alt_screen(False)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if self._before is not None:
-            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
-        self._painted = []
+        if self._original_settings is not None:
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._original_settings)
+        self._painted_lines = []
 
     @property
     def size(self) -> tuple[int, int]:
@@ -251,28 +252,28 @@ class Screen:
     def paint(self, lines: Sequence[Text]) -> None:
         """Replace the screen's content with these lines."""
         if self._must_clear:
-            self._must_clear, self._painted = False, []
+            self._must_clear, self._painted_lines = False, []
             self._console.file.write(CLEAR_SCREEN)
         styled_lines = [self._render_ansi(line) for line in lines]
-        for number in range(max(len(styled_lines), len(self._painted))):
+        for number in range(max(len(styled_lines), len(self._painted_lines))):
             line = styled_lines[number] if number < len(styled_lines) else ""
-            if number >= len(self._painted) or line != self._painted[number]:
+            if number >= len(self._painted_lines) or line != self._painted_lines[number]:
                 self._console.control(Control.move_to(0, number))
                 self._console.file.write(f"{line}{ERASE_TO_LINE_END}")
         self._console.file.flush()
-        self._painted = styled_lines
+        self._painted_lines = styled_lines
 
     def wait(self, timeout_s: float) -> str:
         """Return the name of the next key; empty after `wake`, a resize of the window, or the timeout."""
-        ready, _, _ = select.select([self._input, self._woken], [], [], max(0.0, timeout_s))
-        if self._woken in ready:
-            os.read(self._woken, 4096)
+        ready, _, _ = select.select([self._input, self._wake_reader], [], [], max(0.0, timeout_s))
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
         return self._read_key() if self._input in ready else ""
 
     def wake(self) -> None:
         """End the current `wait`; can be called from any thread."""
         try:
-            os.write(self._waker, b".")
+            os.write(self._wake_writer, b".")
         except BlockingIOError:
             pass  # the pipe is full, so `wait` ends anyway
 

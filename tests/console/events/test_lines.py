@@ -91,7 +91,7 @@ def test_task_that_check_mode_can_not_evaluate_is_later() -> None:
 
 def test_sandbox_is_named_as_simulated() -> None:
     printed = print_events(event("run_started", host="sandbox", sandbox=True, check=False))
-    assert printed == ["sandbox is the sandbox: a simulated Spark without GPU or real model."]
+    assert printed == ["sandbox is the sandbox: a simulated Spark without a GPU or a real model."]
 
 
 def test_failure_is_printed_once() -> None:

@@ -40,7 +40,7 @@ def test_row_follows_its_host() -> None:
     board.on(event("waiting", host="s1"))
     assert (row.verdict, row.stage, row.progress) == ("waiting", "", "")
     board.clock = lambda: 75
-    assert (board.took_s(row), board.took_s(other)) == (75, None)
+    assert (board.elapsed_s(row), board.elapsed_s(other)) == (75, None)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class _Watch:
         self._intended = fleet_status.intended_servers(selection)
         self._gateways = fleet_status.gateways_by_row(selection)
         self._rows = {host.name: HostStatus(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
-        self._view = View(rows=list(self._rows.values()), every_s=every_s)
+        self._view = View(rows=list(self._rows.values()), interval_s=every_s)
         self._rates = TokenRates()
         #: a lock per host, because a connection carries one request at a time
         self._connection_locks = {host.name: threading.Lock() for host in selection.hosts}
@@ -96,7 +96,7 @@ class _Watch:
     def _query_due_hosts(self) -> None:
         """Query every host that has no pending request."""
         self._round_s = time.monotonic()
-        self._next_s = self._round_s + self._view.every_s
+        self._next_s = self._round_s + self._view.interval_s
         for member in self._members:
             if member.host.name not in self._requested_s:
                 self._requested_s[member.host.name] = self._round_s
@@ -138,7 +138,7 @@ class _Watch:
 
     def _current_rows(self) -> list[HostStatus]:
         """Return the rows, with the state `unknown` for hosts whose answer is overdue."""
-        now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.every_s)
+        now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.interval_s)
 
         def current_row(row: HostStatus) -> HostStatus:
             silent_s = now_s - self._requested_s.get(row.host, now_s)

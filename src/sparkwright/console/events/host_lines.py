@@ -1,4 +1,4 @@
-"""Runs with many hosts: the state of each host, and plain lines for logs, pipes and cron."""
+"""The state of each host in a run, and one plain-text line per host for logs, pipes and cron."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ VERDICT_WIDTH = 12
 #: limit on the characters of a host's message on its line
 MAX_MESSAGE_CHARS = 1000
 
-#: message of a run that failed because of another member
+#: matches the message of a run that failed because of another member
 OTHER_MEMBER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
-#: message of a run whose own rank exited
+#: matches the message of a run whose own rank exited
 RANK_EXITED = re.compile(r"rank \d{1,3} exited")
 
 
@@ -60,7 +60,7 @@ class HostRow:
     #: start of the run in monotonic seconds; None if it has not started
     began_s: float | None = None
     #: duration of the run in seconds; None if it has not ended
-    took_s: float | None = None
+    duration_s: float | None = None
 
     @property
     def style(self) -> str:
@@ -69,7 +69,7 @@ class HostRow:
     @property
     def ended(self) -> bool:
         """True if the host's run has ended."""
-        return self.took_s is not None
+        return self.duration_s is not None
 
 
 @dataclass
@@ -91,10 +91,10 @@ class Board:
         if row is not None and handle is not None:
             handle(row, event)
 
-    def took_s(self, row: HostRow) -> float | None:
+    def elapsed_s(self, row: HostRow) -> float | None:
         """Return how long a host has been running, or ran, in seconds; None if it has not started."""
-        if row.took_s is not None or row.began_s is None:
-            return row.took_s
+        if row.duration_s is not None or row.began_s is None:
+            return row.duration_s
         return self.clock() - row.began_s
 
     def totals(self) -> str:
@@ -112,7 +112,7 @@ class Board:
         return [row for row in rows if row in ranked]
 
     def _on_run_started(self, row: HostRow, event: Event) -> None:
-        row.verdict, row.took_s = "running", None
+        row.verdict, row.duration_s = "running", None
         row.began_s = self.clock() if row.began_s is None else row.began_s
 
     def _on_task_started(self, row: HostRow, event: Event) -> None:
@@ -140,7 +140,7 @@ class Board:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
-        row.took_s, row.progress = float(event["seconds"]), ""
+        row.duration_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
@@ -168,7 +168,7 @@ def _display_priority(row: HostRow) -> int:
 class HostLines:
     """Prints one line of plain text per host.
 
-    In a cluster, failed members are printed once the root cause is known, which is printed first. Notes of tasks are shown too,
+    In a cluster, failed members are printed once the root cause is known, root cause first. Notes from tasks are shown as well,
     because there are few hosts and a note may explain how they differ.
 
     Args:
@@ -219,8 +219,8 @@ class HostLines:
             self._rollout_event = event
 
     def _is_cause_known(self, last: HostRow) -> bool:
-        """Return True if all hosts have ended, or if `last` was refused for a reason of its own."""
-        # other members may fail because of the refusal only minutes later
+        """Return True if all hosts have ended, or if `last` was refused for a reason unrelated to other members."""
+        # it may take minutes before other members fail because of the refusal
         is_refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
         return is_refused or all(row.ended for row in self.board.rows.values())
 
@@ -238,7 +238,7 @@ class HostLines:
 
     def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""
-        duration = units.format_duration(row.took_s or 0)
+        duration = units.format_duration(row.duration_s or 0)
         stage = formatters.same_reason(row.same_as) if row.same_as else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._host_width}}  {duration:>6}  {stage}")
         if row.failure is not None and not row.same_as:
@@ -249,7 +249,7 @@ class HostLines:
 def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:
     """Return the rows of members that have ended, root cause first.
 
-    A rank that exited comes before a server that answered with an error, and both before members that lost contact to another.
+    A rank that exited comes before a server that answered with an error, and both before members that lost contact with another.
     """
     return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED.match(_failure_message(row))))
 

@@ -1,4 +1,4 @@
-"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run."""
+"""Plain-text output for logs, pipes and cron: one line per task and host, and the messages of a rolling run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.visible import escape_invisible, format_count
 PROGRESS_INTERVAL_S = 5.0
 STATUS_WIDTH = 8
 MAX_SKIPPED_LINES = 3
-#: maximum size of two texts that are compared line by line, because that takes quadratic time
+#: maximum total size of two texts to compare line by line, which takes quadratic time
 MAX_COMPARED_CHARS = 200_000
 #: module that reports the memory budget of a start
 BUDGET_MODULE = "assert_memory_fits"
@@ -153,7 +153,7 @@ class TaskLines:
             self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
     def _unprinted_message(self, event: Event) -> str:
-        """Return a task's message without a leading failure message that was already printed, as in a rescue."""
+        """Return a task's message without a leading failure message that has already been printed, as in a rescue."""
         message: str = event["msg"]
         failures = self._failures.get(event["host"], ())
         printed_chars = max(
@@ -180,11 +180,11 @@ class TaskLines:
     def _print_diff(self, event: Event) -> None:
         indent = " " * (STATUS_WIDTH + 1)
         for change in event.get("diff", ()):
-            why = f"   # {change['why']}" if change.get("why") else ""
+            comment = f"   # {change['why']}" if change.get("why") else ""
             for field, before, after in changed_fields(change):
-                for sign, row in changed_rows(before, after):
-                    style = {"-": "removed", "+": "added"}.get(sign, "muted")
-                    self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
+                for prefix, row in changed_rows(before, after):
+                    style = {"-": "removed", "+": "added"}.get(prefix, "muted")
+                    self.write(style, f"{indent}{prefix} {field}: {row}{comment if prefix == '+' else ''}")
 
     def _print_recap(self, recap: Event, first_hosts: dict[str, str]) -> None:
         """Print a host's recap. first_hosts: the first host with each message, to which later hosts refer."""
@@ -213,7 +213,7 @@ def _is_skip(event: Event) -> bool:
 
 
 def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of the lines that explain a failed task: fix, evidence, place."""
+    """Yield the style and text of the lines that explain a failed task: fix, evidence, location."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
     rows = event.get("data", {}).get("evidence", ())
@@ -224,7 +224,7 @@ def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def budget_lines(data: Any) -> list[str]:
-    """Return the lines of a memory budget's table from a host's JSON; empty if it is invalid."""
+    """Return the table of a memory budget, parsed from a host's JSON, as lines; empty if the JSON is invalid."""
     try:
         return Budget.of_json(data).lines()
     except ValueError:
@@ -232,7 +232,7 @@ def budget_lines(data: Any) -> list[str]:
 
 
 def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield a changed field with both values; for a mapping, yield each key that differs."""
+    """Yield a changed field with its old and new value; for a mapping, yield each key that differs."""
     field, before, after = change["field"], change["before"], change["after"]
     if not (isinstance(before, dict) and isinstance(after, dict)):
         yield field, before, after
@@ -243,13 +243,13 @@ def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Return the removed and added lines with their signs; of multi-line texts, only the changes with one line of context."""
+    """Return the removed and added lines with their prefixes; for multi-line texts, the changes and one line of context."""
     are_texts = isinstance(before, str) and isinstance(after, str)
     if are_texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
         diff_lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
         return [(row[0], row[1:]) for row in diff_lines if not row.startswith("@@")]
     sides = (("-", before), ("+", after))
-    return [(sign, row) for sign, value in sides if value is not None for row in _value_lines(value)]
+    return [(prefix, row) for prefix, value in sides if value is not None for row in _value_lines(value)]
 
 
 def _value_lines(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Live output of runs on a terminal: coloured lines of tasks above progress bars, and a table of many hosts."""
+"""Live terminal output of a run: coloured task lines above progress bars, or a table with a row per host."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class LiveTaskLines(TaskLines):
 
 
 def print_line(console: Console, style: str, text: str) -> None:
-    """Print a line, wrapped at words. Continuation lines are aligned with the text after the first word."""
+    """Print a line, wrapped between words. Continuation lines are aligned with the text after the first word."""
     first, *rest = wrap_hanging(
         escape_invisible(text).rstrip(), console.width if console.is_terminal else terminal_width()
     )
@@ -119,7 +119,7 @@ class HostTable(HostLines):
     def __init__(self, *, console: Console | None = None, board: Board | None = None, is_cluster: bool = False) -> None:
         super().__init__(write=self._print, board=board, is_cluster=is_cluster)
         self._console = console or build_console()
-        self._ended = False
+        self._is_closed = False
         self._live = Display(
             get_renderable=self._table,
             console=self._console,
@@ -129,13 +129,13 @@ class HostTable(HostLines):
         self._live.start()
 
     def close(self) -> None:
-        self._ended = True
+        self._is_closed = True
         self._live.vertical_overflow = "visible"
         self._live.stop()
         super().close()
 
     def print_host(self, row: HostRow) -> None:
-        """Explain a failure above the table, whose row shows everything else."""
+        """Explain a failure above the table; the host's row shows everything else."""
         if row.failure is not None and not row.same_as:
             super().print_host(row)
 
@@ -143,9 +143,9 @@ class HostTable(HostLines):
         print_line(self._console, style, text)
 
     def _table(self) -> Text:
-        """Return the table with as many rows as fit on the terminal; at the end, with all rows in full."""
+        """Return the table with as many rows as fit on the terminal; after the run, with all rows in full."""
         host_count = len(self.board.rows)
-        max_rows = host_count if self._ended else max(3, self._console.size.height - RESERVED_LINES)
+        max_rows = host_count if self._is_closed else max(3, self._console.size.height - RESERVED_LINES)
         rows = self.board.select_rows(max_rows)
         title, *row_lines = grid.format_rows(COLUMNS, [self._cells(row) for row in rows], self._console.width)
         lines = [Text(grid.plain_text(line), style="dim") for line in title]
@@ -156,10 +156,10 @@ class HostTable(HostLines):
         return Text("\n").join(lines)
 
     def _cells(self, row: HostRow) -> tuple[str, ...]:
-        took_s = self.board.took_s(row)
+        elapsed_s = self.board.elapsed_s(row)
         stage = formatters.same_reason(row.same_as) if row.same_as else row.stage
         stage = escape_invisible(
-            formatters.format_value(stage) if self._ended or row.ended else formatters.truncate_value(stage, 60)
+            formatters.format_value(stage) if self._is_closed or row.ended else formatters.truncate_value(stage, 60)
         )
-        time = "" if took_s is None else units.format_duration(took_s)
+        time = "" if elapsed_s is None else units.format_duration(elapsed_s)
         return escape_invisible(row.host), row.verdict, time, escape_invisible(row.progress), stage

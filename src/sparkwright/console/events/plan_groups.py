@@ -1,4 +1,4 @@
-"""The changes that a plan would make, with hosts grouped by equal changes."""
+"""The changes that a plan would make, with hosts grouped by identical changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.console.events.host_lines import Board
 from sparkwright.console.events.lines import changed_fields, changed_rows, count_hosts, failure_lines, print_plain
 from sparkwright.protocol.events import Event
 
-#: modules whose changes follow from those of other tasks, so that only the task's name is shown
+#: modules whose changes follow from those of other tasks, so only the task's name is shown
 IMPLIED_MODULES = ("run_script",)
 #: modules whose message is shown even without a change
 INFORMATIVE_MODULES = ("drain",)
@@ -19,7 +19,7 @@ MAX_VALUE_CHARS = 160
 MAX_FIELDS = 10
 #: maximum number of lines per changed field
 MAX_FIELD_LINES = 20
-SIGN_STYLES = {"-": "removed", "+": "added"}
+PREFIX_STYLES = {"-": "removed", "+": "added"}
 
 #: the lines of one change, as (style, text)
 ChangeLines = tuple[tuple[str, str], ...]
@@ -30,7 +30,7 @@ class PlanGroups:
 
     Args:
         write: called with the style and the text of a line.
-        show_progress: called with the progress as text; with an empty text at the end.
+        show_progress: called with the progress as text, and with an empty string at the end.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PlanGroups:
         if self._simulated:
             predicate = "is simulated" if len(self._simulated) == 1 else "are simulated"
             self.write(
-                "muted", f"{formatters.join_names(sorted(self._simulated))} {predicate}, without GPU or real model."
+                "muted", f"{formatters.join_names(sorted(self._simulated))} {predicate}, without a GPU or a real model."
             )
         if len(self._board.rows) == 1:
             for message in next(iter(self._ok_messages.values()), []):
@@ -137,19 +137,19 @@ def _task_changes(event: Event) -> Iterator[ChangeLines]:
         yield (("changed", f"{event['name']}: {summary}" if summary else event["name"]),)
         return
     for change in diff:
-        why = f"   # {change['why']}" if change.get("why") else ""
+        comment = f"   # {change['why']}" if change.get("why") else ""
         for field, before, after in changed_fields(change):
             rows = changed_rows(before, after)
             if len(rows) == 2 and rows[0][0] == "-" and rows[1][0] == "+":
                 old, new = (formatters.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
-                yield (("changed", f"{field} {old} -> {new}{why}"),)
+                yield (("changed", f"{field} {old} -> {new}{comment}"),)
             else:
                 lines = [
                     (
-                        SIGN_STYLES.get(sign, "muted"),
-                        f"{sign} {field}: {formatters.truncate_value(text, MAX_VALUE_CHARS)}{why if n == len(rows) - 1 else ''}",
+                        PREFIX_STYLES.get(prefix, "muted"),
+                        f"{prefix} {field}: {formatters.truncate_value(text, MAX_VALUE_CHARS)}{comment if n == len(rows) - 1 else ''}",
                     )
-                    for n, (sign, text) in enumerate(rows[:MAX_FIELD_LINES])
+                    for n, (prefix, text) in enumerate(rows[:MAX_FIELD_LINES])
                 ]
-                hidden = len(rows) - len(lines)
-                yield (*lines, *([("muted", f"  {field}: {hidden} more lines")] if hidden > 0 else []))
+                hidden_count = len(rows) - len(lines)
+                yield (*lines, *([("muted", f"  {field}: {hidden_count} more lines")] if hidden_count > 0 else []))

@@ -1,4 +1,4 @@
-"""Output of a run on a terminal: a line per stage with its results and changes, and at the end the explanation of a failure."""
+"""Terminal output of a run: a line per stage with its results and changes, and at the end the explanation of a failure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ BAR_WIDTH = 16
 STAGE_WIDTH, TIME_WIDTH = 8, 6
 #: minimum width for a stage's results, in characters; a narrower terminal wraps the lines itself
 MIN_RESULTS_WIDTH = 24
-#: limits on a failure's evidence, so that the stages above stay on the screen: lines on a terminal of EVIDENCE_LINE_WIDTH, and
-#: characters per line of evidence
-MAX_EVIDENCE_LINES, EVIDENCE_LINE_WIDTH, MAX_EVIDENCE_CHARS = 10, 74, 240
+#: maximum number of terminal lines for a failure's evidence, so that the stages above it stay on the screen
+MAX_EVIDENCE_LINES = 10
+#: width of the terminal for which those lines are counted
+EVIDENCE_LINE_WIDTH = 74
+#: maximum length of one line of evidence
+MAX_EVIDENCE_CHARS = 240
 #: module that saves the diagnostics of a failed server
 INCIDENT_MODULE = "incident"
-#: module with which a rescue reports the failure and how it was handled
+#: module that a rescue uses to report the failure and how it was handled
 REPORT_MODULE = "fail"
 #: verdicts of checks that were not requested
 UNREQUESTED_VERDICTS = ("off", "not asked for")
-#: a stage without results and changes gets a line if it took at least this many seconds
+#: a stage without results or changes is printed only if it took at least this many seconds
 MIN_SLOW_STAGE_S = 2.0
 MARKS = {"ok": "✓", "changed": "✓", "failed": "✗", "unfinished": "…"}
 
@@ -60,9 +63,11 @@ class HostRun:
     """The state of one host's run, gathered from its events."""
 
     stage: Stage | None = None
-    #: the running task, and its progress
+    #: name of the running task; empty if there is none
     task: str = ""
+    #: start of the task, in monotonic seconds
     task_began_s: float = 0.0
+    #: last progress of the task
     progress: Event | None = None
     failures: list[Event] = field(default_factory=list)
     #: True if the diagnostics of a failed server were saved
@@ -98,7 +103,7 @@ class StageLines:
         self._host_width = max(map(len, names)) if len(names) > 1 else 0
 
     def write(self, style: str, text: str) -> None:
-        """Print a line, wrapped at words."""
+        """Print a line, wrapped between words."""
         print_line(self._console, style, text)
 
     def on(self, event: Event) -> None:
@@ -272,13 +277,15 @@ class StageLines:
             self.write(line_style, line)
 
     def _status_lines(self) -> Group:
-        """Return a line for each running host, and for a single host also the results of its stage so far."""
+        """Return a line for each running host; if there is only one, also the results of its stage so far."""
         lines: list[Text] = []
         for host, run in self._runs.items():
             if run.stage is not None and run.task:
-                took_s = self._clock() - run.stage.began_s
+                elapsed_s = self._clock() - run.stage.began_s
                 lines += (
-                    self._format_stage(host, run.stage, " ", took_s) if run.stage.facts and not self._host_width else ()
+                    self._format_stage(host, run.stage, " ", elapsed_s)
+                    if run.stage.facts and not self._host_width
+                    else ()
                 )
                 lines.append(self._format_running_line(host, run))
         return Group(*lines)
@@ -327,7 +334,7 @@ def _task_facts(event: Event) -> Iterator[tuple[str, str]]:
 
 
 def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield lines of facts, each as (text, style) parts. A fact follows the previous one on its line if it fits there in full."""
+    """Yield lines of facts, each as (text, style) parts. A fact that fits completely is appended to the current line."""
     line: list[tuple[str, str]] = []
     for style, text in facts:
         used_width = sum(len(part) for part, _ in line)
@@ -369,7 +376,7 @@ def _explain_failure(run: HostRun, outcome: str, host: str) -> Iterator[tuple[st
 
 
 def _evidence_lines(root: Event, host: str) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of the last lines of a failure's evidence, and of its place in the playbook."""
+    """Yield the style and text of the last lines of a failure's evidence, and of its location in the playbook."""
     rows = (root.get("data") or {}).get("evidence", ())
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
     tail: list[str] = []

@@ -10,8 +10,10 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.program import rewrite_commands
 from sparkwright.protocol.events import Event
 
-#: module that records the last verified state, and the field of its diff that is present if the server is a different one
-GRANT_MODULE, LAST_GOOD_FIELD = "grant_restart", "last good state"
+#: module that records the last verified state
+GRANT_MODULE = "grant_restart"
+#: field of that module's diff that is present if the server differs from the previous one
+LAST_GOOD_FIELD = "last good state"
 #: modules that check that the server answers
 PROOF_MODULES = ("verify_health", "liveness")
 
@@ -42,7 +44,7 @@ class ServerSummary:
     engine: str = "vLLM"
     #: the task, an `engines.http.Task`
     task: str = GENERATE
-    #: True if the recipe has a probe with a picture
+    #: True if the recipe has a probe that sends a picture
     pictures: bool = False
     #: version of the engine; empty if unknown
     engine_version: str = ""
@@ -52,7 +54,7 @@ class ServerSummary:
     members: tuple[str, ...] = ()
     #: True if the run checked that the server answers
     proved: bool = False
-    #: True if the run succeeded and the server was proved
+    #: True if the run succeeded and checked that the server answers
     done: bool = False
     #: True if the server differs from the previous one, so that clients may need other settings
     new: bool = False
@@ -68,58 +70,58 @@ class Summary:
     """
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
-        self._served: dict[str, ServerSummary] = {}
+        self._servers: dict[str, ServerSummary] = {}
         self._failed_hosts: set[str] = set()
         self._write = write
 
-    def set_server(self, served: ServerSummary) -> None:
+    def set_server(self, server: ServerSummary) -> None:
         """Set the server that a host will run, before its run begins."""
-        self._served[served.host] = served
+        self._servers[server.host] = server
 
     def on(self, event: Event) -> None:
         if event["event"] == "recap" and event["exit"]:
             self._failed_hosts.add(event["host"])
-        served = self._served.get(event.get("host", ""))
-        if served is None:
+        server = self._servers.get(event.get("host", ""))
+        if server is None:
             return
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
-            self._update_server(served, event["module"], event["data"])
-            served.proved |= event["module"] in PROOF_MODULES and event["data"].get("serves") is not False
-            served.new |= event["module"] == GRANT_MODULE and any(
+            self._update_server(server, event["module"], event["data"])
+            server.proved |= event["module"] in PROOF_MODULES and event["data"].get("serves") is not False
+            server.new |= event["module"] == GRANT_MODULE and any(
                 row["field"] == LAST_GOOD_FIELD for row in event.get("diff", ())
             )
         elif event["event"] == "recap":
-            served.done = event["exit"] == 0 and served.proved
+            server.done = event["exit"] == 0 and server.proved
 
     def close(self) -> None:
-        for served in self._served.values():
-            if served.done and not self._failed_hosts.intersection(served.members):
-                self._print_panel(served)
+        for server in self._servers.values():
+            if server.done and not self._failed_hosts.intersection(server.members):
+                self._print_panel(server)
 
     @staticmethod
-    def _update_server(served: ServerSummary, module: str, data: dict[str, Any]) -> None:
+    def _update_server(server: ServerSummary, module: str, data: dict[str, Any]) -> None:
         version = data.get("version") or data.get("engine_version")
         if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
-            served.engine_version = version
+            server.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
-            served.max_model_len = data["max_model_len"]
+            server.max_model_len = data["max_model_len"]
 
-    def _print_panel(self, served: ServerSummary) -> None:
-        host = served.cluster or served.host
+    def _print_panel(self, server: ServerSummary) -> None:
+        host = server.cluster or server.host
         engine = (
-            f"{served.engine} {served.engine_version}" if served.engine_version else f"{served.engine}, version unknown"
+            f"{server.engine} {server.engine_version}" if server.engine_version else f"{server.engine}, version unknown"
         )
-        self._write("title", f"{host} serves {served.served_name} ({engine}) at {served.url}/v1")
-        if served.adapters:
-            self._print_row("adapters", ", ".join(served.adapters))
-        if served.reach:
-            self._print_row("reach", served.reach)
-        if served.new and served.key_variable:
-            self._print_row("key", f"${served.key_variable}: the server's key (`server_key` in the recipe)")
-        if served.new:
+        self._write("title", f"{host} serves {server.served_name} ({engine}) at {server.url}/v1")
+        if server.adapters:
+            self._print_row("adapters", ", ".join(server.adapters))
+        if server.reach:
+            self._print_row("reach", server.reach)
+        if server.new and server.key_variable:
+            self._print_row("key", f"${server.key_variable}: the server's key (`server_key` in the recipe)")
+        if server.new:
             self._print_row("client", rewrite_commands(f"`invoke client --host {host}` prints client settings"))
-        if served.warning:
-            self._print_row("warning", served.warning, "fix")
+        if server.warning:
+            self._print_row("warning", server.warning, "fix")
 
     def _print_row(self, label: str, value: str, style: str = "") -> None:
         self._write(style, f"  {label:<8} {value}")

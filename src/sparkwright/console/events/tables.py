@@ -23,7 +23,7 @@ ARROW = "→ "
 #: columns as (title, key in a row); all of them are shown at any width
 Columns = Sequence[tuple[str, str]]
 
-#: by module, the key of the rows in its data, and the columns
+#: key of the rows in a module's data, and their columns, by module
 TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",
@@ -65,7 +65,7 @@ class ResultTables:
 
 
 def _valid_rows(data: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the valid rows of a host's answer."""
+    """Yield the valid rows of a host's response."""
     for row in data if isinstance(data, list) else ():
         with contextlib.suppress(ShapeError):
             yield from validate([row], [shape], name)
@@ -75,8 +75,8 @@ def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: in
     """Return the style and text of each line. A fix is printed below its finding, with an arrow."""
     shown_columns = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in shown_columns] for row in rows]
-    for row, cell in zip(rows, cells, strict=True):
-        cell[-1] += f"\n{ARROW}{row['fix']}" if row.get("fix") else ""
+    for row, row_cells in zip(rows, cells, strict=True):
+        row_cells[-1] += f"\n{ARROW}{row['fix']}" if row.get("fix") else ""
     title, *row_lines = grid.format_rows([grid.Column(title) for title, _ in shown_columns], cells, max_width)
     styled = [("muted", grid.plain_text(line)) for line in title]
     for row, lines_of_row in zip(rows, row_lines, strict=True):
