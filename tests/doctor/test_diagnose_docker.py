@@ -84,7 +84,7 @@ def test_the_last_line_of_an_exited_container_is_escaped_and_shortened(host: Dia
     first = output.splitlines()[0]
     assert code == 1
     assert first.startswith(f"no server answers: {host.name} exited (1) ")
-    assert ' s ago, its last line: "RuntimeError: it broke ' in first
+    assert ' s ago, its last log line: "RuntimeError: it broke ' in first
     assert "[bold]x[/bold]" in first
     assert len(first) < MAX_LINE_LENGTH and "more characters)" in first
     assert not [c for c in output if (ord(c) < 32 and c != "\n") or c in "\x7f\u202e"]
@@ -104,7 +104,7 @@ def test_a_crash_loop_is_reported_with_the_last_line_of_the_previous_start(host:
     first = output.splitlines()[0]
     assert code == 1
     assert re.match(rf"no server answers: crash loop: {host.name} exited (\(3\) )?", first), first
-    assert first.endswith(' restarts so far, its last line: "ValueError: no such model"')
+    assert first.endswith(' restarts so far, its last log line: "ValueError: no such model"')
 
 
 def test_a_running_container_without_a_server_is_starting(host: DiagnosedHost) -> None:

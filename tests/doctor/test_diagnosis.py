@@ -30,7 +30,7 @@ def make_container(status: str = "running", age_s: float = 20.0, **fields: Any) 
 
 def make_input(**fields: Any) -> DiagnosisInput:
     """Return the observation of a running, verified server. Its last start took 100 s."""
-    defaults = {"was_verified": True, "allowed_s": 200.0, "ready_s": 100.0, "container": make_container()}
+    defaults = {"was_verified": True, "max_start_s": 200.0, "ready_s": 100.0, "container": make_container()}
     return DiagnosisInput(NOW, name="qwen35", **{**defaults, **fields})
 
 
@@ -40,7 +40,7 @@ LOOP = "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so
 #: observation, state, message
 CASES: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (make_input(container=EXITED_CONTAINER, last_exit=EXITED, last_line="RuntimeError: no"),
-     "down", 'no server answers: qwen35 exited (1) 20 s ago, its last line: "RuntimeError: no"'),
+     "down", 'no server answers: qwen35 exited (1) 20 s ago, its last log line: "RuntimeError: no"'),
     (make_input(container=EXITED_CONTAINER, last_exit=ContainerExit(137, NOW - 7200, out_of_memory=True)),
      "down", "no server answers: qwen35 was OOM-killed (137) 2 h ago"),
     (make_input(container=make_container("created"), last_exit=ContainerExit(error="port is already allocated")),
@@ -62,17 +62,17 @@ CASES: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (make_input(container=make_container(restarts=1), last_exit=EXITED, probe=REFUSED), "down",
      "no server answers: qwen35 is starting again for 20 s; the last start took 100 s; qwen35 exited (1) 20 s ago before it"),
     (make_input(container=make_container(age_s=900), probe=REFUSED, log=EngineState({"ready": Reading(True, "ready")})),
-     "down", "no server answers: qwen35 was ready, and http://127.0.0.1:8000 is closed now"),
+     "down", "no server answers: qwen35 was ready, but http://127.0.0.1:8000 is closed now"),
     (make_input(probe=LOADING), "down", "no server answers: /health returns 503: the engine is dead"),
     (make_input(probe=replace(SERVES, token="none", waited_s=30)), "wedged",
-     "no token: the server is wedged: /health returns 200, no other requests, but no token within 30 s"),
-    (make_input(probe=replace(SERVES, running=2, still_s=61)),
+     "no token: the server is wedged: /health returns 200 and there are no other requests, but no token within 30 s"),
+    (make_input(probe=replace(SERVES, running=2, stalled_s=61)),
      "stalled", "no token: the server is wedged: 2 requests running, no token for 61 s"),
     (make_input(engine=engine.get_engine("llama_cpp"), log=EngineState(stage="tensors"), probe=LOADING),
      "starting", "no server answers yet: qwen35 has been starting for 20 s (tensors); the last start took 100 s"),
     (make_input(engine=engine.get_engine("sglang"), log=READY, probe=LOADING),
      "wedged", "no token: the server is wedged: /health returns 503, but it was ready"),
-    (make_input(probe=replace(SERVES, running=2, still_s=30)), "unknown",
+    (make_input(probe=replace(SERVES, running=2, stalled_s=30)), "unknown",
      "unknown whether it is wedged: 2 requests running, no token for 30 s; it may be a long prefill"),
     (make_input(probe=replace(SERVES, running=1, rate=31.0)),
      "busy", "not measured: 1 request running at 31.0 tok/s in total; measuring would slow them down"),
@@ -192,7 +192,7 @@ def test_measured_causes_of_slowness_come_before_possible_ones() -> None:
 @pytest.mark.parametrize(
     ("booted_s", "host_outage", "name", "verdict", "evidence"),
     [
-        (NOW - 39, "", "the host went down while it was running", "found", "the host had booted 19 s before"),
+        (NOW - 39, "", "the host went down while it was running", "found", "the host had booted 19 s earlier"),
         (NOW - 39, "the host went down at 02:14", "the host went down while it was running", "found", ": the host went down at 02:14"),
         (NOW - 90_000, "", "the host or the Docker Engine stopped while it was running", "possible", "when the engine started"),
         (None, "", "the host or the Docker Engine stopped while it was running", "possible", "exit code 255"),
@@ -213,5 +213,5 @@ def test_a_container_found_dead_at_dockers_start_was_not_stopped_manually(
 @pytest.mark.parametrize(("ready_factor", "is_cause"), [(2.0, True), (3.0, False)])
 def test_a_slow_start_is_judged_by_the_limits_of_the_health_checks(ready_factor: float, is_cause: bool) -> None:
     limits = Limits(ready_factor=ready_factor)
-    observed = make_input(container=make_container(age_s=250), allowed_s=100 * ready_factor, probe=REFUSED, log=LOADS)
+    observed = make_input(container=make_container(age_s=250), max_start_s=100 * ready_factor, probe=REFUSED, log=LOADS)
     assert ("a slow start" in [cause.name for cause in down_causes.causes(observed, limits)]) is is_cause

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 FAST = r"not slow: 4\d(\.\d)? of 4\d(\.\d)? tok/s"
 SLOW = r"slow: 5\.7 of 4\d.* tok/s; "
 NO_SERVER = "no server answers: "
-CRASHED = NO_SERVER + r"(crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last line: \"RuntimeError: .*\""
+CRASHED = NO_SERVER + r"(crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last log line: \"RuntimeError: .*\""
 STARTING = NO_SERVER + r"slow start: qwen35 has been starting for \d+ s.*"
 WEDGED = r"no token: the server is wedged: /health returns 200.* within 3 s"
 DIFFERS = "it differs from the verified state"
@@ -54,8 +54,8 @@ CASES = (
     Case("crash-loop", 1, CRASHED, "found: a kernel accessed invalid memory", until="crash-looping"),
     Case("slow-start", 1, STARTING, "found:", until="slow start"),
     Case("engine-exits", 1, NO_SERVER + r".*qwen35 exited \(\d\) \d+ s ago.*", "found:"),
-    Case("stop", 1, NO_SERVER + r'qwen35 exited \(0\) \d+ s ago, its last line: ".*"', "possible: it was stopped"),
-    Case("kill", 1, NO_SERVER + r'qwen35 exited \(137\) \d+ s ago, its last line: ".*"', "possible: it was"),
+    Case("stop", 1, NO_SERVER + r'qwen35 exited \(0\) \d+ s ago, its last log line: ".*"', "possible: it was stopped"),
+    Case("kill", 1, NO_SERVER + r'qwen35 exited \(137\) \d+ s ago, its last log line: ".*"', "possible: it was"),
     Case("half-model", 1, FAST + f"; but {DIFFERS}: .*model-00007.*", f"found: {DIFFERS}"),
     Case("remove_container", 1, NO_SERVER + "there is no container qwen35"),
 )
@@ -193,7 +193,7 @@ def test_a_host_without_a_server_and_one_whose_docker_is_down(project: SandboxPr
     (project.root / "hosts/bare.yml").write_text(nowhere)
     (project.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
     bare, down = (json.loads(project.run("diagnose", "--host", item, "--json").out) for item in ("bare", "down"))
-    assert bare["summary"] == "no server known: nothing deployed, and the host has no recipe"
+    assert bare["summary"] == "no server is known: nothing has been deployed, and the host has no recipe"
     assert bare["exit"] == 4
     message = "no server answers at http://127.0.0.1:9: no answer from the Docker Engine at unix:///nowhere.sock"
     assert down["summary"].startswith(message)

@@ -138,7 +138,7 @@ def test_a_request_wakes_the_sleeping_server_until_it_is_idle(lab: WakeProject) 
         assert (row["what"], row["who"]) == ("switched", "the wake service")
         assert "requested at the gateway" in row["why"]
         used_s = time.time()
-        wait_until(lambda: f"{CONTAINERS[LARGE]} is awake again after 4 s without a request" in lab.reason(SMALL))
+        wait_until(lambda: f"{CONTAINERS[LARGE]} will be woken again after 4 s without a request" in lab.reason(SMALL))
         wait_until(lambda: lab.awake() == CONTAINERS[LARGE])
         wait_until(lambda: lab.chat(LARGE).status == 200)
     row = history.read(lab.state.for_server(CONTAINERS[LARGE]))[0]

@@ -13,18 +13,18 @@ from sparkwright.doctor.host import Host
 
 ADAPTERS = "/sys/class/infiniband"
 INTERFACES = "/sys/class/net"
-#: limits, higher than the numbers on any Spark
+#: limits, higher than the counts on any Spark
 MAX_ADAPTERS, MAX_GIDS, MAX_ADDRESSES = 16, 64, 8
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 RATE = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
 FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
-#: a GID that stands for an IPv4 address, ::ffff:a.b.c.d
+#: a GID that maps an IPv4 address, ::ffff:a.b.c.d
 MAPPED_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
 #: name of an adapter; a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and roceP2p1s0f1 in PCI domain 2
 TWIN_NAME = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 #: size of the IPv4 and ICMP headers of a ping
 PING_HEADER_BYTES = 28
-#: two packets a second apart, with two seconds for each answer
+#: two packets a second apart, with a timeout of two seconds for each reply
 PING_COMMAND = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
 PING_TIMEOUT_S = 10.0
 
@@ -67,12 +67,12 @@ class NetworkPath:
     interface: str = ""
     #: MTU of that interface
     mtu: int = 0
-    #: True if a frame of that size was answered unfragmented; None if that was not tested
+    #: True if an unfragmented packet of that size was answered; None if this was not tested
     reached: bool | None = None
 
 
 def list_links(host: Host) -> list[Link]:
-    """Return the adapters of a host, ordered by name; empty if there are none."""
+    """Return the RDMA adapters of a host, ordered by name; empty if there are none."""
     adapters = [name for name in host.list_folder(ADAPTERS) if NAME.fullmatch(name)][:MAX_ADAPTERS]
     addresses = addresses_by_interface(host) if adapters else {}
     return [_read_link(host, name, addresses) for name in adapters]
@@ -91,8 +91,10 @@ def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
 
     If the interface itself is down, the ranks communicate at half the rate.
     """
-    half = next((link for link in links if link.interface == interface), None)
-    return half is not None and any(link.active and link.port == half.port for link in links if link is not half)
+    own_link = next((link for link in links if link.interface == interface), None)
+    return own_link is not None and any(
+        link.active and link.port == own_link.port for link in links if link is not own_link
+    )
 
 
 def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:
@@ -162,7 +164,7 @@ def _parse_number(text: str) -> int:
 
 
 def probe_path(host: Host, address: IPv4Address) -> NetworkPath:
-    """Return the path to an address, tested with two pings, which takes a second."""
+    """Return the path to an address after testing it with two pings, which takes a second."""
     peer = str(address)
     interface = str(_find_route(host, peer).get("dev") or "")
     if not NAME.fullmatch(interface):

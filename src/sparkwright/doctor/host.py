@@ -18,7 +18,7 @@ from sparkwright.shell import join
 
 PROGRAM_TIMEOUT_S = 5.0
 GB10 = "GB10"
-#: word in the command of a `Fix` that stands for the login user
+#: placeholder for the login user in the command of a `Fix`
 USER_PLACEHOLDER = "{user}"
 
 Verdict = Literal["ok", "warning", "bad", "unknown"]
@@ -57,7 +57,7 @@ class Host:
     server: IntendedServer = field(default_factory=IntendedServer)
 
     def read(self, path: str) -> str | None:
-        """Return the content of a file, or None if it does not exist or is not readable."""
+        """Return the contents of a file, or None if it does not exist or is not readable."""
         try:
             return self.context.machine.path(path).read_text(errors="replace")
         except OSError:
@@ -118,16 +118,16 @@ class Host:
         return command_lines
 
     def gpu(self) -> tuple[str, str] | None:
-        """Return the GPU's name and driver version from nvidia-smi, or None if it returns no data."""
+        """Return the GPU's name and driver version from nvidia-smi, or None if it prints none."""
         cells = self.gpu_cells(nvidia_smi.IDENTITY_VALUES)
         return (cells["name"], cells["driver"]) if cells else None
 
     def gpu_cells(self, values: Sequence[str]) -> dict[str, str]:
-        """Return values of the GPU as printed by nvidia-smi; empty if it returns no data."""
+        """Return values of the GPU as printed by nvidia-smi; empty if it prints none."""
         return nvidia_smi.parse_cells(self.read_output(*nvidia_smi.query_command(values)) or "", values)
 
     def gpu_figures(self, values: Sequence[str]) -> dict[str, float | None]:
-        """Return figures of the GPU; empty if nvidia-smi returns no data."""
+        """Return figures of the GPU; empty if nvidia-smi prints none."""
         return nvidia_smi.parse_figures(self.read_output(*nvidia_smi.query_command(values)) or "", values)
 
     def engine_info(self) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ class Host:
         return info
 
     def memory(self) -> dict[str, int] | None:
-        """Return the values in /proc/meminfo, in bytes; None if it is not readable."""
+        """Return the values in /proc/meminfo in bytes; None if it is not readable."""
         try:
             return self.context.machine.meminfo()
         except (OSError, ValueError):

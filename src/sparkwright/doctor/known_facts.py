@@ -53,7 +53,9 @@ JUMBO_MTU = 9000
 BOTH_TWINS = KnownFact(
     "one half of a port carries about half the rate (98 instead of 161 Gb/s)", "tonyd2wild, 2x DGX Spark, PR 35"
 )
-SLOW_LINK = KnownFact("a cluster decodes about 2 % slower, and prefills slower still", "NVIDIA developer forum 373146")
+SLOW_LINK = KnownFact(
+    "a cluster decodes about 2 % more slowly, and prefills more slowly still", "NVIDIA developer forum 373146"
+)
 JUMBO = KnownFact("NCCL reaches 19 to 21 instead of 24 GB/s", "NVIDIA dgx-spark-playbooks issues 25, 102")
 PCI_WIDTH = KnownFact("a port of a Spark has four lanes", "NVIDIA developer forum 367853")
 TWIN_ADDRESSES = KnownFact("each half of a port needs an address in a separate subnet", PLAYBOOKS)
@@ -70,7 +72,7 @@ LOW_POWER = KnownFact(
     "eugr/spark-vllm-docker issue 260; model-serving-minefield PR 55; MiaAI-Lab DSpark-2x issue 146",
 )
 
-#: tolerance for a clock above its cap: clocks have steps of 15 MHz and are read with a delay
+#: tolerance for a clock above its cap, because clocks change in steps of 15 MHz and are read with a delay
 CAP_SLACK_MHZ = 50.0
 HEAT = KnownFact(
     "a hot GPU lowers its clock, which slows the server", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053"
@@ -85,7 +87,7 @@ IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 BUDGET = KnownFact("the engine also uses memory outside the GPU's share", "llamastash PR 81; vllm #46307, #56824")
 SHM = KnownFact("files there use memory until they are removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_WARNING_BYTES = 2 * GIB
-#: minimum for NGC's containers; Docker's default is 64 MiB
+#: minimum that NGC's containers need; Docker's default is 64 MiB
 MIN_SHM_BYTES = GIB
 SHM_SMALL = KnownFact(
     "the engine's processes exchange data there (`ipc: host`)",
@@ -113,11 +115,11 @@ OWN_NAME = KnownFact("sudo and inference engines resolve the hostname", "hostnam
 #: default of earlyoom(1), which sends SIGTERM when memory AND swap are below this share, and SIGKILL below half of it
 EARLYOOM_DEFAULT_PERCENT = 10.0
 EARLYOOM = KnownFact(
-    "it kills by resident memory, which is only 2 GiB for an engine on a GB10: either a process that frees little, or the server",
+    "it selects by resident memory, only 2 GiB for an engine on a GB10, so it kills a process that frees little, or the server",
     "earlyoom(1); SGLang cookbook for DGX Spark; vLLM #54200",
 )
 
-SWAP = KnownFact("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
+SWAP = KnownFact("weights in swap slow decoding down; never run swapoff with a model loaded", WIKI)
 
 DISK_NEED = "a vLLM image takes about 20 GB, and the same again while unpacking"
 

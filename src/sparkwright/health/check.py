@@ -69,7 +69,7 @@ class HealthCheck:
         return self._check_again(outcome, restarted=True)
 
     def _vote_in_cluster(self, record: Record, decision: heal.Decision) -> heal.Decision:
-        """Return the decision. If the server is a cluster's, the members vote on it."""
+        """Return the decision, after a vote of the members if the server belongs to a cluster."""
         if not record.rank.cluster:
             return decision
         from sparkwright.health import cluster_heal
@@ -196,12 +196,11 @@ class HealthCheck:
     # -- beyond a single observation --------------------------------------------------------------------------------------
 
     def _measure_speed(self, observation: Observation, evaluation: Evaluation, history: CheckHistory) -> Speed:
-        """Measure the decode rate if it is due and the server generates; otherwise return the last measurement."""
+        """Measure the decode rate if that is due and the server generates tokens; otherwise return the last measurement."""
         last_speed = history.last_speed
-        every_s = self.settings.smoke_every_s
-        is_due = (
-            self.scheduled and bool(every_s) and not 0 <= observation.time_s - (last_speed.measured_s or 0.0) < every_s
-        )
+        interval_s = self.settings.smoke_every_s
+        age_s = observation.time_s - (last_speed.measured_s or 0.0)
+        is_due = self.scheduled and bool(interval_s) and not 0 <= age_s < interval_s
         if (
             not (is_due or self.smoke)
             or evaluation.state not in ("ok", "degraded")
@@ -236,7 +235,7 @@ class HealthCheck:
 
 
 def _counters_after_check(observation: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
-    """Return the server's counters including the tokens of this check, so that the next check does not count them as traffic."""
+    """Return the server's counters including this check's tokens, so that the next check does not count them as traffic."""
     http, check_tokens = prober.api, 1 if observation.server.token == "made" else 0
     generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated is not None and record.speed.measured_s == observation.time_s

@@ -1,4 +1,4 @@
-"""Healing a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
+"""Heal a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
 
 No server is changed before the vote. Only the head's check opens a vote, and only the other members' checks join it, so two
 members can't start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and
@@ -54,7 +54,7 @@ class HealVote:
                 return Decision(message=f"{NOT_RESTARTED}an earlier check is waiting for the other members")
             if not self._vote_token:
                 fix = f"`invoke health.install --host {self.cluster.name} --heal restart` installs one"
-                return Decision(message=f"{NOT_RESTARTED}there is no secret for the vote of the members: {fix}")
+                return Decision(message=f"{NOT_RESTARTED}there is no secret for the members' vote: {fix}")
             try:
                 coordinator = Coordinator(self._vote_cluster, self._vote_token, self.context.note)
                 exit_stack.callback(coordinator.close)
@@ -95,7 +95,7 @@ class HealVote:
 
     @property
     def _vote_cluster(self) -> Cluster:
-        """The cluster, with the time limit of a vote for joining."""
+        """The cluster, with the time limit that a vote sets for joining."""
         return replace(self.cluster, join_s=MAX_WAIT_INTERVALS * self.settings.every_s)
 
     def _open_channel(self, exit_stack: ExitStack) -> Channel:
@@ -116,7 +116,7 @@ class HealVote:
         reports = channel.arrive("met", own_report, AGREE_TIMEOUT_S)
         restart_id = str(reports.get(self.cluster.members[0], {}).get("restart", ""))
         if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(restart_id):
-            raise Failed(f"{self.cluster.format_member(0)} sent no valid id for the restart.")
+            raise Failed(f"{self.cluster.format_member(0)} did not send a valid ID for the restart.")
         token = wire.derive_token(server_keys.load_heal_token(self.context.state), f"restart {restart_id}")
         reasons = {
             host: one_line(str(reports.get(host, {}).get("why", "")), max_chars=MAX_REASON_CHARS)

@@ -1,4 +1,4 @@
-"""The current state according to a snapshot, for a server without a valid check."""
+"""Derive the current state of a server without a valid check from a snapshot."""
 
 from __future__ import annotations
 

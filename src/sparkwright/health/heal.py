@@ -1,4 +1,4 @@
-"""Healing: restarts of a failed server with the plan that the last deploy saved on the host.
+"""Heal a failed server: restart it with the plan that the last deploy saved on the host.
 
 A restart works like `invoke restart`, but without a laptop: it holds the host's lock, and is listed by `invoke runs` and `invoke
 history`.
@@ -111,13 +111,13 @@ def reason_against_restart(record: Record, history: CheckHistory, settings: Sett
 
 
 def restart(
-    context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
+    context: Context, decision: Decision, history: CheckHistory, reason: str, now_s: float, run_plan: RunPlan
 ) -> str:
-    """Restart the server, and return a message about the outcome. why: reason for the history."""
+    """Restart the server, and return a message about the outcome. reason: reason for the history."""
     assert decision.plan is not None
     history.heals = [*(heal_s for heal_s in history.heals if 0 <= now_s - heal_s < 86400), now_s]
     history.save(context.state)
-    registered = {restart_plans.CHECK_RESULT: {"why": why}}
+    registered = {restart_plans.CHECK_RESULT: {"why": reason}}
     plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)
     recap = run_plan(context, plan, decision.secrets)
     outcome = "the restart failed" if recap["failed"] else "restarted"
@@ -146,7 +146,7 @@ def record_outcome(record: Record, history: CheckHistory, state: StateFolder) ->
 
 
 def return_to_gateway(context: Context, record: Record) -> None:
-    """Return a drained server to its gateway and remove the interim server, once the verified server generates again.
+    """Once the verified server generates again, return it to its gateway if drained and remove the interim server.
 
     Problems are noted. Nothing is done while a run is in progress on the host.
     """

@@ -1,7 +1,7 @@
-"""Periodic full hashing of a model's files, in quiet hours and at the lowest priority.
+"""Periodically hash a model's files in full, in quiet hours and at the lowest priority.
 
-A file's stamp (size, times, inode) shows writes to the file. Only a hash of the content detects a defective disk or writes to the
-block device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables it; each scheduled check continues where the
+A file's stamp (size, times, inode) reveals writes to the file. Only a hash of the contents detects a defective disk or writes
+to the block device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables it; each scheduled check continues where the
 last one stopped.
 """
 
@@ -29,7 +29,7 @@ from sparkwright.trust.shapes import build_dataclass
 
 STATE_PREFIX = "hashes-"
 ACTOR = "the health check"
-#: time in seconds after which a check starts no further file, so that it ends before the next check
+#: time in seconds after which a check starts no more files, so that it ends before the next check
 TIME_SLICE_S = 120.0
 #: time limit for a single file, in seconds
 FILE_TIMEOUT_S = 1200.0
@@ -101,13 +101,13 @@ def hash_more_files(
     now: Callable[[], float] = time.time,
     time_slice_s: float = TIME_SLICE_S,
 ) -> str:
-    """Hash more files if a round is due and the time is within the quiet hours. Requests and runs pause it.
+    """Hash more files if a round is due within the quiet hours. Requests and runs pause it.
 
     Permanently lowers the priority of this process.
 
     Args:
         now: returns the time in seconds since the epoch.
-        time_slice_s: time after which no further file is started.
+        time_slice_s: time after which no more files are started.
 
     Returns:
         A line for the check's log; empty if nothing was due.
@@ -131,22 +131,22 @@ def hash_more_files(
     return _hash_files(context, manifest, hashes, now, time_slice_s)
 
 
-def is_quiet(hours: str, now_s: float) -> bool:
-    """Return True if a time is within the quiet hours (local time). hours: such as 22:00-05:00; empty means any time."""
-    if not hours:
+def is_quiet(quiet_hours: str, now_s: float) -> bool:
+    """Return True if a time is within the quiet hours (local time). quiet_hours: such as 22:00-05:00; empty means any time."""
+    if not quiet_hours:
         return True
-    begin, end = hours.split("-")
+    begin, end = quiet_hours.split("-")
     time_of_day = time.strftime("%H:%M", time.localtime(now_s))
     return begin <= time_of_day < end if begin < end else time_of_day >= begin or time_of_day < end
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- hashing -----------------------------------------------------------------------------------------------------------
 
 
 def _hash_files(
     context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], time_slice_s: float
 ) -> str:
-    """Hash the remaining files of this round until the time slice is over."""
+    """Hash the remaining files of this round until the time slice ends."""
     began_s, interrupt_check = time.monotonic(), _InterruptCheck(context)
     for file in manifest.entries():
         if file["path"] in hashes.read:
@@ -189,11 +189,11 @@ def _unverify_file(context: Context, manifest: Manifest, path: str) -> None:
         current.save()
 
 
-def _save_progress(context: Context, hashes: ModelHashes, why: str) -> str:
-    """Save the progress, and return a line for the check's log. why: reason for a pause; empty if there is none."""
-    hashes.paused = why
+def _save_progress(context: Context, hashes: ModelHashes, pause_reason: str) -> str:
+    """Save the progress, and return a line for the check's log. pause_reason: empty without a pause."""
+    hashes.paused = pause_reason
     hashes.save(context)
-    return f"model files: {len(hashes.read)} hashed" + (f"; paused: {why}" if why else "")
+    return f"model files: {len(hashes.read)} hashed" + (f"; paused: {pause_reason}" if pause_reason else "")
 
 
 class _InterruptCheck:

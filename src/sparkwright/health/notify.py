@@ -1,7 +1,7 @@
-"""Notifications of state changes by a command, and by a webhook in the format of its receiver (webhook_formats.py).
+"""Send notifications of state changes by a command, and by a webhook in its receiver's format (webhook_formats.py).
 
-A failed notification is retried at the next check. The message contains no secrets. A secret webhook URL stays in a file of the
-user (`--webhook-file`), which is read for each notification and never copied.
+A failed notification is retried at the next check. The message contains no secrets. A secret webhook URL stays in the
+user's file (`--webhook-file`), which is read for each notification and never copied.
 """
 
 from __future__ import annotations
@@ -43,42 +43,44 @@ def send_if_changed(
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Notify if the settled state differs from the last notified state. A failure is only noted."""
+    """Notify if the settled state differs from the last one that was notified. A failure is only noted."""
     if record.busy or not is_notifiable(history.seen):
         return
-    before = history.notified
-    if not before:
+    previous_state = history.notified
+    if not previous_state:
         history.notified = record.state
         return
-    message = build_message(record, settings.host, before)
+    message = build_message(record, settings.host, previous_state)
     try:
-        if before != record.state and settings.command:
+        if previous_state != record.state and settings.command:
             run_command(settings.command, message)
         url = settings.webhook or _read_url(settings.webhook_file)
         format_name = resolve_format(url, settings.webhook_format)
-        if url and (before != record.state or (expects_repeats(format_name) and record.state not in GOOD_STATES)):
+        if url and (
+            previous_state != record.state or (expects_repeats(format_name) and record.state not in GOOD_STATES)
+        ):
             post_with_retries(url, build_post(message, format_name, every_s=settings.every_s), pause=pause)
     except NotificationFailed as error:
-        note(f"could not send the notification of {record.state}: {error}")
+        note(f"could not send the notification of the state {record.state}: {error}")
         return
     history.notified = record.state
 
 
-def build_message(record: Record, host: str, before: str) -> dict[str, Any]:
-    """Return the message, with `text` for a chat and the other fields for a program.
+def build_message(record: Record, host: str, previous_state: str) -> dict[str, Any]:
+    """Return the message, with `text` for a chat and the other fields for programs.
 
     Args:
         host: name of the host, or HOST/CONTAINER for one of several servers.
-        before: the last notified state.
+        previous_state: the last notified state.
     """
     problems = [
         f"{evidence.check}: {evidence.message}" for evidence in record.evidence if evidence.level in ("bad", "warn")
     ]
     return {
-        "text": f"{host}: {before} -> {record.state}: {record.sentence}",
+        "text": f"{host}: {previous_state} -> {record.state}: {record.sentence}",
         "host": host,
         "state": record.state,
-        "before": before,
+        "before": previous_state,
         "why": record.sentence,
         "cure": record.cure,
         "time_s": record.time_s,

@@ -1,4 +1,4 @@
-"""Observing a host and its rank in a cluster for `evaluate_observation`; may request one token."""
+"""Observe a host and its rank in a cluster for `evaluate_observation`, with at most one token request."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Prober:
     # -- the container -------------------------------------------------------------------------------------------------
 
     def _probe_container(self, observation: Observation) -> tuple[dict[str, Any], Observation]:
-        """Observe the container: its state, a crash loop, and its drift from the verified state. Also return its inspection."""
+        """Observe the container: its state, a crash loop, and its drift from the verified state. Also return its inspect data."""
         name, verified_id = str(self.verified_state["spec"]["name"]), str(self.verified_state.get("container_id") or "")
         try:
             inspected = containers.inspect(self.context.docker(), name)
@@ -176,8 +176,8 @@ class Prober:
     def _is_generating(self, api: Http, url: str, key: str, heartbeat: float | None) -> bool:
         """Return True if the heartbeat counter increases within a short pause."""
         self.pause(SECOND_SAMPLE_PAUSE_S)
-        later = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
-        return later is not None and heartbeat is not None and later > heartbeat
+        later_heartbeat = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
+        return later_heartbeat is not None and heartbeat is not None and later_heartbeat > heartbeat
 
     def _probe_token(self, api: Http, observation: Observation, key: str, priority: int) -> Observation:
         """Request one token, and record how long it took."""
@@ -203,7 +203,7 @@ class Prober:
         )
 
     def _frozen_s(self, observation: Observation, server: Server, heartbeat: float | None) -> float | None:
-        """Return the time without a token while requests were running; None if tokens were generated since the previous check."""
+        """Return how long requests have been running without a token; None if one was generated since the previous check."""
         since_s = self.history.unchanged_since_s(start_id(observation.container), heartbeat)
         return observation.time_s - since_s if server.running and since_s is not None else None
 
@@ -275,7 +275,7 @@ def read_rank(
         return probe_rank(context, deployed, container, inspected, history, start)
     except SparkwrightError as error:
         return replace(deployed, error=error.message.rstrip("."))
-    except Exception as error:  # an exception of requests or docker: the Docker Engine hangs or its answer is invalid
+    except Exception as error:  # raised by requests or docker: the Docker Engine hangs or its answer is invalid
         return replace(deployed, error=engine_socket.no_answer_message(error))
 
 

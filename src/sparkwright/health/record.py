@@ -35,12 +35,12 @@ MAX_HISTORY_FILE_BYTES = 4 * 2**20
 #: how long a check on demand is valid, in seconds
 ON_DEMAND_VALIDITY_S = 600.0
 
-#: states of a host, from best to worst. The worst of several findings or servers counts; the exit code for several hosts is
-#: determined by app/outcome.py, where a starting host is not a failure
+#: states of a host, from best to worst. The worst of several findings or servers counts. app/outcome.py determines the
+#: exit code for several hosts and does not count a starting host as a failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 Level = Literal["ok", "warn", "bad", "unknown"]
-#: a restart, cutting the AC power, a new deploy, or a person; "" if nothing is required
+#: what is required: a restart, cutting the AC power, a new deploy, or a person; "" for nothing
 Cure = Literal["", "restart", "power", "deploy", "person"]
 
 #: prefix of model files in a record's drift
@@ -88,7 +88,7 @@ class Server:
     """A server's answers."""
 
     url: str = ""
-    #: HTTP status of /health; 0 if nothing answered
+    #: HTTP status of /health; 0 if nothing answered, None if it was not requested
     health_status: int | None = None
     #: result of the test request: "made", "skipped" (the counters already showed progress), "none" (no token in time), "refused"
     #: (the server requires an API key), "error" or "" (not requested)
@@ -126,7 +126,7 @@ class Rank:
     stage: str = ""
     #: reason for the exit, according to the log
     failure: str = ""
-    #: error of reading the log
+    #: error while reading the log
     error: str = ""
 
 
@@ -208,7 +208,7 @@ class Record:
     #: reason for `seen`
     why: str = ""
     cure: Cure = ""
-    #: True if the state alternates between good and bad; a good state is then notified only after several checks
+    #: True if the state alternates between good and bad; a notification of a good state then waits for several checks
     flapping: bool = False
     #: the run that held the host's lock, so that the server was not probed; empty if there was none
     busy: str = ""
@@ -241,7 +241,7 @@ class Record:
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def is_overdue(self, now_s: float) -> bool:
-        """Return True if three scheduled checks are missing, or if this one is in the future because of a wrong clock."""
+        """Return True if three scheduled checks are missing, or if a wrong clock puts this one in the future."""
         return self.every_s > 0 and abs(now_s - self.time_s) > validity_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:

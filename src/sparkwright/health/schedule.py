@@ -1,4 +1,4 @@
-"""Scheduling of a host's checks by the user's systemd, root's systemd or cron: units, crontab lines, and the commands in them."""
+"""Schedule a host's checks with the user's systemd, root's systemd or cron: units, crontab lines, and the commands in them."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ RESOURCE_LIMITS = ("Nice=5", "MemoryMax=2G", "TasksMax=256")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: time limit for a check, in seconds
 CHECK_TIMEOUT_S = 300
-#: time limit for a check that may restart the server: a large model starts in minutes, or twice that if a start fails
+#: time limit for a check that may restart the server: a large model takes minutes to start, and twice that if a start fails
 HEAL_TIMEOUT_S = 7200
-#: time limit for hashing model files, in seconds: the time slice, and the file that was started last in it
+#: time limit for hashing model files, in seconds: the time slice, and the last file that was started in it
 HASH_TIMEOUT_S = 1500
-#: time for which a stop of the wake service waits for a switch in progress, in seconds
+#: how long stopping the wake service waits for a switch in progress, in seconds
 WAKE_STOP_TIMEOUT_S = 60
 
 
@@ -95,7 +95,7 @@ class Schedule:
     user: str = ""
     #: True if the check may restart the server
     heals: bool = False
-    #: True to harden the units with namespaces
+    #: True if the units are hardened with namespaces
     confined: bool = True
     #: command line of the memory guard
     guard: Sequence[str] = ()

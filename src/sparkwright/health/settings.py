@@ -31,7 +31,7 @@ class Settings:
     smoke_every_s: float = parse_duration(defaults.SMOKE_INTERVAL)
     #: number of tokens per run of a decode rate measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
-    #: action if a restart would help
+    #: what to do if a restart would help
     heal: defaults.HealMode = "none"
     #: minimum interval between two restarts
     heal_every_s: float = parse_duration(defaults.MIN_HEAL_INTERVAL)
@@ -39,7 +39,7 @@ class Settings:
     command: tuple[str, ...] = ()
     #: webhook URL, if it contains no secret
     webhook: str = ""
-    #: the user's file with the webhook URL, if that contains a secret
+    #: the user's file that contains the webhook URL, if the URL contains a secret
     webhook_file: str = ""
     #: format of the POST, see webhook_formats.py
     webhook_format: defaults.WebhookFormat = "auto"

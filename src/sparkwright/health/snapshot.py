@@ -98,7 +98,7 @@ def read_temperature(machine: Machine) -> dict[str, float]:
 
 
 def is_verified_since_start(container: Container, verified_state: Mapping[str, Any]) -> bool:
-    """Return True if the server was verified after its last start. If it does not answer now, it is no longer starting."""
+    """Return True if the server was verified after its last start. If so, a server that does not answer is not starting."""
     return (
         verified_state.get("container_id") == container.id
         and float(verified_state.get("since") or 0) > (container.started_s or 0.0) > 0
@@ -176,12 +176,12 @@ def _query_health(http: Http, url: str) -> int:
 def find_drift(context: Context, verified_state: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields and files that differ from the last verified state. Raises the errors of Docker's client."""
     if not verified_state["spec"].get("image"):
-        return ("image",)  # the verified state is damaged, so the container can't match it
+        return ("image",)  # the verified state is damaged, so no container can match it
     spec = ContainerSpec.from_json(verified_state["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
     if inspected["Id"] == verified_state.get("container_id"):
-        # the image of a container never changes, only the tags of images do
+        # a container's image never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     if name != spec.name:
@@ -193,7 +193,7 @@ def find_drift(context: Context, verified_state: Mapping[str, Any], inspected: d
 
 
 def list_changed_files(context: Context, verified_state: Mapping[str, Any]) -> list[str]:
-    """Return the files of the server's models that differ from the verified ones by their stamp (size, times, inode)."""
+    """Return the files of the server's models whose stamp (size, times, inode) differs from the verified one."""
     files = []
     for model in verified_states.models_of(verified_state):
         if folder := model.get("dir"):

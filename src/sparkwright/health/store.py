@@ -44,7 +44,7 @@ class CheckHistory:
     seen: list[State] = field(default_factory=list)
     #: reported state
     state: State | None = None
-    #: time since which the state is reported, in seconds since the epoch
+    #: time since which this state has been reported, in seconds since the epoch
     since_s: float = 0.0
     #: consecutive checks that recommended a restart
     cures: int = 0
@@ -56,7 +56,7 @@ class CheckHistory:
     broken: dict[str, str] = field(default_factory=dict)
     #: this rank's place in its group according to the log: start, rank, world and transport
     joined: dict[str, Any] = field(default_factory=dict)
-    #: last state of which the user was notified
+    #: last state that the user was notified of
     notified: str = ""
     #: times of the restarts, in seconds since the epoch
     heals: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class CheckHistory:
         return loaded
 
     def loop_stop_reason(self, container_id: str, verified_state: Mapping[str, Any]) -> str:
-        """Return the reason why this container's crash loop was stopped; empty if it was not, or if it was verified since."""
+        """Return the reason why this container's crash loop was stopped; empty if it was not, or has been verified since."""
         stopped_loop = self.broken
         is_same = stopped_loop.get("id") == container_id and stopped_loop.get("since", "") in (
             "",
@@ -95,12 +95,12 @@ class CheckHistory:
         return str(previous.get("run", "")) if is_stopped else ""
 
     def unchanged_since_s(self, start: str, heartbeat: float | None) -> float | None:
-        """Return the time since which the heartbeat counter is unchanged although requests were running, or None.
+        """Return the time since which the heartbeat counter has been unchanged although requests were running, or None.
 
-        A test request of the previous check without a token in time counts as a running request.
+        A test request of the previous check that got no token in time counts as a running request.
 
         Args:
-            start: identifier of the container's current start. If it differs at the previous check, the result is None.
+            start: identifier of the container's current start. If it was different at the previous check, the result is None.
             heartbeat: current value of the counter.
         """
         last_check = self.counted
@@ -123,7 +123,7 @@ class CheckHistory:
 
 @contextmanager
 def acquire_check_lock(state: StateFolder) -> Iterator[None]:
-    """Hold the lock of a check for the duration of the block: concurrent checks would overwrite the history."""
+    """Hold the check lock for the duration of the block, because concurrent checks would overwrite the history."""
     with open(state.ensure_records_folder() / LOCK_FILE, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -131,7 +131,7 @@ def acquire_check_lock(state: StateFolder) -> Iterator[None]:
 
 @contextmanager
 def try_heal_lock(state: StateFolder) -> Iterator[bool]:
-    """Hold the lock of a cluster's vote for the duration of the block. Yield False if another check holds it."""
+    """Hold the lock for a cluster's vote for the duration of the block. Yield False if another check holds it."""
     with open(state.ensure_records_folder() / HEAL_LOCK_FILE, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Waking servers on request: the decision about a switch, and the service that polls the gateways for requests."""
+"""Wake servers on request: the decision whether to switch, and the service that polls the gateways for requests."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MAX_FAILURES = 2
 #: how long a request is valid, in seconds; longer if the awake server's minimum turn is longer
 MIN_REQUEST_VALIDITY_S = 60.0
 TIME_FORMAT = "%H:%M:%S"
-#: interval of polling the gateways, in seconds
+#: interval between polls of the gateways, in seconds
 POLL_INTERVAL_S = 5.0
-#: interval of polling while requests may not wake any server on this machine, or the state can't be read
+#: interval between polls while requests may not wake any server on this machine or the state can't be read, in seconds
 IDLE_INTERVAL_S = 30.0
 ACTOR = "the wake service"
 SWITCH_EVENT = "switched"
@@ -76,7 +76,7 @@ class Situation:
     busy: str = ""
 
     @property
-    def turn_ends_s(self) -> float:
+    def turn_end_s(self) -> float:
         """End of the awake server's minimum turn, in seconds since the epoch."""
         awake_server = self.servers.get(self.awake)
         return self.awake_since_s + awake_server.stay_awake_s if awake_server else 0.0
@@ -90,12 +90,12 @@ class Decision:
     server: str = ""
     #: reason for the switch, for the history
     why: str = ""
-    #: message of `status` about a server's turn, by server
+    #: message about a server's turn for `status`, by server
     messages: Mapping[str, str] = field(default_factory=dict)
 
 
 def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
-    """Return the number of seconds until a request would have woken each sleeping server; 0 if no switch was measured.
+    """Return how many seconds after a request each sleeping server would be awake; 0 if no switch has been measured.
 
     Servers that requests can't wake are omitted.
     """
@@ -108,7 +108,7 @@ def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dic
 
 
 def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
-    """Decide about a switch: to the server that was requested first, or from an idle server back to the one that it replaced."""
+    """Decide whether to switch to the server requested first, or back from an idle server to the one that it replaced."""
     messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_asleep(situation)}
     ready = [
         server
@@ -124,14 +124,14 @@ def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
     if not awake_server or not home or record.woken != situation.awake or not awake_server.sleep_after_s:
         return Decision(messages=messages)
     idle = f"{units.format_rough_duration(awake_server.sleep_after_s)} without a request"
-    messages[awake_server.name] = f"woken by a request; {home.name} is awake again after {idle}"
+    messages[awake_server.name] = f"woken by a request; {home.name} will be woken again after {idle}"
     if home.obstacle or _next_attempt_s(home, record) > now_s:
         messages[awake_server.name] = (
             f"woken by a request; {home.name} can't be woken again: {_describe_obstacle(home, record)}"
         )
     elif (
         now_s - situation.last_used_s >= awake_server.sleep_after_s
-        and now_s >= situation.turn_ends_s
+        and now_s >= situation.turn_end_s
         and not situation.busy
     ):
         idle = units.format_rough_duration(now_s - situation.last_used_s)
@@ -168,7 +168,7 @@ def _next_attempt_s(server: TurnServer, record: WakeRecord) -> float:
 
 def _earliest_wake_s(server: TurnServer, situation: Situation, record: WakeRecord) -> float:
     """Return the earliest time at which a request may wake this server."""
-    return max(situation.turn_ends_s, _next_attempt_s(server, record))
+    return max(situation.turn_end_s, _next_attempt_s(server, record))
 
 
 def _describe_obstacle(server: TurnServer, record: WakeRecord) -> str:
@@ -189,8 +189,8 @@ def _describe_turn(server: TurnServer, situation: Situation, record: WakeRecord,
         duration = f" in {units.format_rough_duration(server.switch_s)}" if server.switch_s else ""
         return f"a request wakes it{duration}"
     requested = f"requested at {_format_time(situation.requested_s[server.name])}"
-    if situation.turn_ends_s > now_s:
-        return f"{requested}; {situation.awake} keeps its turn until {_format_time(situation.turn_ends_s)}"
+    if situation.turn_end_s > now_s:
+        return f"{requested}; {situation.awake} keeps its turn until {_format_time(situation.turn_end_s)}"
     return f"{requested}; {f'waiting for {situation.busy}' if situation.busy else 'waking now'}"
 
 
@@ -214,7 +214,7 @@ class Waker:
     request_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     #: time of the last request for the awake server, in seconds since the epoch
     last_used_s: float = 0.0
-    #: run from which the duration of the last switch was read, by server
+    #: run from whose journal the duration of the last switch was read, by server
     measured_runs: dict[str, str] = field(default_factory=dict)
 
     def poll(self) -> bool:
@@ -293,7 +293,7 @@ class Waker:
         return str(owner) if owner is not None and is_alive else ""
 
     def _resume_interrupted_switch(self, record: WakeRecord, situation: Situation) -> Decision:
-        """Return the decision to repeat a switch of this service that was cut off. The interrupted switch counts as a failure."""
+        """Return the decision to repeat a switch by this service that was cut off. The interrupted switch counts as a failure."""
         if not record.begun or situation.busy:
             return Decision()
         server, record.begun = record.begun, ""
@@ -309,7 +309,7 @@ class Waker:
         """Report the sleeping servers to their gateways.
 
         Args:
-            delays_s: number of seconds until a request has woken a server, by server.
+            delays_s: number of seconds after which a request would have woken a server, by server.
 
         Returns:
             The number of seconds since the last request, by requested server.
@@ -341,13 +341,17 @@ class Waker:
         return self.last_used_s
 
     @contextmanager
-    def _keep_reporting(self, servers: Mapping[str, StateFolder], server: str, took_s: float) -> Iterator[None]:
-        """Report the remaining seconds to the gateways while the block wakes the server. took_s: last duration, or 0."""
+    def _keep_reporting(
+        self, servers: Mapping[str, StateFolder], server: str, last_duration_s: float
+    ) -> Iterator[None]:
+        """Report the remaining seconds to the gateways while the block wakes the server. last_duration_s: 0 if unknown."""
         ended, started_s = threading.Event(), time.monotonic()
 
         def report() -> None:
             while not ended.wait(POLL_INTERVAL_S):
-                remaining_s = max(POLL_INTERVAL_S, took_s - (time.monotonic() - started_s)) if took_s else 0
+                remaining_s = (
+                    max(POLL_INTERVAL_S, last_duration_s - (time.monotonic() - started_s)) if last_duration_s else 0
+                )
                 with suppress(SparkwrightError, OSError):
                     self._report_asleep(servers, {server: round(remaining_s)})
 

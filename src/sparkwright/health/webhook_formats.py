@@ -18,7 +18,7 @@ from sparkwright.health.judging.judge import GOOD_STATES
 
 RUNBOOK_URL = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
 ALERT_NAME = "SparkwrightServer"
-#: longest content that Discord accepts (its API reference, "Create Message")
+#: maximum length that Discord accepts (its API reference, "Create Message")
 MAX_DISCORD_CHARS = 2000
 #: length at which Slack truncates a text (its reference for chat.postMessage), before markup is escaped
 MAX_SLACK_CHARS = 4000
@@ -59,7 +59,7 @@ class Post:
 
 
 def resolve_format(url: str, format_name: str) -> str:
-    """Return the format for a receiver. format_name: the user's setting; `auto` selects by the URL, default JSON."""
+    """Return the format for a receiver. format_name: the user's setting; `auto` derives it from the URL, or else JSON."""
     if format_name != "auto":
         return format_name
     try:
@@ -77,7 +77,7 @@ def build_post(message: Mapping[str, Any], format_name: str, *, every_s: float =
 
 
 def expects_repeats(format_name: str) -> bool:
-    """Return True if receivers of this format expect each check to send a lasting state again."""
+    """Return True if receivers of this format expect each check to send a persisting state again."""
     return format_name == "alertmanager"
 
 
@@ -138,7 +138,7 @@ def _truncate(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 2]} …"
 
 
-#: by the names in defaults.WebhookFormat
+#: functions by name in defaults.WebhookFormat
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {
     "json": _build_json,
     "slack": _build_slack,

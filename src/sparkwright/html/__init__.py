@@ -1,4 +1,4 @@
-"""HTML pages on the laptop: the history of hosts (`invoke report`) and the results of an experiment (`invoke bench`).
+"""HTML pages written on the laptop: the history of hosts (`invoke report`) and the results of an experiment (`invoke bench`).
 
 All pages share page.py, page.html.j2, style.css and plot.py. hosts_page.py and checks.py are for hosts, and experiment_page.py is
 for experiments.

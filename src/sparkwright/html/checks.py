@@ -14,7 +14,7 @@ from sparkwright.trust.shapes import OptionalField, Shape, build_dataclass, line
 from sparkwright.units import GIB
 
 MAX_SPANS = 240
-#: readable lengths of a span, in seconds
+#: round lengths for a span, in seconds
 SPAN_LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -109,7 +109,7 @@ class Span:
     memory_gib: float | None
     #: highest temperature; None if unknown
     temperature_c: float | None
-    #: `healed` of the checks, without repetitions
+    #: `healed` of the checks, without duplicates
     healed: str = ""
 
 
@@ -194,7 +194,7 @@ def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: flo
 
 
 def span_length_s(total_s: float, checks: Sequence[Check]) -> float:
-    """Return a length of spans in seconds for at most MAX_SPANS spans, at least the median interval between checks."""
+    """Return the length of a span in seconds: at most MAX_SPANS spans, none shorter than the median interval between checks."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
     min_s = max(total_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((length_s for length_s in SPAN_LENGTHS_S if length_s >= min_s), 86400 * math.ceil(min_s / 86400)))

@@ -15,7 +15,7 @@ from sparkwright.html import plot
 from sparkwright.html.page import render
 from sparkwright.html.plot import Chart, Line
 
-#: flag of the chunk size, which sweeps of earlier versions varied
+#: flag for the chunk size, which sweeps of earlier versions varied
 BUDGET_FLAG = "max-num-batched-tokens"
 #: charts of a sweep: title, name in `Figures`, unit
 SWEEP_CHARTS = (
@@ -58,7 +58,7 @@ def _format_subtitle(results: Results) -> str:
 
 
 def _table_rows(results: Results) -> list[list[str]]:
-    """Return the rows of the terminal's table, header first."""
+    """Return the rows of the table that the terminal shows, header first."""
     titles, rows = summary.figure_rows(results)
     body = [[row.description, row.arm, str(len(row.cells)), *cells] for row, cells in rows]
     return [["Load", "Arm", "Runs", *titles], *body]
@@ -80,7 +80,7 @@ def build_charts(results: Results) -> list[Chart]:
 
 
 def _sweep_charts(results: Results) -> Iterator[Chart]:
-    """Yield charts of each load by the swept flag, or a heat map of each load by two swept flags."""
+    """Yield charts of each load against the swept flag, or a heat map of each load over two swept flags."""
     if results.experiment != "sweep":
         return
     axes = list(dict.fromkeys(flag for arm in results.arms for flag in arm.at))
@@ -129,13 +129,13 @@ def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
 
 
 def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
-    """Yield a chart of each load by two swept flags, with the first flag's values as rows and the second's as columns."""
+    """Yield a heat map of each load over two swept flags, with the first flag's values as rows and the second's as columns."""
     first, second = (_swept_values(results, axis) for axis in axes)
-    for load_number, words in enumerate(dict.fromkeys(row.description for row in build_rows(results))):
+    for load_number, load_text in enumerate(dict.fromkeys(row.description for row in build_rows(results))):
         points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
         for row in build_rows(results):
             at, figure = results.arm(row.arm).at, row.figure(name)
-            if row.description == words and figure is not None and all(axis in at for axis in axes):
+            if row.description == load_text and figure is not None and all(axis in at for axis in axes):
                 points_by_value[format_value(at[axes[0]])].append(
                     (float(second.index(format_value(at[axes[1]]))), figure)
                 )
@@ -144,8 +144,8 @@ def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: st
             body = ((line.name, *_format_cells(line, len(second))) for line in lines)
             yield Chart(
                 f"grid-{load_number}-{name}",
-                f"{title} over {axes[0]} and {axes[1]}, {words}",
-                f"{title} of {words}, {unit}; medians over repetitions. Empty cells were not started or failed.",
+                f"{title} over {axes[0]} and {axes[1]}, {load_text}",
+                f"{title} of {load_text}, {unit}; medians over repetitions. Empty cells were not started or failed.",
                 axes[1],
                 axes[0],
                 lines,
@@ -161,16 +161,16 @@ def _format_cells(line: Line, count: int) -> tuple[str, ...]:
 
 def _gap_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
-    for words in dict.fromkeys(describe_load(cell.load) for cell in results.cells if cell.series):
+    for load_text in dict.fromkeys(describe_load(cell.load) for cell in results.cells if cell.series):
         lines: dict[str, Line] = {}
         for cell in results.cells:
-            if cell.series and describe_load(cell.load) == words and cell.arm not in lines:
+            if cell.series and describe_load(cell.load) == load_text and cell.arm not in lines:
                 series = cell.series[0]
                 points = tuple(zip(series.at_s, series.gap_ms, strict=True))
                 lines[cell.arm] = Line(_format_arm(results, cell.arm), points, tuple(series.long_at_s))
         yield Chart(
-            f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
-            f"Gaps over time, {words}",
+            f"itl-{len(load_text)}-{load_text.split()[0].strip(':').lower()}",
+            f"Gaps over time, {load_text}",
             "Every gap between two chunks of one decoding stream, in the first repetition of each arm. The vertical lines "
             "mark the arrival of long prompts.",
             "seconds",
@@ -238,13 +238,13 @@ def _bar_charts(
 def _throughput_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of the total throughput by number of streams or arrival rate."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
-        serve = [row for row in build_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
+        serve_rows = [row for row in build_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
         for figure, title, y in (
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
         ):
             lines = _build_lines(
-                (_format_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve
+                (_format_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve_rows
             )
             if any(len(line.points) > 1 for line in lines):
                 yield Chart(

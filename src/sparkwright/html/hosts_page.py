@@ -1,4 +1,4 @@
-"""The page of hosts over time, with a table of the same values below each plot."""
+"""The page that shows hosts over time, with a table of the same values below each host's plots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(hosts: Sequence[HostChecks], since_s: float, until_s: float) -> str:
 
 
 def format_time(time_s: float | None) -> str:
-    """Return a time as local time of this machine."""
+    """Format a time in this machine's time zone; a dash if it is unknown."""
     return "-" if time_s is None else units.format_time(time_s, units.MINUTE_FORMAT)
 
 
@@ -77,4 +77,4 @@ def _render_plots(host: HostChecks) -> list[Markup]:
         )
         for name, time_plot in time_plots.items()
     ]
-    return [Markup(line) for line in (states, *lines)]  # plot escapes all texts
+    return [Markup(line) for line in (states, *lines)]  # plot.py escapes all text

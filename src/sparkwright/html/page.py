@@ -1,4 +1,4 @@
-"""The shared parts of all pages, whose layout is page.html.j2 and whose style is style.css.
+"""Render HTML pages, which share the layout page.html.j2 and the style sheet style.css.
 
 Each page is a single file without scripts that loads nothing.
 """

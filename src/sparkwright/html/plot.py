@@ -1,4 +1,4 @@
-"""Plots as SVG: the charts of an experiment, and a host's measurements and states over time.
+"""SVG plots: the charts of an experiment, and a host's measurements and states over time.
 
 Colours are defined in the page's CSS, and are never the only distinction: text, a marker or a stroke pattern is added.
 """
@@ -18,10 +18,12 @@ from sparkwright.visible import one_line
 
 WIDTH, HEIGHT, BAND_HEIGHT, CHART_HEIGHT = 720, 120, 34, 340
 LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
-#: in pixels: the height of a row of the legend, the height below a chart's axis, and the width of a label's character
-LEGEND_ROW_HEIGHT, AXIS_HEIGHT, CHARACTER_WIDTH = 17, 36, 6.2
+#: height of a legend row, and height below a chart's axis, in pixels
+LEGEND_ROW_HEIGHT, AXIS_HEIGHT = 17, 36
+#: width of a character in a label, in pixels
+CHARACTER_WIDTH = 6.2
 MAX_LEGEND_CHARS = 100
-#: a line is interrupted where checks are missing for longer than this many spans (checks.py sums up checks by spans of time)
+#: a line is interrupted where checks are missing for longer than this many spans (checks.py summarizes checks by span)
 MAX_GAP_SPANS = 2.5
 HOUR_S, DAY_S = 3600, 86400
 #: intervals between time labels, in seconds
@@ -29,8 +31,9 @@ LABEL_STEPS_S = (300, 900, 1800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, DA
 MAX_TIME_LABELS = 8
 #: number of line colours in the style sheet
 COLOUR_COUNT = 7
-#: stroke patterns, markers (SVG paths relative to the point) and opacities, which lines use in turn
+#: stroke patterns, which lines use in turn
 STROKES = ("", "6 3", "6 3 1 3", "1 3")
+#: markers, which lines use in turn, as SVG paths relative to the point
 MARKERS = (
     "m-2.5,0a2.5,2.5 0 1,0 5,0a2.5,2.5 0 1,0 -5,0",
     "m-2.5,-2.5h5v5h-5z",
@@ -40,6 +43,7 @@ MARKERS = (
     "m-1,-3h2v2h2v2h-2v2h-2v-2h-2v-2h2z",
     "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
 )
+#: fill opacities, which the bars of a group use in turn
 SHADES = (1, 0.6, 0.3)
 #: lower end of a logarithmic scale, because a value can be 0, such as the gap between chunks that arrive together
 MIN_LOG_VALUE = 1.0
@@ -63,7 +67,7 @@ class Line:
 class Chart:
     """A chart of an experiment."""
 
-    #: identifier of the chart on its page
+    #: identifier of the chart, unique on its page
     key: str
     title: str
     #: sentence on how to read the chart
@@ -116,7 +120,7 @@ class Scale:
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return about five round values."""
+        """Return about five round values for tick marks."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1, 2, 5) if len(powers) < 5 else (1,)
@@ -129,15 +133,15 @@ class Scale:
 def render_chart(chart: Chart) -> str:
     """Return a chart as SVG, for inlining into a page in which `KEY-name` is the id of the chart's heading."""
     legend, rows = _draw_legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
-    top, floor = TOP + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
+    top, axis_y = TOP + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
     parts = [_draw_text(0, 11, chart.y_title, "name"), *legend]
     if chart.kind == "heat":
-        parts += _draw_heat_map(chart, top, floor)
+        parts += _draw_heat_map(chart, top, axis_y)
     else:
         values = [y for line in chart.lines for _, y in line.points]
         high = max(values, default=1.0)
         low = max(min(values, default=MIN_LOG_VALUE), MIN_LOG_VALUE) if chart.log_y else 0.0
-        y = Scale(low, max(high, 2 * low) if chart.log_y else _round_up(high * 1.05), floor, top, chart.log_y)
+        y = Scale(low, max(high, 2 * low) if chart.log_y else _round_up(high * 1.05), axis_y, top, chart.log_y)
         parts += _draw_grid(y, y.ticks())
         parts += _draw_bars(chart, y) if chart.kind == "bars" else _draw_lines(chart, y)
     parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x_title, "label middle"))
@@ -182,7 +186,7 @@ def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, 
 
 
 def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
-    """Return a band with the states as colours, worse states on top, and gaps where the state is unknown."""
+    """Return a band that shows the states as colours, worse states on top, with gaps where the state is unknown."""
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
     parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>unknown</title></rect>']
     for period in sorted(periods, key=lambda period: severity(period.state)):
@@ -230,16 +234,16 @@ def _draw_bars(chart: Chart, y: Scale) -> list[str]:
     return parts
 
 
-def _draw_heat_map(chart: Chart, top: float, floor: float) -> list[str]:
+def _draw_heat_map(chart: Chart, top: float, axis_y: float) -> list[str]:
     """Draw a heat map whose cells show their values. Cells without a value are empty."""
     cell_width, cell_height = (
         (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories)),
-        (floor - top) / max(1, len(chart.lines)),
+        (axis_y - top) / max(1, len(chart.lines)),
     )
     values = [value for line in chart.lines for _, value in line.points]
     shade = Scale(min(values), max(values), 0.1, 0.6)
     parts = _draw_axis_labels(
-        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.categories)], floor, cell_width
+        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.categories)], axis_y, cell_width
     )
     for n, line in enumerate(chart.lines):
         middle = top + (n + 0.5) * cell_height
@@ -306,19 +310,19 @@ def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
     return rules + [_draw_text(LEFT - 4, y.position(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 
-def _draw_axis_labels(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
-    """Return the labels of the horizontal axis, each cut to `room` pixels or, if `room` is 0, without those that overlap."""
+def _draw_axis_labels(labels: Sequence[tuple[float, str]], axis_y: float, max_label_width: float = 0) -> list[str]:
+    """Return the labels of the horizontal axis. If max_label_width is 0, overlapping ones are dropped; otherwise each is cut to it."""
     parts, previous_end = [], float("-inf")
     for middle, text in labels:
-        label = one_line(text, max_chars=max(4, int(room / CHARACTER_WIDTH))) if room else text
+        label = one_line(text, max_chars=max(4, int(max_label_width / CHARACTER_WIDTH))) if max_label_width else text
         half_width = len(label) * CHARACTER_WIDTH / 2 + 3
-        if room or middle - half_width >= previous_end:
-            parts.append(_draw_text(middle, floor + 13, label, "label middle"))
+        if max_label_width or middle - half_width >= previous_end:
+            parts.append(_draw_text(middle, axis_y + 13, label, "label middle"))
             previous_end = middle + half_width
     return parts
 
 
-def _draw_time_labels(x: Scale, floor: float) -> list[str]:
+def _draw_time_labels(x: Scale, axis_y: float) -> list[str]:
     """Return labels at round local times."""
     span_s = x.high - x.low
     step_s = next((step_s for step_s in LABEL_STEPS_S if span_s / step_s <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
@@ -330,7 +334,7 @@ def _draw_time_labels(x: Scale, floor: float) -> list[str]:
         if time_s <= x.high:
             position = min(max(x.position(time_s), LEFT + 18), WIDTH - RIGHT - 18)
             text = time.strftime(time_format, time.localtime(time_s))
-            parts.append(_draw_text(position, floor + 13, text, "label middle"))
+            parts.append(_draw_text(position, axis_y + 13, text, "label middle"))
     return parts
 
 

@@ -93,7 +93,10 @@ def test_slow_fabric_is_noted_without_failing(check_fabric: CheckFabric, context
     result = check_fabric(files=SLOW)
     assert (result.failed, result.exit) == (False, None)
     notes = context.notes
-    assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, the other half is up", "rocep1s0f1"]
+    assert [note.partition(":")[0] for note in notes] == [
+        "roceP2p1s0f1 is down, but the other half is up",
+        "rocep1s0f1",
+    ]
     assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
 
 

@@ -147,7 +147,8 @@ def _task_changes(event: Event) -> Iterator[ChangeLines]:
                 lines = [
                     (
                         PREFIX_STYLES.get(prefix, "muted"),
-                        f"{prefix} {field}: {formatters.truncate_value(text, MAX_VALUE_CHARS)}{comment if n == len(rows) - 1 else ''}",
+                        f"{prefix} {field}: {formatters.truncate_value(text, MAX_VALUE_CHARS)}"
+                        f"{comment if n == len(rows) - 1 else ''}",
                     )
                     for n, (prefix, text) in enumerate(rows[:MAX_FIELD_LINES])
                 ]

@@ -1,4 +1,4 @@
-"""The checks of a host, which run in parallel: functions that yield findings about a Host and change nothing.
+"""Checks of a host: functions that yield findings about a Host, change nothing and run in parallel.
 
 Importing a check's module registers its checks.
 """

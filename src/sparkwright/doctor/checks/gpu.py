@@ -16,13 +16,13 @@ from sparkwright.health.judging.questions import is_power_starved
 from sparkwright.health.record import Gpu
 from sparkwright.host import nvidia_smi, settings_table
 
-DRIVER_NAME = "driver"
+DRIVER_CHECK = "driver"
 LOADED_DRIVER_PATH = "/proc/driver/nvidia/version"
 FIRMWARE_FOLDER = "/lib/firmware/nvidia"
 DASHBOARD_FIX = "Finish the update in the DGX Dashboard (http://localhost:11000 on the host), then `sudo reboot`."
 
 
-@register_check(DRIVER_NAME)
+@register_check(DRIVER_CHECK)
 def check_driver(host: Host) -> Iterator[Finding]:
     result = host.run_program(*nvidia_smi.query_command(nvidia_smi.IDENTITY_VALUES))
     loaded_line = next((line for line in (host.read(LOADED_DRIVER_PATH) or "").splitlines() if "NVRM" in line), "")
@@ -31,20 +31,20 @@ def check_driver(host: Host) -> Iterator[Finding]:
         evidence = (
             f"nvidia-smi: {(result.out + result.err).strip().splitlines()[0]} (loaded: {loaded_version or 'unknown'})"
         )
-        yield Finding(DRIVER_NAME, "bad", evidence, "sudo reboot", known_facts.DRIVER_PAIR.source)
+        yield Finding(DRIVER_CHECK, "bad", evidence, "sudo reboot", known_facts.DRIVER_PAIR.source)
         return
     gpu = host.gpu()
     if gpu is None:
         evidence = f"nvidia-smi: {(result.out + result.err).strip()[:200]}" if result else "nvidia-smi is not installed"
         verdict: Verdict = "bad" if loaded_version else "unknown"
         yield Finding(
-            DRIVER_NAME, verdict, evidence, DASHBOARD_FIX if loaded_version else "nvidia-smi", known_facts.NVCHECKUP
+            DRIVER_CHECK, verdict, evidence, DASHBOARD_FIX if loaded_version else "nvidia-smi", known_facts.NVCHECKUP
         )
         return
     yield _driver_finding(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
         fact = known_facts.OPEN_MODULE
-        yield Finding(DRIVER_NAME, "bad", f"{LOADED_DRIVER_PATH}: {fact.text}", DASHBOARD_FIX, fact.source)
+        yield Finding(DRIVER_CHECK, "bad", f"{LOADED_DRIVER_PATH}: {fact.text}", DASHBOARD_FIX, fact.source)
     yield _firmware_finding(gpu[1], loaded_version, host.list_folder(FIRMWARE_FOLDER))
 
 
@@ -53,14 +53,14 @@ def _driver_finding(name: str, driver: str) -> Finding:
     label = f"{name}, driver {driver}"
     if fact is None:
         evidence = f"{label}: not a branch known to sparkwright ({', '.join(map(str, known_facts.DRIVERS))})"
-        return Finding(DRIVER_NAME, "unknown", evidence, source=known_facts.NVCHECKUP)
+        return Finding(DRIVER_CHECK, "unknown", evidence, source=known_facts.NVCHECKUP)
     if fact.text:
-        return Finding(DRIVER_NAME, "warning", f"{label}: {fact.text}", DASHBOARD_FIX, fact.source)
-    return Finding(DRIVER_NAME, "ok", label, source=fact.source)
+        return Finding(DRIVER_CHECK, "warning", f"{label}: {fact.text}", DASHBOARD_FIX, fact.source)
+    return Finding(DRIVER_CHECK, "ok", label, source=fact.source)
 
 
 def _firmware_finding(driver: str, loaded_version: str, folders: list[str]) -> Finding:
-    """Compare the driver with the GSP firmware, whose folders are named after its versions."""
+    """Compare the driver's version with those of the GSP firmware, after which the firmware's folders are named."""
     firmware_versions = [
         name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known_facts.DRIVERS)
     ]
@@ -76,14 +76,14 @@ def _firmware_finding(driver: str, loaded_version: str, folders: list[str]) -> F
     return Finding("firmware", "unknown", f"no driver firmware in {FIRMWARE_FOLDER}", source=source)
 
 
-TOOLKIT_NAME = "container toolkit"
+TOOLKIT_CHECK = "container toolkit"
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
 CONFIGURE_COMMAND = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 #: driver library in a CDI specification; its name ends with the driver's version
 DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
-@register_check(TOOLKIT_NAME)
+@register_check(TOOLKIT_CHECK)
 def check_toolkit(host: Host) -> Iterator[Finding]:
     result = host.run_program("nvidia-ctk", "--version")
     version = find_version(result.out) if result is not None else ""
@@ -92,21 +92,21 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
     gpu, source = host.gpu(), known_facts.TOOLKIT.source
     if not version and not has_hook:
         verdict: Verdict = "bad" if gpu else "unknown"
-        evidence = f"neither nvidia-ctk nor its hook is installed{'' if gpu else ', and no GPU found'}"
-        yield Finding(TOOLKIT_NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", source)
+        evidence = f"neither nvidia-ctk nor its hook is installed{'' if gpu else ', and no GPU was found'}"
+        yield Finding(TOOLKIT_CHECK, verdict, evidence, "sudo apt install nvidia-container-toolkit", source)
         return
     label = f"NVIDIA Container Toolkit {version or '(unknown version)'}"
     if not has_hook and gpu:
         evidence = f"{label}; not configured as a Docker runtime"
-        yield Finding(TOOLKIT_NAME, "bad", evidence, CONFIGURE_COMMAND, source)
+        yield Finding(TOOLKIT_CHECK, "bad", evidence, CONFIGURE_COMMAND, source)
     else:
-        yield Finding(TOOLKIT_NAME, "ok", label, source=source)
+        yield Finding(TOOLKIT_CHECK, "ok", label, source=source)
     if gpu:
         yield _cdi_finding(host, gpu[1], version)
 
 
 def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
-    """Check the CDI specification by the driver version that it lists; its date may be the date of a copy."""
+    """Check the CDI specification by the driver version in it, because its date may be that of a copy."""
     fact, drivers = known_facts.CDI, _cdi_drivers(host)
     supports_refresh = version_tuple(toolkit_version) >= known_facts.FIRST_TOOLKIT_WITH_CDI_REFRESH
     has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
@@ -141,7 +141,7 @@ def _cdi_drivers(host: Host) -> dict[str, str]:
     return drivers
 
 
-POWER_NAME = "GPU power"
+POWER_CHECK = "GPU power"
 
 
 def gpu_load(host: Host) -> tuple[float, float, float] | None:
@@ -152,23 +152,23 @@ def gpu_load(host: Host) -> tuple[float, float, float] | None:
     return None
 
 
-@register_check(POWER_NAME)
+@register_check(POWER_CHECK)
 def check_power(host: Host) -> Iterator[Finding]:
     fact, load = known_facts.LOW_POWER, gpu_load(host)
     if load is None:
         evidence = "nvidia-smi does not report utilization, clock and power"
-        yield Finding(POWER_NAME, "unknown", evidence, source=fact.source)
+        yield Finding(POWER_CHECK, "unknown", evidence, source=fact.source)
         return
     utilization, clock, power = load
     summary = f"{utilization:.0f} % busy at {clock:.0f} MHz and {power:.0f} W"
     if is_power_starved(Gpu(power_w=power, clock_mhz=clock, utilization_percent=utilization), Limits()):
         fix = "shut down, unplug the power supply for a minute, and start again; a reboot does not help"
-        yield Finding(POWER_NAME, "bad", f"{summary}: {fact.text}", fix, fact.source)
+        yield Finding(POWER_CHECK, "bad", f"{summary}: {fact.text}", fix, fact.source)
     else:
-        yield Finding(POWER_NAME, "ok", summary, source=fact.source)
+        yield Finding(POWER_CHECK, "ok", summary, source=fact.source)
 
 
-HEAT_NAME = "GPU heat"
+HEAT_CHECK = "GPU heat"
 
 
 def clock_cap_mhz(host: Host) -> int | None:
@@ -177,7 +177,7 @@ def clock_cap_mhz(host: Host) -> int | None:
     return int(match[1]) if match else None
 
 
-@register_check(HEAT_NAME)
+@register_check(HEAT_CHECK)
 def check_heat(host: Host) -> Iterator[Finding]:
     """Check the GPU's temperature and clock cap.
 
@@ -187,7 +187,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
     values = host.gpu_figures(nvidia_smi.HEAT_VALUES)
     celsius, clock = values.get("temperature_c"), values.get("clock_mhz")
     if celsius is None:
-        yield Finding(HEAT_NAME, "unknown", "nvidia-smi does not report the temperature", source=fact.source)
+        yield Finding(HEAT_CHECK, "unknown", "nvidia-smi does not report the temperature", source=fact.source)
         return
     is_throttled = nvidia_smi.SLOWDOWN_ACTIVE in host.gpu_cells(nvidia_smi.HEAT_VALUES).values()
     summary = f"{celsius:.0f} °C{', thermal throttling' if is_throttled else ''}"
@@ -195,7 +195,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
     if clock_cap and clock is not None and clock > clock_cap + known_facts.CAP_SLACK_MHZ:
         evidence = f"{summary}, which is not in effect: the GPU runs at {clock:.0f} MHz"
         yield Finding(
-            HEAT_NAME, "warning", evidence, f"sudo systemctl restart {settings_table.CLOCK_UNIT}", fact.source
+            HEAT_CHECK, "warning", evidence, f"sudo systemctl restart {settings_table.CLOCK_UNIT}", fact.source
         )
     elif is_throttled or celsius >= defaults.HOT_GPU_C:
         name = host.server.name or "HOST"
@@ -203,32 +203,32 @@ def check_heat(host: Host) -> Iterator[Finding]:
         fix = (
             f"check fans and room temperature; set {clock_cap_advice} in its vars, then invoke provision --host {name}"
         )
-        yield Finding(HEAT_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
+        yield Finding(HEAT_CHECK, "warning", f"{summary}: {fact.text}", fix, fact.source)
     else:
-        yield Finding(HEAT_NAME, "ok", summary, source=fact.source)
+        yield Finding(HEAT_CHECK, "ok", summary, source=fact.source)
 
 
-IDLE_NAME = "idle engine"
+IDLE_CHECK = "idle engine"
 CPU_SAMPLE_DURATION_S = 0.5
-#: fields 14 and 15 of /proc/PID/stat, as indices after the name, which may contain spaces
+#: fields 14 and 15 of /proc/PID/stat, as indices into the fields after the process name, which may contain spaces
 UTIME_FIELD, STIME_FIELD = 11, 12
 MAX_PROCESSES = 64
 
 
-@register_check(IDLE_NAME)
+@register_check(IDLE_CHECK)
 def check_idle(host: Host) -> Iterator[Finding]:
     fact, load = known_facts.IDLE_SPIN, gpu_load(host)
     rows = host.read_output(*nvidia_smi.PROCESSES_COMMAND)
     gpu_processes = nvidia_smi.parse_processes(rows or "")
     pids = [str(process.pid) for process in gpu_processes.processes][:MAX_PROCESSES]
     if rows is None or (gpu_processes.error and not pids):
-        yield Finding(IDLE_NAME, "unknown", "nvidia-smi lists no processes", source=fact.source)
+        yield Finding(IDLE_CHECK, "unknown", "nvidia-smi could not list the processes", source=fact.source)
     elif not pids:
-        yield Finding(IDLE_NAME, "ok", "no process is on the GPU", source=fact.source)
+        yield Finding(IDLE_CHECK, "ok", "no process is using the GPU", source=fact.source)
     elif load is None or load[0] > known_facts.IDLE_PERCENT:
         load_clause = "its utilization is unknown" if load is None else f"the GPU is {load[0]:.0f} % busy"
         yield Finding(
-            IDLE_NAME, "unknown" if load is None else "ok", f"not idle now: {load_clause}", source=fact.source
+            IDLE_CHECK, "unknown" if load is None else "ok", f"not idle now: {load_clause}", source=fact.source
         )
     else:
         yield _spin_finding(host, pids)
@@ -246,13 +246,13 @@ def _spin_finding(host: Host, pids: list[str]) -> Finding:
         if before is not None and (after := _cpu_ticks(host, pid)) is not None
     ]
     if not shares:
-        evidence = "cannot read the CPU time of the processes on the GPU"
-        return Finding(IDLE_NAME, "unknown", evidence, source=fact.source)
+        evidence = "cannot read the CPU time of the processes that use the GPU"
+        return Finding(IDLE_CHECK, "unknown", evidence, source=fact.source)
     summary = f"{max(shares):.0%} of a CPU core while the GPU is idle"
     if max(shares) > known_facts.SPIN_SHARE:
         fix = "invoke lint (names the flag, if there is one)"
-        return Finding(IDLE_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
-    return Finding(IDLE_NAME, "ok", summary, source=fact.source)
+        return Finding(IDLE_CHECK, "warning", f"{summary}: {fact.text}", fix, fact.source)
+    return Finding(IDLE_CHECK, "ok", summary, source=fact.source)
 
 
 def _cpu_ticks(host: Host, pid: str) -> int | None:

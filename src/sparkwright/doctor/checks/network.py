@@ -14,11 +14,11 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, port_forwarders
 from sparkwright.units import GIB
 
-FABRIC_NAME = "fabric"
-RDMA_MEMORY_NAME = "RDMA memory"
+FABRIC_CHECK = "fabric"
+RDMA_MEMORY_CHECK = "RDMA memory"
 
 
-@register_check(FABRIC_NAME)
+@register_check(FABRIC_CHECK)
 def check_fabric(host: Host) -> Iterator[Finding]:
     adapters = fabric.list_links(host)
     ports = fabric.group_by_port(adapters)
@@ -27,16 +27,16 @@ def check_fabric(host: Host) -> Iterator[Finding]:
         verdict: Verdict = "ok" if adapters else "unknown"  # a Spark has adapters even if no cable is plugged in
         summary = "no link is up" if adapters else "no RDMA adapter found"
         evidence = f"{summary}: needed only for a model on several hosts"
-        yield Finding(FABRIC_NAME, verdict, evidence, source=known_facts.PLAYBOOKS)
-        # the driver's own allocations fail, too, if the kernel reserves this memory
+        yield Finding(FABRIC_CHECK, verdict, evidence, source=known_facts.PLAYBOOKS)
+        # the driver's own allocations also fail if the kernel reserves this memory
         yield from (finding for finding in check_rdma_memory(host) if finding.verdict == "bad")
         return
     for port, port_links in active_ports.items():
         problems = list(port_problems(port_links))
         for verdict, evidence, fix, source in problems:
-            yield Finding(f"{FABRIC_NAME} {port}", verdict, evidence, fix, source)
+            yield Finding(f"{FABRIC_CHECK} {port}", verdict, evidence, fix, source)
         if not problems:
-            yield Finding(f"{FABRIC_NAME} {port}", "ok", _format_links(port_links), source=known_facts.PLAYBOOKS)
+            yield Finding(f"{FABRIC_CHECK} {port}", "ok", _format_links(port_links), source=known_facts.PLAYBOOKS)
     yield from check_rdma_memory(host)
 
 
@@ -47,7 +47,7 @@ def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
         fact = known_facts.BOTH_TWINS
         interface = next((link.interface for link in links if not link.active and link.interface), "")
         fix = f"sudo ip link set {interface} up" if interface else ""
-        yield "warning", f"{', '.join(down_adapters)} is down, the other half is up: {fact.text}", fix, fact.source
+        yield "warning", f"{', '.join(down_adapters)} is down, but the other half is up: {fact.text}", fix, fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
         fact = known_facts.NIC_FIRMWARE
@@ -65,13 +65,13 @@ def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
             fact = known_facts.PCI_WIDTH
             yield "warning", f"{link.adapter}: {link.pci}: {fact.text}", "fwupdmgr get-updates", fact.source
         addresses = (address.partition("/")[0] for address in link.addresses)
-        without_gid = [address for address in addresses if address not in link.gids]
+        addresses_without_gid = [address for address in addresses if address not in link.gids]
         if not link.addresses:
             fact = known_facts.TWIN_ADDRESSES
             yield "warning", f"{link.interface} has no IPv4 address: {fact.text}", "", fact.source
-        elif without_gid:
+        elif addresses_without_gid:
             fact = known_facts.ROCE_GID
-            evidence = f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.text}"
+            evidence = f"{link.adapter} has no RoCE v2 GID for {addresses_without_gid[0]}: {fact.text}"
             yield "bad", evidence, "sudo reboot", fact.source
 
 
@@ -86,23 +86,23 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
     meminfo, fact = host.memory() or {}, known_facts.CMA
     if "CmaFree" not in meminfo or "CmaTotal" not in meminfo:
-        yield Finding(RDMA_MEMORY_NAME, "unknown", "no CmaFree in /proc/meminfo", source=fact.source)
+        yield Finding(RDMA_MEMORY_CHECK, "unknown", "no CmaFree in /proc/meminfo", source=fact.source)
         return
     free_bytes, total_bytes = meminfo["CmaFree"], meminfo["CmaTotal"]
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
     if re.match(r"7\.0\.", release) and free_bytes > total_bytes + known_facts.MIN_EXCESS_CMA_BYTES and not is_kho_off:
         evidence = f"{release}: CmaFree {free_bytes / GIB:.1f} GiB of CmaTotal {total_bytes / GIB:.2f} GiB: {fact.text}"
         fix = "add kho=off to the kernel command line and reboot"
-        yield Finding(RDMA_MEMORY_NAME, "bad", evidence, fix, fact.source)
+        yield Finding(RDMA_MEMORY_CHECK, "bad", evidence, fix, fact.source)
     else:
-        yield Finding(RDMA_MEMORY_NAME, "ok", f"{release}: CmaTotal {total_bytes / GIB:.2f} GiB", source=fact.source)
+        yield Finding(RDMA_MEMORY_CHECK, "ok", f"{release}: CmaTotal {total_bytes / GIB:.2f} GiB", source=fact.source)
 
 
-NAMES_NAME = "names"
+NAMES_CHECK = "names"
 NUMBERED_NAME = re.compile(r"^(.*)-(\d{1,4})$")
 
 
-@register_check(NAMES_NAME)
+@register_check(NAMES_CHECK)
 def check_names(host: Host) -> Iterator[Finding]:
     hostname = (host.read("/proc/sys/kernel/hostname") or host.read("/etc/hostname") or "").strip()
     yield _own_name_finding(host, hostname)
@@ -113,15 +113,15 @@ def check_names(host: Host) -> Iterator[Finding]:
 def _own_name_finding(host: Host, hostname: str) -> Finding:
     source = known_facts.OWN_NAME.source
     if not hostname:
-        return Finding(NAMES_NAME, "unknown", "cannot read the hostname", source=source)
+        return Finding(NAMES_CHECK, "unknown", "cannot read the hostname", source=source)
     result = host.run_program("getent", "hosts", hostname)
     if result is None:
-        return Finding(NAMES_NAME, "unknown", f"unknown whether {hostname} resolves", source=source)
+        return Finding(NAMES_CHECK, "unknown", f"unknown whether {hostname} resolves", source=source)
     if not result.ok:
         fix = f"echo 127.0.1.1 {hostname} | sudo tee -a /etc/hosts"
         evidence = f"{hostname} does not resolve on the host itself: {known_facts.OWN_NAME.text}"
-        return Finding(NAMES_NAME, "warning", evidence, fix, source)
-    return Finding(NAMES_NAME, "ok", f"{hostname} is {' '.join(result.out.split()[:1])}", source=source)
+        return Finding(NAMES_CHECK, "warning", evidence, fix, source)
+    return Finding(NAMES_CHECK, "ok", f"{hostname} is {' '.join(result.out.split()[:1])}", source=source)
 
 
 def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
@@ -156,31 +156,31 @@ def _hub_name_finding(host: Host) -> Finding:
     return Finding("DNS", "ok", f"{name} is {result.out.split()[0]}", source="getent(1)")
 
 
-PORTS_NAME = "port"
+PORTS_CHECK = "port"
 
 
-@register_check(PORTS_NAME, per_server=True)
+@register_check(PORTS_CHECK, per_server=True)
 def check_ports(host: Host) -> Iterator[Finding]:
     server = host.server
     if not server.port and server.recipe:
-        yield Finding(PORTS_NAME, "ok", "a worker needs no port: the head of the cluster answers requests")
+        yield Finding(PORTS_CHECK, "ok", "a worker needs no port: the head of the cluster answers requests")
         return
     if not server.port:
-        yield Finding(PORTS_NAME, "unknown", "the host has no recipe, so no port to check")
+        yield Finding(PORTS_CHECK, "unknown", "the host has no recipe, so there is no port to check")
         return
     try:
         client = host.context.docker()
         holder = containers.describe_port_holder(client, server.port)
     except SparkwrightError:
-        yield Finding(PORTS_NAME, "unknown", f"unknown what uses port {server.port}: no answer from Docker")
+        yield Finding(PORTS_CHECK, "unknown", f"cannot tell what uses port {server.port}: no answer from Docker")
         return
     if not holder:
-        yield Finding(PORTS_NAME, "ok", f"port {server.port} is free")
+        yield Finding(PORTS_CHECK, "ok", f"port {server.port} is free")
     elif holder == f"container {server.container}":
-        yield Finding(PORTS_NAME, "ok", f"port {server.port} is used by this server")
+        yield Finding(PORTS_CHECK, "ok", f"port {server.port} is used by this server")
     else:
         kind, _, name = holder.partition(" ")
         fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{server.port}'"
         if holder.startswith(port_forwarders.TITLE):
             fix = port_forwarders.RESTART_COMMAND
-        yield Finding(PORTS_NAME, "bad", f"port {server.port} is in use by {holder}", fix, "docker run --publish")
+        yield Finding(PORTS_CHECK, "bad", f"port {server.port} is in use by {holder}", fix, "docker run --publish")

@@ -1,4 +1,4 @@
-"""Registration of the checks of a host, by a decorator."""
+"""Register the checks of a host with a decorator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Check = Callable[[Host], Iterator[Finding]]
 
 #: checks by name, in the order of their findings
 CHECKS: dict[str, Check] = {}
-#: names of the checks that run for each server of a machine; all others concern the machine
+#: names of the checks that run once for each server on a machine; all others check the machine itself
 SERVER_CHECKS: set[str] = set()
 
 

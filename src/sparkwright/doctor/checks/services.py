@@ -22,11 +22,11 @@ from sparkwright.shell import quote
 from sparkwright.trust import bounds
 from sparkwright.visible import format_count, one_line
 
-DOCKER_NAME = "docker"
+DOCKER_CHECK = "docker"
 DOCKER_GROUP = "docker"
 
 
-@register_check(DOCKER_NAME)
+@register_check(DOCKER_CHECK)
 def check_docker(host: Host) -> Iterator[Finding]:
     try:
         version = host.context.docker().api.version()["Version"]
@@ -34,7 +34,7 @@ def check_docker(host: Host) -> Iterator[Finding]:
         yield _unusable_docker_finding(host, error)
     else:
         evidence = f"Docker {version}, accessible to {host.user}"
-        yield Finding(DOCKER_NAME, "ok", evidence, source=known_facts.DOCKER_GROUP.source)
+        yield Finding(DOCKER_CHECK, "ok", evidence, source=known_facts.DOCKER_GROUP.source)
     result = host.run_program("systemctl", "is-enabled", "docker.service", "docker.socket")
     states = result.out.split() if result is not None else []
     if "disabled" in states and "enabled" not in states:
@@ -50,23 +50,23 @@ def check_docker(host: Host) -> Iterator[Finding]:
 
 def _unusable_docker_finding(host: Host, error: SparkwrightError) -> Finding:
     """Return the finding for a Docker Engine that denies permission or is not running."""
-    gid, members = _docker_group(host)
+    gid, members = _read_docker_group(host)
     session_gids = next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
     if not isinstance(error, SocketDenied) or gid in session_gids:
-        return Finding(DOCKER_NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
+        return Finding(DOCKER_CHECK, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if host.user in members:
         fact = known_facts.LIVE_LOGIN
         evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {fact.text}"
-        return Finding(DOCKER_NAME, "bad", evidence, f"ssh -O exit {host.server.name or 'HOST'}", fact.source)
+        return Finding(DOCKER_CHECK, "bad", evidence, f"ssh -O exit {host.server.name or 'HOST'}", fact.source)
     source, fix_name = known_facts.DOCKER_GROUP.source, "docker group"
     if not gid:
-        return Finding(DOCKER_NAME, "bad", f"there is no group {DOCKER_GROUP}", "getent group docker", source)
-    evidence = f"no permission on the Docker socket: {host.user} is not in the group {DOCKER_GROUP}"
-    return Finding(DOCKER_NAME, "bad", evidence, FIXES[fix_name].manual_command(host.user), source, fix_name)
+        return Finding(DOCKER_CHECK, "bad", f"there is no group {DOCKER_GROUP}", "getent group docker", source)
+    evidence = f"no permission to use the Docker socket: {host.user} is not in the group {DOCKER_GROUP}"
+    return Finding(DOCKER_CHECK, "bad", evidence, FIXES[fix_name].manual_command(host.user), source, fix_name)
 
 
-def _docker_group(host: Host) -> tuple[str, list[str]]:
-    """Return the docker group's id and members; a change of its members takes effect at the next login."""
+def _read_docker_group(host: Host) -> tuple[str, list[str]]:
+    """Return the docker group's ID and members. A membership change takes effect at the next login."""
     rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == DOCKER_GROUP]
     return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
 
@@ -76,16 +76,16 @@ def _docker_group(host: Host) -> tuple[str, list[str]]:
 # When sparkwright starts a container, it refuses such a mount or recreates the mounted folder. Docker does not, so this check
 # reports such mounts before Docker itself restarts the container, for example after a reboot.
 
-MOUNTS_NAME = "mounts"
+MOUNTS_CHECK = "mounts"
 MOUNTS_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
 
 
-@register_check(MOUNTS_NAME)
+@register_check(MOUNTS_CHECK)
 def check_mounts(host: Host) -> Iterator[Finding]:
     """Check the mounts of all containers that sparkwright created, even if they are not running."""
     own_containers = _own_containers(host)
     if own_containers is None:
-        yield Finding(MOUNTS_NAME, "unknown", "Docker does not answer", source=MOUNTS_SOURCE)
+        yield Finding(MOUNTS_CHECK, "unknown", "Docker did not answer", source=MOUNTS_SOURCE)
         return
     fix = _deploy_command(host)
     problems = 0
@@ -97,20 +97,20 @@ def check_mounts(host: Host) -> Iterator[Finding]:
                 f"{name}: mount {inner} is inside mount {outer}, which the container can write to: it could replace "
                 f"{inner} with a link"
             )
-            yield Finding(MOUNTS_NAME, "warning", evidence, fix, MOUNTS_SOURCE)
+            yield Finding(MOUNTS_CHECK, "warning", evidence, fix, MOUNTS_SOURCE)
         try:
             mount_sources.refuse_unsafe_container(host.context, container)
         except Refused as error:
             problems += 1
-            yield Finding(MOUNTS_NAME, "bad", f"{name}: {error.message}", error.fix or fix, MOUNTS_SOURCE)
+            yield Finding(MOUNTS_CHECK, "bad", f"{name}: {error.message}", error.fix or fix, MOUNTS_SOURCE)
     if not problems:
         sources = sum(len(mount_sources.container_sources(container)) for container in own_containers)
         mounts = f"{format_count(sources, 'mount')} of {format_count(len(own_containers), 'container')}"
-        yield Finding(MOUNTS_NAME, "ok", f"{mounts}, no nested mounts, no links", source=MOUNTS_SOURCE)
+        yield Finding(MOUNTS_CHECK, "ok", f"{mounts}, no nested mounts, no links", source=MOUNTS_SOURCE)
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
-    """Return the inspect data of the containers that sparkwright created, or None if Docker does not answer."""
+    """Return the inspect data of the containers that sparkwright created, or None if Docker did not answer."""
     try:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
@@ -123,67 +123,67 @@ def _deploy_command(host: Host) -> str:
     return f"sparkwright deploy --host {host.server.name}" if host.server.name else "sparkwright deploy"
 
 
-CONTAINERS_NAME = "containers"
+CONTAINERS_CHECK = "containers"
 CONTAINERS_SOURCE = "decision 61: a new container is created before the server is stopped"
 
 
-@register_check(CONTAINERS_NAME)
+@register_check(CONTAINERS_CHECK)
 def check_containers(host: Host) -> Iterator[Finding]:
     """Check for containers that were created to replace a server but never started."""
     own_containers = _own_containers(host)
     if own_containers is None:
-        yield Finding(CONTAINERS_NAME, "unknown", "Docker does not answer", source=CONTAINERS_SOURCE)
+        yield Finding(CONTAINERS_CHECK, "unknown", "Docker did not answer", source=CONTAINERS_SOURCE)
         return
     never_started = [
         container for container in own_containers if ownership.is_unstarted_replacement(host.context, container)
     ]
     for container in never_started:
         evidence = f"{ownership.describe_holder(host.context, container)}; it uses no memory"
-        yield Finding(CONTAINERS_NAME, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
+        yield Finding(CONTAINERS_CHECK, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
     if not never_started:
         containers_text = format_count(len(own_containers), "container")
         evidence = f"{containers_text} created by sparkwright, none left over from an interrupted run"
-        yield Finding(CONTAINERS_NAME, "ok", evidence, source=CONTAINERS_SOURCE)
+        yield Finding(CONTAINERS_CHECK, "ok", evidence, source=CONTAINERS_SOURCE)
 
 
-PLATFORM_NAME = "image platform"
+PLATFORM_CHECK = "image platform"
 
 
-@register_check(PLATFORM_NAME, per_server=True)
+@register_check(PLATFORM_CHECK, per_server=True)
 def check_platform(host: Host) -> Iterator[Finding]:
     platform, server, source = machine_platform(host.context.machine), host.server, known_facts.PLATFORM.source
     if not server.image:
-        yield Finding(PLATFORM_NAME, "unknown", "the host has no recipe, so no image to check")
+        yield Finding(PLATFORM_CHECK, "unknown", "the host has no recipe, so there is no image to check")
     elif not server.platforms:
         evidence = f"the platforms of {server.image} are not in spark.lock"
-        yield Finding(PLATFORM_NAME, "unknown", evidence, f"invoke lock --host {server.name or 'HOST'}", source)
+        yield Finding(PLATFORM_CHECK, "unknown", evidence, f"invoke lock --host {server.name or 'HOST'}", source)
     elif platform in server.platforms:
-        yield Finding(PLATFORM_NAME, "ok", f"{server.image} supports {platform}", source=source)
+        yield Finding(PLATFORM_CHECK, "ok", f"{server.image} supports {platform}", source=source)
     else:
         evidence = f"{server.image} supports {', '.join(server.platforms)}, not {platform}: {known_facts.PLATFORM.text}"
-        yield Finding(PLATFORM_NAME, "bad", evidence, "docker buildx imagetools inspect " + server.image, source)
+        yield Finding(PLATFORM_CHECK, "bad", evidence, "docker buildx imagetools inspect " + server.image, source)
 
 
-OLLAMA_NAME = "Ollama"
+OLLAMA_CHECK = "Ollama"
 
 
-@register_check(OLLAMA_NAME)
+@register_check(OLLAMA_CHECK)
 def check_ollama(host: Host) -> Iterator[Finding]:
     source, name = known_facts.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
     if status.hanging:
         evidence = f"no answer from {', '.join(map(str, status.hanging))}: Ollama is either loading a model or hung"
-        yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
+        yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.ps --host {name}", source)
     elif not status.running:
-        yield Finding(OLLAMA_NAME, "ok", "Ollama is not running", source=source)
+        yield Finding(OLLAMA_CHECK, "ok", "Ollama is not running", source=source)
         return
     elif status.held:
         models = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
         deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.server.ollama, "")
         evidence = f"{models} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
-        yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
+        yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
-        yield Finding(OLLAMA_NAME, "ok", f"{', '.join(map(str, status.running))}, no model loaded", source=source)
+        yield Finding(OLLAMA_CHECK, "ok", f"{', '.join(map(str, status.running))}, no model loaded", source=source)
     yield from _check_ollama_address(host)
 
 
@@ -202,8 +202,8 @@ def _check_ollama_address(host: Host) -> Iterator[Finding]:
 #
 # After the recipe has been fixed, such a file may still start the server with the old settings, at a reboot or when it is run.
 
-OTHER_STARTERS_NAME = "other starts"
-#: patterns of files below the home folder, and below the root
+OTHER_STARTERS_CHECK = "other starts"
+#: patterns of files below the home folder
 HOME_GLOBS = (
     "*.sh",
     "*/*.sh",
@@ -214,6 +214,7 @@ HOME_GLOBS = (
     ".config/systemd/user/*.service",
     ".config/containers/systemd/*.container",
 )
+#: patterns of files below the root folder
 SYSTEM_GLOBS = (
     "etc/systemd/system/*.service",
     "etc/containers/systemd/*.container",
@@ -236,26 +237,26 @@ START_COMMAND = re.compile(
 )
 
 
-@register_check(OTHER_STARTERS_NAME)
+@register_check(OTHER_STARTERS_CHECK)
 def check_other_starters(host: Host) -> Iterator[Finding]:
-    """Check for files that start the recipe's server without sparkwright. Files that this login can't read are skipped."""
+    """Check for files that start the recipe's server without sparkwright. Files that this user can't read are skipped."""
     server = host.server
     if not server.recipe:
-        yield Finding(OTHER_STARTERS_NAME, "unknown", "the host has no recipe, so no server to look for")
+        yield Finding(OTHER_STARTERS_CHECK, "unknown", "the host has no recipe, so there is no server to look for")
         return
     fact = known_facts.OTHER_START
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
     for path, line, shared_setting in starts[:MAX_FINDINGS]:
         total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
         evidence = f"{one_line(path)}:{line} starts a server {shared_setting}: {fact.text}{total}"
-        yield Finding(OTHER_STARTERS_NAME, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
+        yield Finding(OTHER_STARTERS_CHECK, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
     if not starts:
         evidence = "no script, unit, compose file or cron table starts the recipe's server"
-        yield Finding(OTHER_STARTERS_NAME, "ok", evidence, source=fact.source)
+        yield Finding(OTHER_STARTERS_CHECK, "ok", evidence, source=fact.source)
 
 
 def _read_files(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each file, and this login's crontab."""
+    """Yield the path and text of each file, and of this user's crontab."""
     machine = host.context.machine
     for folder, prefix, globs in ((machine.home, "~", HOME_GLOBS), (machine.path("/"), "", SYSTEM_GLOBS)):
         paths = (path for glob in globs for path in _glob_files(folder, glob))
@@ -278,7 +279,7 @@ def _glob_files(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
-    """Return line number and shared setting ("on port 8000") of a command that starts the recipe's server; None if absent."""
+    """Return the line and shared setting ("on port 8000") of a command that starts the recipe's server; None if absent."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not START_COMMAND.search("\n".join(lines)):
         return None
@@ -300,27 +301,27 @@ def _server_patterns(server: IntendedServer) -> Iterator[tuple[str, re.Pattern[s
         yield f"on port {server.port}", re.compile(rf"--port[= ]{server.port}\b|(?<!\d){server.port}:\d")
 
 
-BECOME_NAME = "become"
+BECOME_CHECK = "become"
 BECOME_SOURCE = "docs/security.md"
 BECOME_FIX = "sparkwright runtime.install --host {}"
 
 
-@register_check(BECOME_NAME)
+@register_check(BECOME_CHECK)
 def check_become(host: Host) -> Iterator[Finding]:
-    """Check that the runtime of root's tasks, if installed, belongs to root.
+    """Check that the runtime for root's tasks, if installed, is owned by root.
 
     Without it, root executes files that the account can change, which may be intended.
     """
     if host.memory() is None:
-        yield Finding(BECOME_NAME, "unknown", "cannot read this host's files")
+        yield Finding(BECOME_CHECK, "unknown", "cannot read this host's files")
         return
     if not root_runtime.FOLDER.is_dir():
         evidence = "root's tasks run from the account's folder, which the account can change"
-        yield Finding(BECOME_NAME, "ok", evidence, source=BECOME_SOURCE)
+        yield Finding(BECOME_CHECK, "ok", evidence, source=BECOME_SOURCE)
         return
     try:
         library = root_runtime.resolve_library()
     except Refused as error:
-        yield Finding(BECOME_NAME, "bad", error.message, BECOME_FIX.format(host.server.name or "HOST"))
+        yield Finding(BECOME_CHECK, "bad", error.message, BECOME_FIX.format(host.server.name or "HOST"))
     else:
-        yield Finding(BECOME_NAME, "ok", f"root's tasks run from {library.parent}, which only root can change")
+        yield Finding(BECOME_CHECK, "ok", f"root's tasks run from {library.parent}, which only root can change")

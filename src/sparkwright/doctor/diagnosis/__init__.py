@@ -1,6 +1,6 @@
-"""Diagnosing a host's server: inspect it, probe it, measure it if that does not disturb requests, and explain the result.
+"""Diagnose a host's server: inspect it, probe it, measure it if that disturbs no requests, and explain the result.
 
-The result is a sentence with ranked causes.
+The result is a one-sentence summary with ranked causes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparkwright.trust.redact import Redactor
 SCHEMA = 1
 #: how long a server may take to exit after a request, in seconds
 EXIT_TIMEOUT_S = 2.0
-POLL_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 
 @dataclass
@@ -79,7 +79,7 @@ class DiagnosisResult:
 
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
-    """Diagnose this host's server without changing anything. An idle server gets requests for a token and a few short answers."""
+    """Diagnose this host's server without changing anything. An idle server gets a few short test requests."""
     verified_state, limits = verified_states.load_last(context.state), Settings.load(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
@@ -124,7 +124,7 @@ class _Diagnosis:
         return self._measure(server, model) if state is None else self._explain_unmeasured(server, state)
 
     def _with_token(self, prober: ServerProbe, server: DiagnosisInput, model: str) -> DiagnosisInput:
-        """Add the result of a token request, unless others are using the server. It is inspected again if it exited."""
+        """Add the result of a token request, unless others are using the server. After an error, inspect it again."""
         probe = prober.detect_traffic(server.probe, server)
         if not probe.running:
             words = list((server.inspected.get("Config") or {}).get("Cmd") or ())
@@ -135,14 +135,17 @@ class _Diagnosis:
     def _inspect_after_error(self, server: DiagnosisInput) -> DiagnosisInput:
         """Inspect the server again after an error, in case it exited because of the request.
 
-        Its process outlives its last answer by a moment.
+        Its process may still exist for a moment after its last response.
         """
         began_s = time.monotonic()
         while server.inspected and time.monotonic() - began_s < EXIT_TIMEOUT_S:
-            now = inspect.inspect_again(server, self.context, self.verified_state)
-            if start_id(now.container) != start_id(server.container) or now.container.status != server.container.status:
-                return replace(now, probe=replace(server.probe, token="ended"))
-            time.sleep(POLL_S)
+            current = inspect.inspect_again(server, self.context, self.verified_state)
+            if (
+                start_id(current.container) != start_id(server.container)
+                or current.container.status != server.container.status
+            ):
+                return replace(current, probe=replace(server.probe, token="ended"))
+            time.sleep(POLL_INTERVAL_S)
         return server
 
     def _explain_unmeasured(self, server: DiagnosisInput, state: ServerState) -> DiagnosisResult:
@@ -189,14 +192,14 @@ class _Diagnosis:
         )
 
     def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
-        """Return the causes in the Docker Engine and the host."""
+        """Return the causes that lie in the Docker Engine or the host."""
         has_policy = server.container.policy and not server.stop_reason and not server.awake_server
         policy = str((self.verified_state.get("spec") or {}).get("restart", "")) if has_policy else ""
         return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 
 def _other_task_state(server: DiagnosisInput) -> ServerState | None:
-    """Return the state of a server that answers without generating text, and so has no rate; None if it generates text."""
+    """Return the state of a server that does not generate text and so has no rate; None if it generates text."""
     other, noun = tasks.reason_not_generating(server.engine.http), tasks.result_noun(server.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
@@ -213,7 +216,7 @@ def _with_listener(server: DiagnosisInput, context: Context, url: str) -> Diagno
 def evaluate_measurement(
     expected: ExpectedRate, measurement: Measurement, is_slow: bool | None, causes: Sequence[Cause]
 ) -> ServerState:
-    """Return the state of a server after its measurement, even if that failed or was inconclusive."""
+    """Return the state of a server after a measurement, even a failed or inconclusive one."""
     worst = next((cause for cause in causes if cause.verdict == "found"), None)
     rate = measurement.tok_per_s
     if measurement.error or rate is None:
@@ -226,9 +229,9 @@ def evaluate_measurement(
             "busy", f"throughput inconclusive: {measurement.doubt}", "Try again when nothing else is running."
         )
     if is_slow is None:
-        addition = f"; but {_format_cause(worst)}" if worst else ""
+        cause_clause = f"; but {_format_cause(worst)}" if worst else ""
         message = (
-            f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){addition}"
+            f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){cause_clause}"
         )
         return ServerState("degraded" if worst else "unknown", message)
     comparison = f"{_format_rate(rate)} of {_format_rate(expected.tok_per_s or 0)} tok/s"
@@ -254,12 +257,12 @@ def _docker_causes(server: DiagnosisInput) -> list[Cause]:
     """Return the cause in the Docker Engine itself if it does not answer."""
     if not server.engine_error:
         return []
-    message = f"{server.engine_error}; cannot read its container or log"
+    message = f"{server.engine_error}; cannot inspect the container or read its log"
     return [Cause("no answer from the Docker Engine", "found", message, server.engine_fix, 175, lowers_rate=False)]
 
 
 def _deduplicate(causes: Sequence[Cause]) -> list[Cause]:
-    """Drop causes with the name of an earlier one: two rules may find the same cause, and the first explains more."""
+    """Drop causes with the same name as an earlier one. Two rules may find one cause; the first explains more."""
     by_name: dict[str, Cause] = {}
     for cause in causes:
         by_name.setdefault(cause.name, cause)

@@ -1,4 +1,4 @@
-"""Causes for a server that does not serve, and faults of its host or settings. Nothing is changed."""
+"""Find the causes of a server's outage, and faults of its host or settings. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from sparkwright.visible import format_count
 SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 #: exit code that Docker sets for a container that was running before the Docker Engine started and no longer is
 DAEMON_RESTART_EXIT_CODE = 255
-#: how soon after a boot the Docker Engine detects this, in seconds
+#: longest time from a boot until the Docker Engine detects this, in seconds
 MAX_BOOT_DETECTION_S = 600.0
 MEMORY_FIX = "stop other processes (`invoke plan` lists what holds memory)"
-#: name and fix of the cause for a bad answer, by question of health/judging/questions.py
+#: name and fix of the cause that a bad answer reveals, by question in health/judging/questions.py
 HOST_CAUSES = {
     "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
     "memory": ("the host is low on memory", MEMORY_FIX),
@@ -65,7 +65,7 @@ def has_failed(server: DiagnosisInput) -> bool:
 
 
 def restart_causes(server: DiagnosisInput) -> list[Cause]:
-    """Return an interrupted run and the restarts of a serving server; restarts that are not a crash loop are only noted."""
+    """Return causes for an interrupted run and for restarts of a serving server. Restarts short of a crash loop are noted."""
     verdict: Verdict = "found" if server.crash_loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(server))
     return [replace(cause, lowers_rate=False) for cause in (*_interrupted_run(server), *restarts)]
@@ -109,7 +109,7 @@ def _port_conflict(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield a manual stop. With a restart policy, Docker restarts a container that exited but not one that was stopped."""
+    """Yield a manual stop. With a restart policy, Docker restarts a container that exited, but not one that was stopped."""
     if (
         server.container.status != "exited"
         or server.last_exit.out_of_memory
@@ -128,7 +128,7 @@ def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield a stop of the host or the Docker Engine while the server was running."""
+    """Yield the cause that the host or the Docker Engine stopped while the server was running."""
     if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
     observation = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
@@ -140,7 +140,7 @@ def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
     if after_boot_s is not None and 0 <= after_boot_s <= MAX_BOOT_DETECTION_S:
         evidence = (
             f"{observation}; the host had booted {units.format_rough_duration(after_boot_s)} "
-            f"before{f': {server.host_outage}' if server.host_outage else ''}"
+            f"earlier{f': {server.host_outage}' if server.host_outage else ''}"
         )
         fix = "`journalctl -b -1 -k` shows the kernel's log of the previous boot; `invoke restart` starts the server again"
         yield Cause("the host went down while it was running", "found", evidence, fix, 175)
@@ -168,10 +168,10 @@ def _hung_engine(server: DiagnosisInput) -> Iterator[Cause]:
         evidence = f"{waited} with no other requests running; /health returns 200"
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", evidence, fix, 160)
-    elif probe.still_s is not None:
+    elif probe.stalled_s is not None:
         evidence = (
             f"{format_count(int(probe.running or 0), 'request')} running, token counter unchanged for "
-            f"{probe.still_s:.0f} s"
+            f"{probe.stalled_s:.0f} s"
         )
         yield Cause("the engine is hung", "possible", evidence, "`invoke restart`", 60)
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
@@ -193,7 +193,7 @@ def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
 
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield Docker's restarts of the server after its exits; manual restarts are not counted."""
+    """Yield the cause that Docker restarted the server after it exited; manual restarts are not counted."""
     if server.container.restarts and server.container.status != "exited" and not failure_reason(server).value:
         when = (
             f", the last one {units.format_rough_duration(server.now_s - server.last_exit.at_s)} ago"
@@ -201,8 +201,8 @@ def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
             else ""
         )
         restarts = f"{server.container.restarts} restarts{when} with exit code {server.last_exit.code}"
-        evidence = f"{restarts}; its last line: {server.last_line}"
-        yield Cause("it exits by itself", "found", evidence, "`invoke logs` shows why", 110)
+        evidence = f"{restarts}; its last log line: {server.last_line}"
+        yield Cause("it exits on its own", "found", evidence, "`invoke logs` shows why", 110)
 
 
 CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
@@ -221,7 +221,7 @@ CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
 
 
 def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """Return the causes in the host that are found or unknown, with evidence. policy: the verified restart policy."""
+    """Return the causes that lie in the host, found or unknown, with evidence. policy: the verified restart policy."""
     observed = Observation(
         server.now_s,
         container=server.container,

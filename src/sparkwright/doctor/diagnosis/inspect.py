@@ -1,4 +1,4 @@
-"""Inspecting a server's container, with its state, exit and log, and the facts that explain a rate, without any changes."""
+"""Inspect a server's container (state, last exit, log) and gather facts that explain its rate, without changing anything."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from sparkwright.visible import one_line
 
 #: number of lines read from the end of a log
 MAX_LOG_LINES = 2000
-#: number of characters kept from the end of Docker's error for a failed start, where the reason is
+#: number of characters kept from the end of Docker's error for a failed start, which states the reason
 MAX_ERROR_CHARS = 500
-#: how long Docker waits at least before it restarts a container, in seconds
+#: minimum time that Docker waits before it restarts a container, in seconds
 MIN_RESTART_DELAY_S = 0.1
 
 
@@ -46,7 +46,7 @@ def inspect_server(
 
     Args:
         verified_state: the last verified state.
-        name: the recipe's container, used if nothing was verified.
+        name: name of the recipe's container, used if nothing has been verified.
     """
     verified_name = str((verified_state.get("spec") or {}).get("name", ""))
     server = DiagnosisInput(
@@ -54,7 +54,7 @@ def inspect_server(
         engine=container_labels.engine_of_spec(verified_state.get("spec")),
         name=verified_name or name,
         was_verified=bool(verified_state),
-        allowed_s=current_state.start_limit_s(verified_state, limits),
+        max_start_s=current_state.start_limit_s(verified_state, limits),
         ready_s=snapshot.ready_s(verified_state),
         container=Container(verified_name or name),
         booted_s=_booted_s(context, now_s),
@@ -108,7 +108,7 @@ def _with_container(
         container = snapshot.parse_container(inspected, str(verified_state.get("container_id", "")))
     except SparkwrightError as error:
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
-    except Exception as error:  # exceptions of docker and requests, for an engine that hangs or sends an invalid answer
+    except Exception as error:  # raised by docker or requests: the engine hangs or its answer is invalid
         return replace(server, engine_error=engine_socket.no_answer_message(error))
     stop_reason = CheckHistory.load(context.state).loop_stop_reason(container.id, verified_state)
     may_loop = container.exit_code or container.status != "exited"
@@ -147,12 +147,12 @@ def last_exit(inspected: Mapping[str, Any]) -> ContainerExit:
 
 
 def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """Add the log of the current start, and the failure of the last start that exited."""
+    """Add the log of the current start, and the failure of the last start that has ended."""
     container = server.container
     try:
         current_log = evidence.read_engine_state(context, container.name) if container.status != "created" else None
         previous_lines = _previous_log_lines(server, context)
-    except Exception:  # a log driver without logs, or an engine that goes away; the rest is still reported
+    except Exception:  # the log driver keeps no logs, or the engine went away; the rest is still reported
         return server
     reader = LogReader(server.engine.log)
     reader.push("\n".join(previous_lines).encode())
@@ -163,7 +163,7 @@ def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 
 def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
-    """Return the last lines of the start that exited last, without those of the current start."""
+    """Return the last log lines of the most recent start that has ended, without those of the current start."""
     if server.container.status == "running" and not server.container.restarts:
         return []
     raw = log_reader.read_tail(context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
@@ -171,7 +171,7 @@ def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
 
 
 def _previous_exit_s(server: DiagnosisInput) -> float | None:
-    """Return the time at which the start that exited last ended, if another start may have followed; otherwise None."""
+    """Return a time between the last exit and the start that may have followed it; None if none can have followed."""
     if server.container.status == "running":
         return containers.parse_time(str(server.inspected["State"].get("StartedAt") or ""))
     if server.container.status == "restarting" and server.last_exit.at_s is not None:
@@ -233,8 +233,8 @@ def build_rate_facts(
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
         model=str((verified_state.get("model") or {}).get("id", "")) or facts.model_id or command.model,
-        thinking_tokens=observed.thought,
-        answer_tokens=observed.answered,
+        thinking_tokens=observed.reasoning_tokens,
+        answer_tokens=observed.response_tokens,
         budget=advisor.effective_settings(request, model, version).budget if server.inspected else None,
     )
 

@@ -1,4 +1,4 @@
-"""Requests to the server: /health, its counters, and a token and a measured stream if that disturbs no other requests."""
+"""Query the server: /health and its counters, and, if that disturbs no other requests, a token and a measured stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkwright.measure.server_counters import counter_increase, has_foreign_to
 from sparkwright.measure.throughput import Baseline, Measurements, Run
 
 HEALTH_TIMEOUT_S = 5.0
-POLL_S = 0.5
+POLL_INTERVAL_S = 0.5
 MEASURED_TOKENS = 64
 WARM_UP_TOKENS = 8
 STREAM_LIMIT_S = 4.0
@@ -34,7 +34,7 @@ REASONING_TOKENS = 32
 REASONING_LIMIT_S = 2.0
 #: share of the expected rate below which a single stream is conclusive
 CONCLUSIVE_SHARE = 0.5
-#: share by which a rate may be below the recipe's and still be as expected
+#: share by which a rate may be below the recipe's and still count as expected
 RECIPE_TOLERANCE = 0.2
 
 
@@ -63,17 +63,17 @@ class ServerProbe:
         return ProbeResult(self.url, health=result.status, error=result.error)
 
     def served_name(self, expected: str) -> str:
-        """Return the model name for requests: the expected one if the server lists it or no names, else the first listed one."""
+        """Return the model name for requests: the expected one if the server lists it or no models, else the first listed one."""
         answer = http_probe.send_request(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
         names = openai_api.parse_models(self.http, answer.json())
         return expected if expected in names else next(iter(names), expected)
 
     def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
-        """Detect other clients and their token rate by reading the counters twice, and for longer if requests get no tokens."""
+        """Detect other clients and their token rate by reading the counters twice, or for longer if requests get no tokens."""
         before, at_s = self._counters(), time.monotonic()
         if engine_http.RUNNING not in before:
             return probe
-        self.pause(POLL_S)
+        self.pause(POLL_INTERVAL_S)
         after = self._counters()
         progress = _heartbeat(after) - _heartbeat(before)
         running = max(
@@ -99,18 +99,18 @@ class ServerProbe:
         """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
         stalled_s = self._known_stall_s(server, _heartbeat(before))
         began_s = time.monotonic() - stalled_s
-        max_s = min(self.limits.frozen_s, max(stalled_s + POLL_S, self.limits.token_s * 2))
+        max_s = min(self.limits.frozen_s, max(stalled_s + POLL_INTERVAL_S, self.limits.token_s * 2))
         while (now_s := time.monotonic()) - began_s < max_s:
-            self.pause(POLL_S)
+            self.pause(POLL_INTERVAL_S)
             counters = self._counters()
             if _heartbeat(counters) > _heartbeat(before):
                 return replace(probe, rate=self._rate(before, counters, now_s))
             if not server_counters.count_active_requests(counters):
                 return replace(probe, running=0.0)
-        return replace(probe, still_s=time.monotonic() - began_s)
+        return replace(probe, stalled_s=time.monotonic() - began_s)
 
     def _known_stall_s(self, server: DiagnosisInput, heartbeat: float) -> float:
-        """Return how long the counter has been unchanged, according to the last check, if the server was not restarted since."""
+        """Return how long, going by the last check, the counter has been unchanged; 0 if the server has been restarted since."""
         since_s = self.history.unchanged_since_s(start_id(server.container), heartbeat)
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
@@ -148,7 +148,7 @@ class ExpectedRate:
     def of(
         cls, context: Context, verified_state: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> ExpectedRate:
-        """Return the baseline of the verified server, or else the rate that the recipe expects."""
+        """Return the verified server's baseline or, without one, the rate that the recipe expects."""
         serve = verified_state.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
@@ -175,9 +175,9 @@ class Measurement(Measurements):
     gpu: gpu_sampler.GpuState = field(default_factory=gpu_sampler.GpuState)
     #: True if the GPU is in a low-power state; None if its clock is unknown
     gpu_degraded: bool | None = None
-    #: reasoning tokens among `answered`, from a stream that set no option for reasoning
-    thought: int | None = None
-    answered: int = 0
+    #: number of reasoning tokens among `response_tokens`, from a stream that set no option for reasoning
+    reasoning_tokens: int | None = None
+    response_tokens: int = 0
     #: reason why there is no rate
     error: str = ""
     #: reason why the rate is inconclusive
@@ -248,7 +248,10 @@ def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: st
     except stream.StreamError:
         return
     measurement.add_tokens(result)
-    measurement.thought, measurement.answered = min(result.thinking_tokens, result.tokens), result.tokens
+    measurement.reasoning_tokens, measurement.response_tokens = (
+        min(result.thinking_tokens, result.tokens),
+        result.tokens,
+    )
 
 
 def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]) -> str:
@@ -259,7 +262,7 @@ def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]
         and not measurement.approximate
         and has_foreign_tokens(served, measurement.tokens, measurement.capped)
     ):
-        return f"other traffic: it generated {served:.0f} tokens, only {measurement.tokens} for this measurement"
+        return f"other traffic: the server generated {served:.0f} tokens, only {measurement.tokens} of them for this measurement"
     running = server_counters.count_active_requests(after)
     return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 

@@ -1,4 +1,4 @@
-"""The observation of a server for a diagnosis, and the table of questions that determines its state, without I/O."""
+"""The observation of a server for a diagnosis, and the table of rules that determines the server's state."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class ProbeResult:
     running: float | None = None
     #: their total tokens per second
     rate: float | None = None
-    #: how long no token was generated while they were running, in seconds
-    still_s: float | None = None
+    #: how long they were running without a token being generated, in seconds
+    stalled_s: float | None = None
 
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """The observation of a server at a moment."""
+    """The observation of a server at one moment."""
 
     #: seconds since the epoch
     now_s: float
@@ -68,9 +68,9 @@ class DiagnosisInput:
     active_run: str = ""
     #: description of an interrupted run; empty if there is none
     interrupted_run: str = ""
-    #: True if a server was ever verified on this host
+    #: True if a server has ever been verified on this host
     was_verified: bool = False
-    #: reason why the Docker Engine does not answer; empty if it does
+    #: reason why the Docker Engine did not answer; empty if it did
     engine_error: str = ""
     #: fix for `engine_error`
     engine_fix: str = ""
@@ -79,7 +79,7 @@ class DiagnosisInput:
     last_exit: ContainerExit = field(default_factory=ContainerExit)
     #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
-    #: failure in the log of the start that exited last
+    #: failure in the log of the most recent start that has ended
     failure: Reading = UNKNOWN
     #: last line of that start's log
     last_line: str = ""
@@ -94,7 +94,7 @@ class DiagnosisInput:
     #: explanation of the host's last outage; empty if there was none
     host_outage: str = ""
     #: how long a start may take, in seconds
-    allowed_s: float = 0.0
+    max_start_s: float = 0.0
     #: how long the last measured start took, in seconds
     ready_s: float | None = None
     port: int | None = None
@@ -158,7 +158,7 @@ class ServerState:
     state: State
     #: explanation for the user
     message: str
-    #: command that helps; empty if there is none
+    #: what the user can do; empty if there is nothing
     fix: str = ""
 
 
@@ -180,7 +180,7 @@ def is_slow_start(server: DiagnosisInput, limits: Limits) -> bool:
     if server.container.status != "running" or server.age_s is None:
         return False
     return server.age_s > (
-        max(BACKOFF_RESET_S, limits.ready_factor * server.ready_s) if server.ready_s else server.allowed_s
+        max(BACKOFF_RESET_S, limits.ready_factor * server.ready_s) if server.ready_s else server.max_start_s
     )
 
 
@@ -200,7 +200,7 @@ def _check_engine(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 def _check_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if server.name:
         return None
-    return ServerState("unknown", "no server known: nothing deployed, and the host has no recipe", DEPLOY)
+    return ServerState("unknown", "no server is known: nothing has been deployed, and the host has no recipe", DEPLOY)
 
 
 def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | None:
@@ -239,7 +239,7 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
 
 
 def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Evaluate a start, in which the port of a running container does not answer or reports that it is not ready yet."""
+    """Evaluate a start, during which a running container's port does not answer or reports that it is not ready yet."""
     name, health, age_s = server.container.name, server.probe.health, server.age_s
     loading = health in server.engine.http.loading
     if health is None:
@@ -259,8 +259,8 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     message = f"for {age_s:.0f} s{stage}{last}{previous_exit}"
     if server.log is not None and server.log.ready:
         prefix = "silent" if server.probe.error == "timeout" else "closed"
-        return _down_state(f"{name} was ready, and {server.probe.url} is {prefix} now", RESTART)
-    if age_s > server.allowed_s or (server.container.restarts and is_slow_start(server, limits)):
+        return _down_state(f"{name} was ready, but {server.probe.url} is {prefix} now", RESTART)
+    if age_s > server.max_start_s or (server.container.restarts and is_slow_start(server, limits)):
         return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
     if server.container.restarts:
         return _down_state(f"{name} is starting again {message}", SEE_LOGS)
@@ -277,10 +277,10 @@ def _check_health(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     probe = server.probe
     if probe.token == "ended":
-        return _down_state(f"{server.container.name} {_describe_exit(server)}, on the test request", SEE_LOGS)
+        return _down_state(f"{server.container.name} {_describe_exit(server)}, during the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
         message = (
-            f"/health returns 200, no other requests, but no {tasks.result_noun(server.engine.http)} within "
+            f"/health returns 200 and there are no other requests, but no {tasks.result_noun(server.engine.http)} within "
             f"{probe.waited_s:g} s"
         )
         return ServerState(
@@ -303,12 +303,12 @@ def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState 
     if not probe.running:
         return None
     runs = f"{format_count(int(probe.running), 'request')} running"
-    if probe.still_s is None:
+    if probe.stalled_s is None:
         rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
         message = f"not measured: {runs}{rate}; measuring would slow them down"
         return ServerState("busy", message, "Try again when the server is idle.")
-    message = f"{runs}, no {tasks.result_noun(server.engine.http)} for {probe.still_s:.0f} s"
-    if probe.still_s >= limits.frozen_s:
+    message = f"{runs}, no {tasks.result_noun(server.engine.http)} for {probe.stalled_s:.0f} s"
+    if probe.stalled_s >= limits.frozen_s:
         return ServerState(
             "stalled", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
         )
@@ -328,12 +328,12 @@ STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...] 
 
 
 def _describe_exit(server: DiagnosisInput, extra_clause: str = "") -> str:
-    """Return a clause such as `exited (1) 20 s ago, its last line: "..."`. extra_clause: inserted before that line."""
+    """Return a clause such as `exited (1) 20 s ago, its last log line: "..."`. extra_clause: inserted before that line."""
     last_exit = server.last_exit
     manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
     code = f" ({last_exit.code})" if last_exit.code is not None else ""
     when = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
-    line = f', its last line: "{server.last_line}"' if server.last_line else ""
+    line = f', its last log line: "{server.last_line}"' if server.last_line else ""
     return f"{manner}{code}{when}{extra_clause}{line}"
 
 

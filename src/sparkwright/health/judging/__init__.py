@@ -1,1 +1,1 @@
-"""Evaluating an observation, and damping the reported state."""
+"""Evaluate an observation, and damp the reported state."""

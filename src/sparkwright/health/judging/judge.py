@@ -1,4 +1,4 @@
-"""Evaluating an observation: the worst answer to a question decides the state, which is damped before it is reported."""
+"""Evaluate an observation: the worst answer to any question determines the state, which is damped before it is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.errors import Exit
 from sparkwright.health.judging import ranks
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
-from sparkwright.health.judging.ranks import Answered
+from sparkwright.health.judging.ranks import DefiniteAnswer
 from sparkwright.health.record import Cure, Evidence, State, severity
 
 #: exit codes of `sparkwright health`. A slow start is not a failure, and a degraded server still serves ("changes or drift")
@@ -25,12 +25,13 @@ EXIT_CODES: dict[State, Exit] = {
     "crash-looping": Exit.FAILED,
     "down": Exit.FAILED,
 }
-#: number of consecutive checks that confirm a worse state, 1 by default: a stall, for example, is measured over two checks
+#: number of consecutive checks that confirm a worse state. The default is 1: a stall, for example, already spans two checks
 CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for
-#: MIN_HELD_CHECKS checks
+#: number of changes within FLAP_WINDOW_CHECKS checks that count as flapping
 MIN_FLAP_CHANGES = 4
+#: number of recent checks in which changes are counted
 FLAP_WINDOW_CHECKS = 12
+#: number of checks for which a good state of a flapping server must hold
 MIN_HELD_CHECKS = 3
 GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
 #: states of a server that generated a token; a single check proves them
@@ -59,9 +60,11 @@ class Evaluation:
     evidence: tuple[Evidence, ...]
 
 
-def evaluate_observation(observation: Observation, limits: Limits, names: Collection[str] = ()) -> Evaluation:
-    """Return the state implied by a single observation. names: the questions to use; empty for all."""
-    answers = {name: check(observation, limits) for name, check in QUESTIONS.items() if not names or name in names}
+def evaluate_observation(observation: Observation, limits: Limits, questions: Collection[str] = ()) -> Evaluation:
+    """Return the state implied by a single observation. questions: names of the questions to use; empty for all."""
+    answers = {
+        name: check(observation, limits) for name, check in QUESTIONS.items() if not questions or name in questions
+    }
     findings = [_build_finding(name, answer) for name, answer in answers.items() if answer is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
@@ -70,7 +73,7 @@ def evaluate_observation(observation: Observation, limits: Limits, names: Collec
     return Evaluation(worst.state, why, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
 
 
-def _build_finding(name: str, answer: Answered) -> Finding:
+def _build_finding(name: str, answer: DefiniteAnswer) -> Finding:
     level, message, *rest = answer
     return Finding(Evidence(name, level, message), *rest)
 
@@ -95,23 +98,23 @@ class DampedState:
     flapping: bool = False
 
 
-def damp_state(before: State | None, states: Sequence[State]) -> DampedState:
-    """Return the state to report: a single bad check may be chance, but a generated token is not.
+def damp_state(previous_state: State | None, states: Sequence[State]) -> DampedState:
+    """Return the state to report: a single bad check may be a fluke, but a generated token is not.
 
     A server that generates is never reported as down, even if it is flapping. Only notifications wait until it has settled.
 
     Args:
-        before: the last reported state; None at the first check.
+        previous_state: the last reported state; None at the first check.
         states: states of the checks including this one, oldest first.
     """
     latest, flapping = states[-1], is_flapping(states)
-    if before is None or latest == before:
+    if previous_state is None or latest == previous_state:
         return DampedState(latest, flapping)
-    if severity(latest) > severity(before):
+    if severity(latest) > severity(previous_state):
         needed_checks = CONFIRMING_CHECKS.get(latest, 1)
     else:
         needed_checks = MIN_HELD_CHECKS if flapping and latest not in SERVING_STATES else 1
-    return DampedState(latest if _count_held_checks(states) >= needed_checks else before, flapping)
+    return DampedState(latest if _count_held_checks(states) >= needed_checks else previous_state, flapping)
 
 
 def is_flapping(states: Sequence[State]) -> bool:
@@ -124,7 +127,7 @@ def is_flapping(states: Sequence[State]) -> bool:
 
 
 def is_notifiable(states: Sequence[State]) -> bool:
-    """Return True if the last state is worth a notification. A good state of a flapping server must have held for a while."""
+    """Return True if the last state merits a notification. A flapping server's good state must have held for a while."""
     return not is_flapping(states) or states[-1] not in GOOD_STATES or _count_held_checks(states) >= MIN_HELD_CHECKS
 
 

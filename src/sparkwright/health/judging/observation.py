@@ -12,7 +12,7 @@ from sparkwright.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a healthy server and host."""
+    """Limits that a healthy server and host stay within."""
 
     #: how long a test token may take
     token_s: float = defaults.TOKEN_TIMEOUT_S
@@ -23,9 +23,9 @@ class Limits:
     ready_floor_s: float = 30.0
     #: how long a start may take if none was measured, in seconds
     ready_s: float = defaults.READY_TIMEOUT_S
-    #: least available memory
+    #: minimum available memory
     available_bytes: int = 2 * GIB
-    #: largest share of the swap in use
+    #: maximum share of swap in use
     swap_used: float = 0.9
     disk_free_bytes: int = 5 * GIB
     temperature_c: float = defaults.HOT_GPU_C
@@ -63,7 +63,7 @@ class Observation:
     time_s: float
     #: the run in progress on the host; empty if there is none
     busy: str = ""
-    #: True if a server was ever verified on this host
+    #: True if a server has ever been verified on this host
     has_verified_server: bool = True
     #: error of the Docker Engine
     engine_error: str = ""
@@ -74,7 +74,7 @@ class Observation:
     crash_loop: str = ""
     #: reason why an earlier check stopped a crash loop of this container; empty if none did
     stopped_loop: str = ""
-    #: the server whose turn in memory it is; empty if it is this server's turn or it takes no turns
+    #: the server whose turn in memory it is; empty if it is this server's turn, or if it takes no turns
     awake_server: str = ""
     #: the wake service's message about this server's turn; empty if there is none
     wake_message: str = ""
@@ -95,7 +95,7 @@ class Observation:
     heartbeat: float | None = None
     #: error of the request to /health or of the test request
     error: str = ""
-    #: time without a token while requests were running, measured over two checks, in seconds; None if there was no stall
+    #: how long no token was generated while requests were running, in seconds, measured over two checks; None without a stall
     frozen_s: float | None = None
     speed: Speed = field(default_factory=Speed)
     machine: Machine = field(default_factory=Machine)

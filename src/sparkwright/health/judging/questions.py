@@ -21,7 +21,7 @@ RESTARTING_POLICIES = ("always", "unless-stopped")
 #: exit codes of a container that was stopped manually: it handled SIGTERM (0 or 143) or was killed (137)
 MANUAL_STOP_EXIT_CODES = (0, 137, 143)
 POWER_CYCLE_FIX = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
-#: cures by verdict of `smoke_test`, for the verdicts on a slow server
+#: cure by verdict of `smoke_test`, for verdicts that mean a slow server
 SLOW_VERDICTS: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
@@ -76,7 +76,7 @@ def _check_asleep(observed: Observation) -> Answer:
     if container.status == "absent":
         return (
             "ok",
-            f"it is the turn of {observed.awake_server}; {container.name} will be created on its own turn",
+            f"it is the turn of {observed.awake_server}; {container.name} will be created when its turn comes",
             "asleep",
         )
     if container.status != "exited":
@@ -121,7 +121,7 @@ def _check_rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_health(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate /health. No answer, or "loading", is normal during a start, and a failure once the server was ready."""
+    """Evaluate /health. No answer, or "loading", is normal during a start but a failure once the server has been ready."""
     status, container = observed.server.health_status, observed.container
     if status is None:
         return None
@@ -239,7 +239,7 @@ def _check_memory(observed: Observation, limits: Limits) -> Answer:
 
 
 def _min_available_bytes(observed: Observation, limits: Limits) -> int:
-    """Return the least available memory that is healthy: the limit, or half of what the server was verified with."""
+    """Return the minimum healthy available memory: the limit or, if lower, half of the amount at the verification."""
     verified_bytes = observed.memory_level.left_bytes
     return limits.available_bytes if verified_bytes is None else min(limits.available_bytes, verified_bytes // 2)
 
@@ -256,7 +256,7 @@ def _check_disk(observed: Observation, limits: Limits) -> Answer:
     free = observed.machine.disk_free_bytes
     if free is None:
         return None
-    message = f"{format_gib(free)} GiB free on the disk"
+    message = f"{format_gib(free)} GiB of disk space free"
     return ("bad", message, "degraded", "person") if free < limits.disk_free_bytes else ("ok", message)
 
 
@@ -335,7 +335,7 @@ def _describe_gpu(gpu: Gpu) -> str:
     )
 
 
-#: functions by question, in the order of the report
+#: functions by name of the question, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _check_run_in_progress,
     "container": _check_container,

@@ -1,6 +1,6 @@
-"""Questions about a member of a cluster: is its rank running, in its group, as deployed?
+"""Questions about a member of a cluster: is its rank running, has it joined its group, and is it as deployed?
 
-A member's container has no restart policy, and a group that lost a rank never accepts a new one, so only a restart of all
+A member's container has no restart policy, and a group that has lost a rank never accepts a new one, so only a restart of all
 members helps.
 """
 
@@ -11,10 +11,10 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Container, Cure, Level, State
 from sparkwright.protocol import cluster
 
-#: level, message, state (default: ok) and cure (default: none)
-Answered = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure]
-#: None if the question does not apply
-Answer = Answered | None
+#: an answer's level, message, state (default: ok) and cure (default: none)
+DefiniteAnswer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure]
+#: an answer, or None if the question does not apply
+Answer = DefiniteAnswer | None
 
 #: appended to the head's message if the server generates nothing: the cause may be on another host
 LOST_RANK_HINT = ": a rank of its cluster is gone or hung"
@@ -47,8 +47,8 @@ def check_running(observed: Observation, limits: Limits, start_limit_s: float) -
         return "unknown", f"cannot determine the place of rank {rank.rank} in its group: {rank.error}", "unknown"
     if rank.group_rank is None:
         return _check_unjoined(observed, start_limit_s)
-    if misplaced := cluster.describe_wrong_rank(rank.group_rank, rank.group_world, rank.rank, rank.world):
-        return "bad", misplaced.rstrip("."), "down", "deploy"
+    if placement_error := cluster.describe_wrong_rank(rank.group_rank, rank.group_world, rank.rank, rank.world):
+        return "bad", placement_error.rstrip("."), "down", "deploy"
     if rank.transport == "sockets":
         return "bad", cluster.describe_socket_traffic(rank.rank).rstrip("."), "degraded", "person"
     if not container.verified:
@@ -85,7 +85,7 @@ def _is_host_restart(observed: Observation) -> bool:
 
 
 def is_crash_loop(container: Container, now_s: float) -> bool:
-    """Return True if an unanswering server is certainly in a crash loop, so that a single check is enough."""
+    """Return True if a server that does not answer is clearly in a crash loop, so that a single check is enough."""
     age_s = now_s - container.started_s if container.status == "running" and container.started_s is not None else 0.0
     return (container.restarts or 0) >= MIN_LOOP_RESTARTS and age_s <= BACKOFF_RESET_S
 
