@@ -49,7 +49,7 @@ CASES = (
     Case("slow", 1, SLOW + "no measured cause", "possible: a stale compile cache"),
     Case("power", 1, SLOW + r"the GPU is held at a low clock.*712 MHz.*", "found: the GPU is held"),
     Case("hot", 1, FAST + r"; but the GPU is too hot: .*96 .*", "found: the GPU is too hot"),
-    Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB free on the disk", "found: the disk is full"),
+    Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB of disk space free", "found: the disk is full"),
     Case("wedge", 1, WEDGED, "found: the engine is hung"),
     Case("crash-loop", 1, CRASHED, "found: a kernel accessed invalid memory", until="crash-looping"),
     Case("slow-start", 1, STARTING, "found:", until="slow start"),

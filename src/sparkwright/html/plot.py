@@ -311,7 +311,7 @@ def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
 
 
 def _draw_axis_labels(labels: Sequence[tuple[float, str]], axis_y: float, max_label_width: float = 0) -> list[str]:
-    """Return the labels of the horizontal axis. If max_label_width is 0, overlapping ones are dropped; otherwise each is cut to it."""
+    """Return the labels of the horizontal axis, each cut to max_label_width pixels or, if that is 0, without overlapping ones."""
     parts, previous_end = [], float("-inf")
     for middle, text in labels:
         label = one_line(text, max_chars=max(4, int(max_label_width / CHARACTER_WIDTH))) if max_label_width else text
