@@ -21,7 +21,7 @@ PROGRAM = ("/usr/bin/python3", "-I", f"{HOME}/x $HOME.py", "tag")
 SCHEDULES = {
     "user": Schedule(PROGRAM, 300, [HOME], {"DOCKER_HOST": "unix:///a b%n"}),
     "bare": Schedule(PROGRAM, 300, [HOME], confined=False),
-    "system": Schedule(PROGRAM, 90, [HOME], user="root", heals=True),
+    "system": Schedule(PROGRAM, 90, [HOME], user="root", may_restart=True),
 }
 needs_systemd_analyze = pytest.mark.skipif(
     not shutil.which("systemd-analyze"), reason="systemd-analyze is in Debian's package systemd"
@@ -29,7 +29,7 @@ needs_systemd_analyze = pytest.mark.skipif(
 
 
 def write_units(clock: Schedule, folder: Path) -> Path:
-    (folder / schedule.WAKE_UNIT).write_text(schedule.render_wake_unit(replace(clock, wake=(*PROGRAM, "wake"))))
+    (folder / schedule.WAKE_UNIT).write_text(schedule.render_wake_unit(replace(clock, wake_command=(*PROGRAM, "wake"))))
     (folder / schedule.TIMER_UNIT).write_text(schedule.render_timer_unit(clock))
     (folder / schedule.SERVICE_UNIT).write_text(schedule.render_service_unit(clock))
     return folder / schedule.SERVICE_UNIT
@@ -158,6 +158,6 @@ def test_control_characters_are_refused_with_a_hint(odd: str, where: str) -> Non
 
 def test_the_time_limit_of_a_healing_check_includes_the_vote_of_a_cluster() -> None:
     every_s = 3600.0
-    unit = schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True))
+    unit = schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], may_restart=True))
     limit = re.search(r"^TimeoutStartSec=(\d+)$", unit, re.M)
     assert limit is not None and float(limit[1]) == cluster_heal.MAX_WAIT_INTERVALS * every_s + schedule.HEAL_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The inspected host, with its files, programs, Docker Engine and intended server; findings of the checks; and fixes."""
+"""The inspected host (its files, programs, Docker Engine and intended server), findings of the checks, and fixes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Periodically hash a model's files in full, in quiet hours and at the lowest priority.
 
-A file's stamp (size, times, inode) reveals writes to the file. Only a hash of the contents detects a defective disk or writes to
-the block device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables it; each scheduled check continues where the
-last one stopped.
+A file's stamp (size, times, inode) reveals writes to the file. Only a hash of its contents detects a defective disk or
+writes to the block device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables it; each scheduled check
+continues where the last one stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Send notifications of state changes by a command, and by a webhook in its receiver's format (webhook_formats.py).
+"""Send notifications of state changes with a command, and with a webhook in its receiver's format (webhook_formats.py).
 
 A failed notification is retried at the next check. The message contains no secrets. A secret webhook URL stays in the
 user's file (`--webhook-file`), which is read for each notification and never copied.

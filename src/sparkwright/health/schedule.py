@@ -86,23 +86,24 @@ class Schedule:
 
     #: command line of the check
     program: Sequence[str]
-    every_s: float
+    #: interval of the checks
+    interval_s: float
     #: folders that the programs may write to
-    writes: Sequence[Path]
+    writable_folders: Sequence[Path]
     #: environment variables, by name
     env: Mapping[str, str] = field(default_factory=dict)
     #: user that the programs run as, for root's systemd; empty for the user's own systemd
     user: str = ""
     #: True if the check may restart the server
-    heals: bool = False
+    may_restart: bool = False
     #: True if the units are hardened with namespaces
     confined: bool = True
     #: command line of the memory guard
-    guard: Sequence[str] = ()
+    guard_command: Sequence[str] = ()
     #: True if the check hashes the model's files in quiet hours
-    hashes: bool = False
+    may_hash_files: bool = False
     #: command line of the service that wakes servers on request; empty if requests may not wake servers
-    wake: Sequence[str] = ()
+    wake_command: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +146,12 @@ class Scheduler:
         return Schedule(
             check_command(),
             check_settings.every_s,
-            writes=[context.state.path, share, *textfile_folder],
+            writable_folders=[context.state.path, share, *textfile_folder],
             env=env,
             user=self.user if self.scope == "system" else "",
-            heals=check_settings.heal != "none",
+            may_restart=check_settings.heal != "none",
             confined=confined,
-            guard=[
+            guard_command=[
                 sys.executable,
                 "-I",
                 "-S",
@@ -158,8 +159,8 @@ class Scheduler:
                 "service",
                 str(service_guard.folder(context.state)),
             ],
-            hashes=bool(check_settings.verify_every_s),
-            wake=check_command("wake") if check_settings.wake else [],
+            may_hash_files=bool(check_settings.verify_every_s),
+            wake_command=check_command("wake") if check_settings.wake else [],
         )
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> CompletedCommand:
@@ -229,7 +230,7 @@ def _bus_environment() -> list[str]:
 def render_guard_unit(schedule: Schedule) -> str:
     """Return the service unit of the memory guard."""
     rows = [
-        *_run_settings(schedule, schedule.guard, ["Environment=MALLOC_ARENA_MAX=1"]),
+        *_run_settings(schedule, schedule.guard_command, ["Environment=MALLOC_ARENA_MAX=1"]),
         "Restart=on-failure",
         "RestartSec=10",
         "LimitMEMLOCK=infinity",
@@ -243,7 +244,7 @@ def render_guard_unit(schedule: Schedule) -> str:
 def render_wake_unit(schedule: Schedule) -> str:
     """Return the service unit of the wake service, which can complete a switch in progress when it is stopped."""
     rows = [
-        *_run_settings(schedule, schedule.wake),
+        *_run_settings(schedule, schedule.wake_command),
         "Restart=on-failure",
         "RestartSec=30",
         "KillMode=mixed",
@@ -264,7 +265,7 @@ def render_service_unit(schedule: Schedule) -> str:
 
 def render_timer_unit(schedule: Schedule) -> str:
     """Return the timer unit, with a random delay that spreads the checks of a lab's hosts."""
-    interval, delay = f"{schedule.every_s:g}s", f"{min(60.0, schedule.every_s / 10):g}s"
+    interval, delay = f"{schedule.interval_s:g}s", f"{min(60.0, schedule.interval_s / 10):g}s"
     rows = ["OnBootSec=2min", f"OnActiveSec={interval}", f"OnUnitActiveSec={interval}", f"RandomizedDelaySec={delay}"]
     rows += ["AccuracySec=5s", "", "[Install]", "WantedBy=timers.target"]
     return _render_unit("health of the model server, on a schedule", [], rows, section="Timer")
@@ -310,15 +311,15 @@ def _hardening_settings(schedule: Schedule) -> list[str]:
         *HARDENING,
         *(NAMESPACE_HARDENING if schedule.confined else ()),
         *(USER_NAMESPACE if schedule.confined and not schedule.user else ()),
-        *(f"ReadWritePaths={_quote(str(path))}" for path in (schedule.writes if schedule.confined else ())),
+        *(f"ReadWritePaths={_quote(str(path))}" for path in (schedule.writable_folders if schedule.confined else ())),
         *(ROOT_HARDENING if schedule.user else ()),
     ]
 
 
 def _check_timeout_s(schedule: Schedule) -> float:
     """Return how long a check may take. In a cluster, it may wait up to two intervals for a vote before a restart."""
-    hashing_s = HASH_TIMEOUT_S if schedule.hashes else 0
-    return hashing_s + (HEAL_TIMEOUT_S + 2 * schedule.every_s if schedule.heals else CHECK_TIMEOUT_S)
+    hashing_s = HASH_TIMEOUT_S if schedule.may_hash_files else 0
+    return hashing_s + (HEAL_TIMEOUT_S + 2 * schedule.interval_s if schedule.may_restart else CHECK_TIMEOUT_S)
 
 
 def render_cron_lines(schedule: Schedule) -> str:
@@ -327,14 +328,14 @@ def render_cron_lines(schedule: Schedule) -> str:
     Cron works in minutes and hours, so other intervals are rounded down. The guard and the wake service exit immediately if they
     are already running.
     """
-    minutes = max(1, int(schedule.every_s // 60))
+    minutes = max(1, int(schedule.interval_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
     env = ["env", *(f"{name}={value}" for name, value in sorted(schedule.env.items()))] if schedule.env else []
     lines = []
     for time_fields, command, marker in (
         (when, schedule.program, CRON_MARK),
-        ("* * * * *", schedule.guard, CRON_GUARD),
-        ("* * * * *", schedule.wake, CRON_WAKE),
+        ("* * * * *", schedule.guard_command, CRON_GUARD),
+        ("* * * * *", schedule.wake_command, CRON_WAKE),
     ):
         if command:
             command_line = join([_require_one_line(word) for word in [*env, *command]])

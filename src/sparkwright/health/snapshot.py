@@ -98,7 +98,7 @@ def read_temperature(machine: Machine) -> dict[str, float]:
 
 
 def is_verified_since_start(container: Container, verified_state: Mapping[str, Any]) -> bool:
-    """Return True if the server was verified after its last start. If so, a server that does not answer is not starting."""
+    """Return True if the server was verified after its last start, and so is no longer starting even if it does not answer."""
     return (
         verified_state.get("container_id") == container.id
         and float(verified_state.get("since") or 0) > (container.started_s or 0.0) > 0

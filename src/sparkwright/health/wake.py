@@ -49,7 +49,7 @@ class TurnServer:
     verified_s: float
     #: True if requests may wake the server
     on_request: bool = False
-    #: idle time in seconds after which the server that was replaced by this one is woken again; 0 for never
+    #: idle time in seconds after which the server that this one replaced is woken again; 0 for never
     sleep_after_s: float = 0.0
     #: minimum duration of a turn, in seconds
     stay_awake_s: float = 0.0
@@ -153,7 +153,7 @@ def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, 
 
 
 def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
-    """Return the failed switches since the server was last verified; the count is 0 if there were none."""
+    """Return the failed switches to this server since it was last verified; the count is 0 if there were none."""
     failure = record.failures.get(server.name)
     return failure if failure and failure.time_s > server.verified_s else SwitchFailure(0, 0.0, "")
 

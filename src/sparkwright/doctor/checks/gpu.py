@@ -60,7 +60,7 @@ def _driver_finding(name: str, driver: str) -> Finding:
 
 
 def _firmware_finding(driver: str, loaded_version: str, folders: list[str]) -> Finding:
-    """Compare the driver's version with those of the GSP firmware, after which the firmware's folders are named."""
+    """Compare the driver's version with the versions of the GSP firmware, which are the names of the firmware's folders."""
     firmware_versions = [
         name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known_facts.DRIVERS)
     ]

@@ -109,7 +109,7 @@ def _port_conflict(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield a manual stop. With a restart policy, Docker restarts a container that exited, but not one that was stopped."""
+    """Yield a cause if the server may have been stopped manually: Docker restarts only a container that exited by itself."""
     if (
         server.container.status != "exited"
         or server.last_exit.out_of_memory
@@ -128,7 +128,7 @@ def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the cause that the host or the Docker Engine stopped while the server was running."""
+    """Yield a cause if the host or the Docker Engine stopped while the server was running."""
     if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
     observation = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
@@ -193,7 +193,7 @@ def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
 
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the cause that Docker restarted the server after it exited; manual restarts are not counted."""
+    """Yield a cause if Docker restarted the server after it exited; manual restarts are not counted."""
     if server.container.restarts and server.container.status != "exited" and not failure_reason(server).value:
         when = (
             f", the last one {units.format_rough_duration(server.now_s - server.last_exit.at_s)} ago"
