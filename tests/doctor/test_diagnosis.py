@@ -7,7 +7,13 @@ import pytest
 
 from sparkwright.doctor.diagnosis import down_causes, evaluate_measurement
 from sparkwright.doctor.diagnosis.server_probe import ExpectedRate, Measurement
-from sparkwright.doctor.diagnosis.server_state import EXITS, ContainerExit, DiagnosisInput, ProbeResult, evaluate_state
+from sparkwright.doctor.diagnosis.server_state import (
+    EXIT_CODES,
+    ContainerExit,
+    DiagnosisInput,
+    ProbeResult,
+    evaluate_state,
+)
 from sparkwright.engines import engine, slowness
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.health.judging.observation import Limits
@@ -94,7 +100,7 @@ def test_an_observation_is_evaluated_to_a_state_and_a_message(
     evaluation = evaluate_state(observed, LIMITS)
     assert evaluation is not None
     assert (evaluation.state, evaluation.message) == (state, message)
-    assert EXITS[evaluation.state] != 0
+    assert EXIT_CODES[evaluation.state] != 0
 
 
 def test_the_state_of_an_idle_server_that_generates_depends_on_a_measurement() -> None:
@@ -175,7 +181,7 @@ def test_a_rate_without_a_baseline_or_with_a_doubtful_measurement_is_not_judged(
     runs = [Run("prose", 47.0, 0.1)]
     assert evaluate_measurement(ExpectedRate(), Measurement(runs), None, []).state == "unknown"
     doubtful = evaluate_measurement(BASELINE, Measurement(runs, doubt="this client is too slow"), None, [])
-    assert (doubtful.state, EXITS[doubtful.state]) == ("busy", 4)
+    assert (doubtful.state, EXIT_CODES[doubtful.state]) == ("busy", 4)
 
 
 def test_measured_causes_of_slowness_come_before_possible_ones() -> None:

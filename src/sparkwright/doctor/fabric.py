@@ -15,13 +15,13 @@ ADAPTERS = "/sys/class/infiniband"
 INTERFACES = "/sys/class/net"
 #: limits, higher than the counts on any Spark
 MAX_ADAPTERS, MAX_GIDS, MAX_ADDRESSES = 16, 64, 8
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-RATE = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
-FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+RATE_PATTERN = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
+FIRMWARE_PATTERN = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
 #: a GID that maps an IPv4 address, ::ffff:a.b.c.d
-MAPPED_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
+MAPPED_GID_PATTERN = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
 #: name of an adapter; a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and roceP2p1s0f1 in PCI domain 2
-TWIN_NAME = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
+TWIN_NAME_PATTERN = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 #: size of the IPv4 and ICMP headers of a ping
 PING_HEADER_BYTES = 28
 #: two packets a second apart, with a timeout of two seconds for each reply
@@ -50,7 +50,7 @@ class Link:
     @property
     def port(self) -> str:
         """The PCI path in the adapter's name, which both halves of a port share; the whole name if it contains no path."""
-        match = TWIN_NAME.fullmatch(self.adapter)
+        match = TWIN_NAME_PATTERN.fullmatch(self.adapter)
         return match["path"] if match else self.adapter
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class NetworkPath:
 
 def list_links(host: Host) -> list[Link]:
     """Return the RDMA adapters of a host, ordered by name; empty if there are none."""
-    adapters = [name for name in host.list_folder(ADAPTERS) if NAME.fullmatch(name)][:MAX_ADAPTERS]
+    adapters = [name for name in host.list_folder(ADAPTERS) if NAME_PATTERN.fullmatch(name)][:MAX_ADAPTERS]
     addresses = addresses_by_interface(host) if adapters else {}
     return [_read_link(host, name, addresses) for name in adapters]
 
@@ -99,10 +99,12 @@ def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
 
 def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:
     adapter_path = f"{ADAPTERS}/{adapter}"
-    interface = next((name for name in host.list_folder(f"{adapter_path}/device/net") if NAME.fullmatch(name)), "")
+    interface = next(
+        (name for name in host.list_folder(f"{adapter_path}/device/net") if NAME_PATTERN.fullmatch(name)), ""
+    )
     interface_path = f"{INTERFACES}/{interface}"
-    rate = RATE.match(_read_line(host, f"{adapter_path}/ports/1/rate"))
-    firmware = FIRMWARE.fullmatch(_read_line(host, f"{adapter_path}/fw_ver"))
+    rate = RATE_PATTERN.match(_read_line(host, f"{adapter_path}/ports/1/rate"))
+    firmware = FIRMWARE_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/fw_ver"))
     carrier = _read_line(host, f"{interface_path}/carrier")
     return Link(
         adapter=adapter,
@@ -128,7 +130,7 @@ def _read_gids(host: Host, adapter_path: str) -> dict[int, str]:
     """Return the addresses of an adapter's RoCE v2 GIDs, by index."""
     addresses = {}
     for index in [name for name in host.list_folder(f"{adapter_path}/ports/1/gids") if name.isdigit()][:MAX_GIDS]:
-        mapped = MAPPED_GID.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{index}"))
+        mapped = MAPPED_GID_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{index}"))
         if mapped and _read_line(host, f"{adapter_path}/ports/1/gid_attrs/types/{index}") == "RoCE v2":
             addresses[int(index)] = str(IPv4Address(int(mapped[1] + mapped[2], 16)))
     return addresses
@@ -167,7 +169,7 @@ def probe_path(host: Host, address: IPv4Address) -> NetworkPath:
     """Return the path to an address after testing it with two pings, which takes a second."""
     peer = str(address)
     interface = str(_find_route(host, peer).get("dev") or "")
-    if not NAME.fullmatch(interface):
+    if not NAME_PATTERN.fullmatch(interface):
         return NetworkPath(peer)
     mtu = _parse_number(_read_line(host, f"{INTERFACES}/{interface}/mtu"))
     if mtu <= PING_HEADER_BYTES:

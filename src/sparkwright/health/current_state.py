@@ -86,7 +86,7 @@ def build_record(
     """
     container, history = current.container, CheckHistory.load(folder)
     wake_message = turns.service_message(folder)
-    state, why = evaluate_snapshot(
+    state, reason = evaluate_snapshot(
         current,
         verified_state,
         rank,
@@ -97,15 +97,15 @@ def build_record(
         wake_message=wake_message,
     )
     if state == "up" and wake_message:
-        why = f"{why}; {wake_message}"
+        reason = f"{reason}; {wake_message}"
     if active_run and state != "up":
-        state, why = "in progress", active_run
+        state, reason = "in progress", active_run
     record = Record(
         time_s=current.time_s,
         state="unknown",
         seen="unknown",
         since_s=current.time_s,
-        why=why,
+        why=reason,
         busy=active_run,
         container=container,
         rank=rank,

@@ -396,9 +396,9 @@ class Waker:
         record.home, record.woken = (home, server) if server not in (home, "") else ("", "")
         self.request_counts, self.last_used_s = {}, self.now()
 
-    def _record_failure(self, record: WakeRecord, server: str, why: str) -> None:
+    def _record_failure(self, record: WakeRecord, server: str, reason: str) -> None:
         previous = record.failures.get(server)
-        record.failures[server] = SwitchFailure(previous.count + 1 if previous else 1, self.now(), why[:500])
+        record.failures[server] = SwitchFailure(previous.count + 1 if previous else 1, self.now(), reason[:500])
 
 
 def _gateways(folder: StateFolder) -> Iterator[Gateway]:

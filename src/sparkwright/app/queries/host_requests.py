@@ -204,8 +204,8 @@ IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "k
 CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
 #: a `Link` from doctor/fabric.py
 LINK: dict[str, Shape] = {
-    "adapter": fabric.NAME,
-    "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
+    "adapter": fabric.NAME_PATTERN,
+    "interface": re.compile(f"(?:{fabric.NAME_PATTERN.pattern})?"),
     **dict.fromkeys(("firmware", "pci"), re.compile(r"[A-Za-z0-9./ ]{0,80}")),
     "active": bool,
     "rate_gbps": number_between(0, 10_000),
@@ -222,7 +222,7 @@ CACHE: dict[str, Shape] = {
     "size_bytes": COUNT,
     "used_s": number_between(0, 2**40),
 }
-LINK_RATE: dict[str, Shape] = {"adapter": fabric.NAME, "gbps": (None, number_between(0, 10**5)), "error": line}
+LINK_RATE: dict[str, Shape] = {"adapter": fabric.NAME_PATTERN, "gbps": (None, number_between(0, 10**5)), "error": line}
 LINK_PATH: dict[str, Shape] = {
     "peer": parse_ipv4,
     "interface": LINK["interface"],

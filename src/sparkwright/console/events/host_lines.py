@@ -186,8 +186,8 @@ class HostLines:
         self.board = board or Board()
         self._is_cluster = is_cluster
         self._unprinted_rows: list[HostRow] = []
-        self._reported: set[str] = set()
-        self._sandboxes: set[str] = set()
+        self._reported_hosts: set[str] = set()
+        self._announced_sandboxes: set[str] = set()
         self._rollout_event: Event | None = None
 
     def set_hosts(self, names: list[str]) -> None:
@@ -204,14 +204,14 @@ class HostLines:
             self.write("muted", lines.checking_message(event))
         elif kind == "batch_started":
             self.write("title", lines.batch_title(event))
-        elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
-            self._sandboxes.add(host)
+        elif kind == "run_started" and event.get("sandbox") and host not in self._announced_sandboxes:
+            self._announced_sandboxes.add(host)
             self.write("muted", formatters.sandbox_notice(host))
         elif kind == "note" and (self._is_cluster or not event["task"]) and (self.details or not event.get("detail")):
             start = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
-        elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
-            self._reported.add(host)
+        elif kind == "host_finished" or (kind == "recap" and host not in self._reported_hosts):
+            self._reported_hosts.add(host)
             self._unprinted_rows.append(self.board.rows[host])
             if not self._is_cluster or self._is_cause_known(self.board.rows[host]):
                 self._print_ended_hosts()

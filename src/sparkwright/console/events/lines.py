@@ -51,11 +51,11 @@ class TaskLines:
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._announced_sandboxes: set[str] = set()
-        self._skipped: dict[str, list[str]] = {}
-        self._failures: dict[str, set[str]] = {}
+        self._skipped_names: dict[str, list[str]] = {}
+        self._failure_messages: dict[str, set[str]] = {}
         self._stages: dict[str, dict[str, float]] = {}  # seconds by stage, by host
-        self._loaded: set[str] = set()
-        self._width = 0
+        self._loaded_hosts: set[str] = set()
+        self._host_width = 0
         self._has_many_hosts = False
         self._recaps: list[Event] = []
         self._rollout_event: Event | None = None
@@ -63,7 +63,7 @@ class TaskLines:
     def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run. Lines name the host only if there are several."""
         self._has_many_hosts = len(names) > 1
-        self._width = max(map(len, names), default=0)
+        self._host_width = max(map(len, names), default=0)
 
     def on(self, event: Event) -> None:
         handle = getattr(self, f"_on_{event['event']}", None)
@@ -73,7 +73,7 @@ class TaskLines:
             handle(event)
 
     def close(self) -> None:
-        for host in list(self._skipped):
+        for host in list(self._skipped_names):
             self._print_skipped(host)
         if self._recaps:
             self.write("", "")
@@ -129,7 +129,7 @@ class TaskLines:
         self._progress_at.pop(event["host"], None)
         self._add_to_stage(event)
         if _is_skip(event):
-            self._skipped.setdefault(event["host"], []).append(event["name"])
+            self._skipped_names.setdefault(event["host"], []).append(event["name"])
             return
         duration = f"  ({units.format_duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         message = f"  {self._unprinted_message(event)}" if event["msg"] and event["status"] != "skipped" else ""
@@ -139,7 +139,7 @@ class TaskLines:
             for style, text in failure_lines(event, " " * (STATUS_WIDTH + 1)):
                 self.write(style, text)
             reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
-            self._failures.setdefault(event["host"], set()).update(reported)
+            self._failure_messages.setdefault(event["host"], set()).update(reported)
         elif event["module"] == BUDGET_MODULE:
             for text in budget_lines((event.get("data") or {}).get("budget")):
                 self.write("muted", f"{' ' * (STATUS_WIDTH + 1)}{text}")
@@ -150,12 +150,12 @@ class TaskLines:
         if event.get("stage") and event["status"] != "skipped":
             stages = self._stages.setdefault(event["host"], {})
             stages[event["stage"]] = stages.get(event["stage"], 0.0) + event["seconds"]
-            self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
+            self._loaded_hosts |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
     def _unprinted_message(self, event: Event) -> str:
         """Return a task's message without a leading failure message that has already been printed, as in a rescue."""
         message: str = event["msg"]
-        failures = self._failures.get(event["host"], ())
+        failures = self._failure_messages.get(event["host"], ())
         printed_chars = max(
             (len(failure) for failure in failures if failure and message.startswith(f"{failure} ")), default=0
         )
@@ -166,14 +166,14 @@ class TaskLines:
 
     def _print_skipped(self, host: str) -> None:
         """Print consecutive skipped tasks, one line each, or a single line if there are many."""
-        names = self._skipped.pop(host, [])
+        names = self._skipped_names.pop(host, [])
         if len(names) > MAX_SKIPPED_LINES:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
         for name in names:
             self.write("skipped", self._line("skipped", host, name))
 
     def _line(self, status: str, host: str, text: str) -> str:
-        host_column = f"{host:<{self._width}}  " if self._has_many_hosts else ""
+        host_column = f"{host:<{self._host_width}}  " if self._has_many_hosts else ""
         start = f"{status:<{STATUS_WIDTH}} {host_column}"
         return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
 
@@ -191,16 +191,16 @@ class TaskLines:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(
             style,
-            f"{recap['host']:<{self._width}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}",
+            f"{recap['host']:<{self._host_width}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}",
         )
-        if recap["host"] in self._loaded:
+        if recap["host"] in self._loaded_hosts:
             stages = self._stages[recap["host"]].items()
             text = ", ".join(
                 f"{name} {units.format_duration(seconds)}" for name, seconds in stages if seconds >= MIN_STAGE_S
             )
             self.write("muted", f"  stages: {text}")
         message = recap.get("msg")
-        if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
+        if message and message not in self._failure_messages.get(recap["host"], ()):  # not printed with the failed task
             first = first_hosts.setdefault(message, recap["host"])
             text = message if first == recap["host"] else formatters.same_reason(first)
             self.write("fix", "  " + text.replace("\n", "\n  "))

@@ -44,7 +44,7 @@ class PlanGroups:
         self._board = Board()
         self._changes: dict[str, dict[ChangeLines, None]] = {}
         self._ok_messages: dict[str, list[str]] = {}
-        self._simulated: set[str] = set()
+        self._simulated_hosts: set[str] = set()
 
     def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the plan."""
@@ -56,7 +56,7 @@ class PlanGroups:
         if kind == "play_started":
             self.write("title", f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}: what would change")
         elif kind == "run_started" and event.get("sandbox"):
-            self._simulated.add(host)
+            self._simulated_hosts.add(host)
         elif kind == "note" and not event.get("detail"):
             self._changes.setdefault(host, {})[(("muted", event["text"]),)] = None
         elif kind == "task_finished":
@@ -66,10 +66,11 @@ class PlanGroups:
 
     def close(self) -> None:
         self._show_progress("")
-        if self._simulated:
-            predicate = "is simulated" if len(self._simulated) == 1 else "are simulated"
+        if self._simulated_hosts:
+            predicate = "is simulated" if len(self._simulated_hosts) == 1 else "are simulated"
             self.write(
-                "muted", f"{formatters.join_names(sorted(self._simulated))} {predicate}, without a GPU or a real model."
+                "muted",
+                f"{formatters.join_names(sorted(self._simulated_hosts))} {predicate}, without a GPU or a real model.",
             )
         if len(self._board.rows) == 1:
             for message in next(iter(self._ok_messages.values()), []):

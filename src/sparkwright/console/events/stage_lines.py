@@ -87,7 +87,7 @@ class StageLines:
         self._runs: dict[str, HostRun] = {}
         self._play = self._title = ""
         self._host_width = 0
-        self._sandboxes: set[str] = set()
+        self._announced_sandboxes: set[str] = set()
         self._recaps: list[Event] = []
         self._rollout_event: Event | None = None
         self._live = Live(
@@ -135,8 +135,8 @@ class StageLines:
 
     def _on_run_started(self, event: Event) -> None:
         host, notice = event["host"], ""
-        if event.get("sandbox") and host not in self._sandboxes:
-            self._sandboxes.add(host)
+        if event.get("sandbox") and host not in self._announced_sandboxes:
+            self._announced_sandboxes.add(host)
             notice = formatters.sandbox_notice(host)
         if notice and self._title.endswith(f" {host}"):
             self._print_title(f": {formatters.SANDBOX_DESCRIPTION}")

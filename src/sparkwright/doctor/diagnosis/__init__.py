@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 
 from sparkwright.doctor.diagnosis import down_causes, inspect, server_state
 from sparkwright.doctor.diagnosis.server_probe import ExpectedRate, Measurement, ServerProbe, measure_rate
-from sparkwright.doctor.diagnosis.server_state import EXITS, DiagnosisInput, RecipeFacts, ServerState, evaluate_state
+from sparkwright.doctor.diagnosis.server_state import (
+    EXIT_CODES,
+    DiagnosisInput,
+    RecipeFacts,
+    ServerState,
+    evaluate_state,
+)
 from sparkwright.engines import slowness as slow_causes
 from sparkwright.engines import tasks
 from sparkwright.engines.slowness import Cause
@@ -62,7 +68,7 @@ class DiagnosisResult:
             "state": self.state.state,
             "summary": self.state.message,
             "fix": self.state.fix,
-            "exit": int(EXITS[self.state.state]),
+            "exit": int(EXIT_CODES[self.state.state]),
             "tok_per_s": rate and round(rate, 1),
             "expected_tok_per_s": self.expected_rate.tok_per_s and round(self.expected_rate.tok_per_s, 1),
             "expected_by": self.expected_rate.source or None,

@@ -132,23 +132,23 @@ class RecipeFacts:
     key: str = ""
 
 
-Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
-State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", Bad]
+BadState = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
+State = Literal["ok", "asleep", "busy", "in progress", "starting", "unknown", BadState]
 
 #: exit codes of `diagnose`, by state
-EXITS: dict[State, Exit] = {
+EXIT_CODES: dict[State, Exit] = {
     **dict.fromkeys(("ok", "asleep"), Exit.OK),
     **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
-    **dict.fromkeys(get_args(Bad), Exit.FAILED),
+    **dict.fromkeys(get_args(BadState), Exit.FAILED),
 }
 
 MAX_LINE_CHARS = 200
 
-DEPLOY = "Run `invoke deploy` to start a server."
-RESTART = "Run `invoke restart`."
-SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
-WAKE = "`invoke switch` wakes it."
-WAIT = "Wait, then try again."
+DEPLOY_FIX = "Run `invoke deploy` to start a server."
+RESTART_FIX = "Run `invoke restart`."
+LOGS_FIX = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+WAKE_FIX = "`invoke switch` wakes it."
+WAIT_FIX = "Wait, then try again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,9 @@ def _check_engine(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 def _check_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if server.name:
         return None
-    return ServerState("unknown", "no server is known: nothing has been deployed, and the host has no recipe", DEPLOY)
+    return ServerState(
+        "unknown", "no server is known: nothing has been deployed, and the host has no recipe", DEPLOY_FIX
+    )
 
 
 def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | None:
@@ -208,21 +210,21 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
     if server.engine_error or container.status in ("running", "restarting"):
         return None
     if server.awake_server:
-        return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.awake_server}", WAKE)
+        return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.awake_server}", WAKE_FIX)
     if container.status == "absent":
         unverified = "" if server.was_verified else "; no server has been verified on this host"
-        return _down_state(f"there is no container {container.name}{unverified}", DEPLOY)
+        return _down_state(f"there is no container {container.name}{unverified}", DEPLOY_FIX)
     if container.status == "paused":
         return _down_state(f"{container.name} is paused", f"On the host: `docker unpause {container.name}`.")
     if container.status == "created":
-        why = f": {server.last_exit.error}" if server.last_exit.error else ""
-        return _down_state(f"{container.name} was created but never started{why}", RESTART)
+        reason = f": {server.last_exit.error}" if server.last_exit.error else ""
+        return _down_state(f"{container.name} was created but never started{reason}", RESTART_FIX)
     if server.stop_reason:  # Docker would restart it, so it was stopped manually, regardless of what happened before
         message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.stop_reason}"
-        return ServerState("crash-looping", message, SEE_LOGS)
+        return ServerState("crash-looping", message, LOGS_FIX)
     if container.status in ("exited", "dead"):
-        return _down_state(f"{container.name} {_describe_exit(server)}", RESTART)
-    return _down_state(f"{container.name} is {container.status}", RESTART)
+        return _down_state(f"{container.name} {_describe_exit(server)}", RESTART_FIX)
+    return _down_state(f"{container.name} is {container.status}", RESTART_FIX)
 
 
 def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | None:
@@ -232,9 +234,9 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
         return None
     if (server.crash_loop or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
         message = f"crash loop: {container.name} {_describe_exit(server, f', {restarts} restarts so far')}"
-        return ServerState("crash-looping", f"no server answers: {message}", SEE_LOGS)
+        return ServerState("crash-looping", f"no server answers: {message}", LOGS_FIX)
     if container.status == "restarting":
-        return _down_state(f"{container.name} {_describe_exit(server)}; Docker is restarting it", SEE_LOGS)
+        return _down_state(f"{container.name} {_describe_exit(server)}; Docker is restarting it", LOGS_FIX)
     return None
 
 
@@ -249,7 +251,7 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if loading and server.log is not None and server.log.ready:
         message = f"/health returns {health}, but it was ready"
         return ServerState(
-            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART_FIX
         )
     if age_s is None:
         return ServerState("unknown", f"nothing answers at {server.probe.url}, and the start time of {name} is unknown")
@@ -259,32 +261,32 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     message = f"for {age_s:.0f} s{stage}{last}{previous_exit}"
     if server.log is not None and server.log.ready:
         prefix = "silent" if server.probe.error == "timeout" else "closed"
-        return _down_state(f"{name} was ready, but {server.probe.url} is {prefix} now", RESTART)
+        return _down_state(f"{name} was ready, but {server.probe.url} is {prefix} now", RESTART_FIX)
     if age_s > server.max_start_s or (server.container.restarts and is_slow_start(server, limits)):
-        return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
+        return ServerState("slow start", f"no server answers: slow start: {name} has been starting {message}", LOGS_FIX)
     if server.container.restarts:
-        return _down_state(f"{name} is starting again {message}", SEE_LOGS)
+        return _down_state(f"{name} is starting again {message}", LOGS_FIX)
     prefix = "slow start: " if is_slow_start(server, limits) else ""
-    return ServerState("starting", f"no server answers yet: {prefix}{name} has been starting {message}", WAIT)
+    return ServerState("starting", f"no server answers yet: {prefix}{name} has been starting {message}", WAIT_FIX)
 
 
 def _check_health(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if server.probe.health == 200:
         return None
-    return _down_state(f"/health returns {server.probe.health}: the engine is dead", RESTART)
+    return _down_state(f"/health returns {server.probe.health}: the engine is dead", RESTART_FIX)
 
 
 def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     probe = server.probe
     if probe.token == "ended":
-        return _down_state(f"{server.container.name} {_describe_exit(server)}, during the test request", SEE_LOGS)
+        return _down_state(f"{server.container.name} {_describe_exit(server)}, during the test request", LOGS_FIX)
     if probe.token == "none" and not probe.running:
         message = (
             f"/health returns 200 and there are no other requests, but no {tasks.result_noun(server.engine.http)} within "
             f"{probe.waited_s:g} s"
         )
         return ServerState(
-            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+            "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART_FIX
         )
     if probe.token == "refused":
         return ServerState(
@@ -292,7 +294,7 @@ def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
         )
     if probe.token == "error":
         return ServerState(
-            "down", f"no {tasks.result_noun(server.engine.http)}: the server returned an error: {probe.error}", SEE_LOGS
+            "down", f"no {tasks.result_noun(server.engine.http)}: the server returned an error: {probe.error}", LOGS_FIX
         )
     return None
 
@@ -310,7 +312,7 @@ def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState 
     message = f"{runs}, no {tasks.result_noun(server.engine.http)} for {probe.stalled_s:.0f} s"
     if probe.stalled_s >= limits.frozen_s:
         return ServerState(
-            "stalled", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
+            "stalled", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART_FIX
         )
     return ServerState("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
@@ -359,6 +361,6 @@ def worker_state(
     )
     if server.active_run:
         return ServerState("in progress", f"in progress: {server.active_run}; {message}")
-    known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
+    known: dict[str, State] = {**{str(name): name for name in EXIT_CODES}, "up": "ok"}
     fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
     return ServerState(known.get(state, "unknown"), message, fix)

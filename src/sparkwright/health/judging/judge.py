@@ -69,8 +69,8 @@ def evaluate_observation(observation: Observation, limits: Limits, questions: Co
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
     is_ok = worst.state == "ok"
-    why = _describe_healthy(observation) if is_ok else worst.evidence.message
-    return Evaluation(worst.state, why, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
+    reason = _describe_healthy(observation) if is_ok else worst.evidence.message
+    return Evaluation(worst.state, reason, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
 
 
 def _build_finding(name: str, answer: DefiniteAnswer) -> Finding:

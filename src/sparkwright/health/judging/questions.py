@@ -22,7 +22,7 @@ RESTARTING_POLICIES = ("always", "unless-stopped")
 MANUAL_STOP_EXIT_CODES = (0, 137, 143)
 POWER_CYCLE_FIX = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 #: cure by verdict of `smoke_test`, for verdicts that mean a slow server
-SLOW_VERDICTS: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
+CURES_BY_SLOW_VERDICT: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
 def _check_run_in_progress(observed: Observation, limits: Limits) -> Answer:
@@ -221,7 +221,7 @@ def _check_speed(observed: Observation, limits: Limits) -> Answer:
         return None if not speed.verdict else ("unknown", f"throughput unknown: {speed.verdict}")
     baseline = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
     message = f"{speed.tok_per_s:.1f} tok/s{baseline}"
-    if cure := SLOW_VERDICTS.get(speed.verdict):
+    if cure := CURES_BY_SLOW_VERDICT.get(speed.verdict):
         return "bad", f"{speed.verdict}: {message}; run `sparkwright diagnose`", "degraded", cure
     return "ok", message
 

@@ -266,7 +266,7 @@ class LinkRate(Module["LinkRate.Args"]):
 def _build_command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
     """Return the adapter's name and the command that measures its rate."""
     adapter, address, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
-    if not fabric.NAME.fullmatch(adapter):
+    if not fabric.NAME_PATTERN.fullmatch(adapter):
         raise Failed(f"{adapter!r} is not the name of an adapter.")
     index = fabric.gid_index(host, adapter, address)
     gid = ["-x", str(index)] if index is not None else []
