@@ -161,7 +161,8 @@ def _format_cells(line: Line, count: int) -> tuple[str, ...]:
 
 def _gap_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of ITL over time, by arm, for each load whose gaps are stored."""
-    for load_text in dict.fromkeys(describe_load(cell.load) for cell in results.cells if cell.series):
+    load_texts = dict.fromkeys(describe_load(cell.load) for cell in results.cells if cell.series)
+    for n, load_text in enumerate(load_texts):
         lines: dict[str, Line] = {}
         for cell in results.cells:
             if cell.series and describe_load(cell.load) == load_text and cell.arm not in lines:
@@ -169,7 +170,7 @@ def _gap_charts(results: Results) -> Iterator[Chart]:
                 points = tuple(zip(series.at_s, series.gap_ms, strict=True))
                 lines[cell.arm] = Line(_format_arm(results, cell.arm), points, tuple(series.long_at_s))
         yield Chart(
-            f"itl-{len(load_text)}-{load_text.split()[0].strip(':').lower()}",
+            f"itl-{n}",
             f"Gaps over time, {load_text}",
             "Every gap between two chunks of one decoding stream, in the first repetition of each arm. The vertical lines "
             "mark the arrival of long prompts.",

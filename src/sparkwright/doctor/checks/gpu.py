@@ -120,8 +120,8 @@ def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
         if is_generated:  # the repair writes this file
             return Finding("CDI", "bad", evidence, fix, fact.source, fix_name)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", fact.source)
-    if any(drivers.values()):
-        return Finding("CDI", "ok", f"{', '.join(drivers)} is for driver {driver}", source=fact.source)
+    if matching := [path for path, listed_driver in drivers.items() if listed_driver]:
+        return Finding("CDI", "ok", f"{', '.join(matching)} is for driver {driver}", source=fact.source)
     if drivers:
         return Finding("CDI", "unknown", f"{', '.join(drivers)} lists no driver libraries", fix, fact.source)
     return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=fact.source)
