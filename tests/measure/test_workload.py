@@ -12,7 +12,7 @@ from sparkwright.measure.workload import Load
 
 
 def test_default_lengths_are_those_of_sharegpt() -> None:
-    lengths = list(itertools.islice(workload._lengths(Load("serve")), 20_000))
+    lengths = list(itertools.islice(workload._draw_prompts(Load("serve")), 20_000))
     prompts, answers = [row[1] for row in lengths], [row[2] for row in lengths]
     assert statistics.fmean(prompts) == pytest.approx(230, rel=0.05)
     assert statistics.fmean(answers) == pytest.approx(203, rel=0.05)

@@ -1,4 +1,4 @@
-"""Sampling in the background of a measurement, the lag of the client itself, and suspension of garbage collection."""
+"""Background samplers for measurements, including one for the client's own lag, and suspension of garbage collection."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ class LagSampler(BackgroundSampler):
         return decoding_s is not None and self.p99_s > MAX_LAG_SHARE_OF_DECODING * decoding_s
 
     def sample(self) -> None:
-        before_s = time.perf_counter()
+        began_s = time.perf_counter()
         time.sleep(LAG_SLEEP_S)
-        self.samples_s.append(time.perf_counter() - before_s - LAG_SLEEP_S)
+        self.samples_s.append(time.perf_counter() - began_s - LAG_SLEEP_S)

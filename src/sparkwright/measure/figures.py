@@ -1,6 +1,6 @@
 """Latency, gap, stall and rate figures of many streams.
 
-A percentile of per-request means hides stalls, and so does the p99 of few gaps. Therefore the largest gap, the number of stalls
+A percentile of per-request means hides stalls, and so does a p99 over few gaps. Therefore the largest gap, the number of stalls
 and their duration are reported in addition to the percentiles.
 """
 
@@ -40,7 +40,7 @@ class TimeSpread:
         return cls(len(sorted_values), statistics.fmean(sorted_values), p50, p99, sorted_values[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Return the times in milliseconds and their number, with the metric's name in each key: ttft_p50_ms, ttft_count."""
+        """Return the figures in milliseconds and the count, under keys that begin with `name`: ttft_p50_ms, ttft_count."""
         kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
         times = {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
         return {f"{name}_count": self.count, **times}
@@ -63,7 +63,7 @@ class Figures:
     stalls: int
     #: sum of the gaps that are stalls
     stall_s: float
-    #: all tokens over `wall_s`, the time from the first request to the last token
+    #: all tokens divided by `wall_s`, the time from the first request to the last token
     tok_per_s: float
     #: median decode rate of a stream
     stream_tok_per_s: float | None

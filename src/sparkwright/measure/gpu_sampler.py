@@ -1,7 +1,7 @@
 """Samples of the GPU during decoding: clock, power, temperature and utilization.
 
-A GB10 has slow states that look like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz without an error.
-The host, not a flag, is then the cause of a slow server.
+A GB10 has slow states that look like the effect of a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
+reports no error. The cause of a slow server is then the host, not a flag.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from sparkwright.measure.background import BackgroundSampler
 GPU_SAMPLE_INTERVAL_S = 0.5
 FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-#: minimum clock of a GPU that is busy during a measurement, also as a share of the baseline's; below it, the host is the cause of
-#: a low rate. The health checks' `low_mhz` (health.judging.observation.Limits) has another purpose: a clock below it, with low
-#: power, shows that the power supply negotiated too little
+#: minimum clock of a GPU that is busy during a measurement; below it, the host is the cause of a low rate. The health checks'
+#: `low_mhz` (health.judging.observation.Limits) has another purpose: a clock below it, together with low power draw, shows that
+#: the power supply negotiated too little
 MIN_CLOCK_MHZ = 1500.0
+#: the same, as a share of the clock in the baseline
 MIN_CLOCK_SHARE = 0.8
-#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU uses less, while a single stream uses more, even if its
-#: power varies
+#: minimum power of a busy GPU as a share of the power in the baseline; a stalled GPU draws less, while decoding even a single
+#: stream draws more, although its power varies
 MIN_POWER_SHARE = 0.6
 
 
@@ -62,13 +63,13 @@ class GpuState(GpuSample):
         )
 
     def describe_stall(self, baseline_w: float | None) -> str:
-        """Describe a GPU that is busy but uses far less power than in the baseline; empty otherwise."""
+        """Describe a GPU that is busy but draws far less power than in the baseline; empty otherwise."""
         if not baseline_w or self.power_w is None or not self._is_busy:
             return ""
         if self.power_w >= MIN_POWER_SHARE * baseline_w:
             return ""
-        sentence = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
-        return f"{sentence}: it waits more than it computes"
+        message = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, against {baseline_w:.0f} W before"
+        return f"{message}: it waits more than it computes"
 
     @property
     def _is_busy(self) -> bool:

@@ -30,12 +30,12 @@ CHECK_PROMPT = "Say ok."
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to a request."""
+    """The response to a request."""
 
-    #: HTTP status; 0 if there was no answer
+    #: HTTP status; 0 if there was no response
     status: int
     body: bytes = b""
-    #: reason why there was no answer: refused, timeout, reset or a sentence; empty if there was one
+    #: reason why there was no response: refused, timeout, reset or a clause; empty if there was one
     error: str = ""
 
     def json(self) -> Any:
@@ -46,7 +46,7 @@ class Response:
             return None
 
     def message(self) -> str:
-        """Return the response's error message, or else its body or `error`, shortened."""
+        """Return the error message in the body, or else the body or `error`; truncated."""
         return (self.failure or self.body.decode(errors="replace") or self.error)[:MAX_MESSAGE_CHARS]
 
     @property
@@ -92,7 +92,7 @@ def send_with_fewer_options(
 
 
 def send_request(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Response:
-    """Send a request on a new connection and return the answer, all within `timeout_s`. Never raises."""
+    """Send a request on a new connection and return the response, all within `timeout_s`. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
@@ -180,7 +180,7 @@ class TokenCheck:
 
 
 def check_token(api: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
-    """Request a token and evaluate the answer. Takes the arguments of `request_tokens`. Never raises."""
+    """Request a token and evaluate the response. Takes the arguments of `request_tokens`. Never raises."""
     began_s = time.monotonic()
     response = request_tokens(api, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s

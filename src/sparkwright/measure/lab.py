@@ -1,4 +1,4 @@
-"""Measures a cell of an experiment: sends a load to a server, and returns the result as plain JSON with units in the names."""
+"""Measure one load on a server, and return the result as JSON whose keys include the units."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sparkwright.measure.server_client import ServerClient, TokenEstimator, rand
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.workload import Load
 
-#: maximum share of prompt tokens from the prefix cache; prompts are random, so a higher share makes the cell inconclusive
+#: maximum share of prompt tokens from the prefix cache; prompts are random, so a higher share makes the result inconclusive
 MAX_CACHED_SHARE = 0.05
-#: the client may have caused the largest gap if its own largest lag is above this share of that gap
+#: the client may have caused the largest gap if its own largest lag exceeds this share of that gap
 MIN_LAG_SHARE_OF_GAP = 0.5
 IDLE_TIMEOUT_S = 10.0
-#: numbers of words in the prompts from which the number of tokens per word is derived
+#: numbers of words in the two prompts from which the tokens per word are derived
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
 #: number of streams whose individual gaps are stored, and number of gaps per stream
@@ -58,7 +58,7 @@ def measure_load(
     idle_s: float = IDLE_TIMEOUT_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load, and return the result as a cell without its key and arm (docs/lab.md describes the fields).
+    """Send a load, and return the result: a cell without its key and arm (docs/lab.md describes the fields).
 
     Args:
         target: the server to measure.
@@ -72,9 +72,9 @@ def measure_load(
         Failed: the server generates no token.
     """
     server_counters.wait_until_idle(target.counters, idle_s)
-    sender = _warm_up(target, spec, timeout_s)
-    before, began_s = dict(target.counters()), time.time()
-    phases = workload.build_phases(spec, sender)
+    client = _warm_up(target, spec, timeout_s)
+    counters_before, began_s = dict(target.counters()), time.time()
+    phases = workload.build_phases(spec, client)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with LagSampler() as lag, gpu_sampler.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
@@ -90,13 +90,15 @@ def measure_load(
                 on_done=lambda count, finished=finished: progress(finished + count, total),  # type: ignore[misc]
             )
             outcomes += last_outcomes
-        state = sampler.state
-    after = read_settled_counters(target.counters, lambda now: _describe_mismatch(before, now, outcomes))
+        gpu_state = sampler.state
+    counters_after = read_settled_counters(
+        target.counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
+    )
     return {
         "started_at_s": round(began_s, 3),
         "seconds": round(time.time() - began_s, 3),
-        **_build_report(outcomes, before, after, lag, state),
-        "derived": {**derive_figures(spec, outcomes), **_acceptance_figures(before, after)},
+        **_build_report(outcomes, counters_before, counters_after, lag, gpu_state),
+        "derived": {**derive_figures(spec, outcomes), **_acceptance_figures(counters_before, counters_after)},
         "series": _build_series(last_outcomes),
     }
 
@@ -104,35 +106,37 @@ def measure_load(
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
     """Send a request of each length class, so that kernels are compiled before the measurement, and return the client.
 
-    The client has derived its estimate of tokens per word from these requests.
+    The returned client has estimated the tokens per word from these requests.
     """
-    sender = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
+    client = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return sender.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            return client.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 
-    short_tokens = send(sender.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    long_tokens = send(sender.request(random_text(MANY_WORDS), 1))
-    sender.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
+    short_tokens = send(client.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    long_tokens = send(client.request(random_text(MANY_WORDS), 1))
+    client.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
-        send(sender.sized_request(tokens, WARM_UP_TOKENS))
-    return sender
+        send(client.sized_request(tokens, WARM_UP_TOKENS))
+    return client
 
 
-def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+def _acceptance_figures(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> dict[str, float]:
     """Return the statistics of speculative decoding: accepted tokens per draft, and the share accepted at the first position."""
-    acceptance = speculation.acceptance(before, after)
+    acceptance = speculation.acceptance(counters_before, counters_after)
     if acceptance is None:
         return {}
     data = {} if acceptance.per_draft is None else {"accepted_per_draft": acceptance.per_draft}
     return {**data, **({"accepted_first": acceptance.positions[0]} if acceptance.positions else {})}
 
 
-def _describe_mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
-    served = counter_increase(before, after, engine_http.GENERATED)
+def _describe_mismatch(
+    counters_before: Mapping[str, float], counters_after: Mapping[str, float], outcomes: Sequence[Outcome]
+) -> str:
+    served = counter_increase(counters_before, counters_after, engine_http.GENERATED)
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     if served is None or len(streams) < len(outcomes) or any(stream.approximate for stream in streams):
         return ""
@@ -146,10 +150,10 @@ def _describe_mismatch(before: Mapping[str, float], after: Mapping[str, float], 
 
 def _build_report(
     outcomes: Sequence[Outcome],
-    before: Mapping[str, float],
-    after: Mapping[str, float],
+    counters_before: Mapping[str, float],
+    counters_after: Mapping[str, float],
     lag: LagSampler,
-    state: gpu_sampler.GpuState,
+    gpu_state: gpu_sampler.GpuState,
 ) -> dict[str, Any]:
     """Return the verdict with doubts and notes, and the figures in total and by group."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
@@ -157,17 +161,18 @@ def _build_report(
     totals = figures.summarize(streams)
     percentiles_unreliable = lag.spoils_percentiles(totals.itl.p50 if totals.itl else None)
     hits, queries = (
-        counter_increase(before, after, name) for name in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
+        counter_increase(counters_before, counters_after, name)
+        for name in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
     )
     cached_share = round(hits / queries, 4) if queries and hits is not None else None
-    mismatch = _describe_mismatch(before, after, outcomes)
+    mismatch = _describe_mismatch(counters_before, counters_after, outcomes)
     doubts = [mismatch] if mismatch else []
     if cached_share is not None and cached_share > MAX_CACHED_SHARE:
         doubts.append(
             f"{cached_share:.0%} of the prompt tokens were in the prefix cache, although all prompts should be new"
         )
-    if state.is_degraded(None):
-        doubts.append(f"host degraded: {state.sentence}")
+    if gpu_state.is_degraded(None):
+        doubts.append(f"host degraded: {gpu_state.sentence}")
     streams_by_group: dict[str, list[stream.Stream]] = {
         outcome.request.group: [] for outcome in sorted(outcomes, key=lambda outcome: outcome.request.group)
     }
@@ -185,15 +190,15 @@ def _build_report(
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": cached_share,
-        "preemptions": counter_increase(before, after, engine_http.PREEMPTIONS),
-        "gpu": state.to_json(),
+        "preemptions": counter_increase(counters_before, counters_after, engine_http.PREEMPTIONS),
+        "gpu": gpu_state.to_json(),
     }
 
 
 def _notes(
     totals: figures.Figures, outcomes: Sequence[Outcome], lag: LagSampler, *, percentiles_unreliable: bool
 ) -> Iterator[str]:
-    """Yield the reasons why figures are missing, or may describe the client instead of the server."""
+    """Yield the reasons why figures are missing or may describe the client instead of the server."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     streams = sum(outcome.stream is not None for outcome in outcomes)
     if percentiles_unreliable:
@@ -269,7 +274,7 @@ def _count_chunks_during_prefill(decoding: stream.Stream, long: stream.Stream) -
 
 
 def _mean_and_deviation(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """Return the mean and the standard deviation, as llama-benchy reports them; empty without values."""
+    """Return the mean and the standard deviation, as llama-benchy reports them; empty if there are no values."""
     if not values:
         return {}
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}

@@ -1,4 +1,4 @@
-"""Running many streams at once, each with a thread and a connection that is open before the clock starts."""
+"""Run many streams at once, each in its own thread and on a connection that is opened before the clock starts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Request:
     """A request of a load."""
 
     body: dict[str, Any]
-    #: seconds after the start at which to send it; with a limited concurrency the earliest time
+    #: seconds after the start at which to send it; if concurrency is limited, the earliest time
     at_s: float = 0.0
-    #: group of streams whose figures are reported together
+    #: group whose streams are reported together
     group: str = ""
 
 
@@ -51,14 +51,14 @@ def send_all(
 ) -> list[Outcome]:
     """Send all requests, wait for them, and return the outcomes in the order of the requests.
 
-    Errors are in the outcomes. Answers are parsed after all have arrived. TTFT does not include waiting for a worker.
+    Errors are part of the outcomes. Responses are parsed after all have arrived. TTFT does not include waiting for a worker.
 
     Args:
         base_url: URL of the server.
         requests: requests to send.
         counter_keys: keys of a chunk that hold the number of tokens so far.
         api_key: key of the server.
-        concurrency: number of workers, each of which sends one request after the other; 0 to send each request at its time.
+        concurrency: number of workers, each of which sends one request after another; 0 to send each request at its own time.
         cap_s: seconds after which a stream is closed.
         timeout_s: maximum time that a stream may send no data.
         on_done: called after each request with the number of finished requests.
@@ -102,7 +102,7 @@ class _Queue:
         self._waiting_indexes, self._done_count, self._mutex = iter(range(len(requests))), 0, threading.Lock()
 
     def work(self) -> None:
-        """Send requests until none is left, each at its time."""
+        """Send requests until none is left, each at its own time."""
         index = self._take_next()
         connection = (
             self._open_connection() if index is not None and self._requests[index].at_s < CONNECT_AHEAD_S else None

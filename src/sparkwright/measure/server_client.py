@@ -1,4 +1,4 @@
-"""Requests to a server, with prompts of a given number of tokens and only options that the server accepts."""
+"""A client that sends prompts of a given number of tokens, with only those options that the server accepts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TokenEstimator:
         return cls(per_word, max(0.0, short_tokens - per_word * short_words))
 
     def text(self, tokens: int) -> str:
-        """Return a random prompt of about this many tokens, which no cache can contain."""
+        """Return random text of about this many tokens, which no prefix cache can contain."""
         return random_text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
@@ -72,7 +72,7 @@ class ServerClient:
         return self.request(self.token_estimator.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **options: Any) -> stream.Stream:
-        """Send a request, again without options that the server refuses, which are added to `refused_options`.
+        """Send a request; if the server refuses options, send it again without them and add them to `refused_options`.
 
         Raises stream.StreamError. Keyword arguments are passed to `stream.record`.
         """
@@ -97,7 +97,7 @@ class ServerClient:
 
 
 def random_text(word_count: int) -> str:
-    """Return a random text of this many words, which no prefix cache can contain."""
+    """Return random text of this many words, which no prefix cache can contain."""
     choices = COMMON_WORDS.split()
     rng = random.Random(secrets.randbits(64))
     return " ".join([secrets.token_hex(16), *(rng.choice(choices) for _ in range(word_count))])

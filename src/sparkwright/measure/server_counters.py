@@ -21,7 +21,7 @@ COUNTER_LAG_S = 1.0
 
 
 def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the counters by role and the settings of the prefix cache; both are empty if the server exports no metrics."""
+    """Return the counters by role, and the settings of the prefix cache; both are empty if the server exports no metrics."""
     if not http.metrics:
         return {}, {}
     response = send_request(base_url, http.metrics, api_key=api_key)
@@ -51,8 +51,8 @@ def has_foreign_tokens(served_tokens: float, streamed_tokens: int, capped_stream
     """Return True if the server generated tokens that this client did not request.
 
     Args:
-        served_tokens: number of tokens by the server's counters.
-        streamed_tokens: number of tokens by this client's count.
+        served_tokens: number of tokens according to the server's counters.
+        streamed_tokens: number of tokens that this client counted.
         capped_streams: number of requests that the client ended early.
     """
     return served_tokens - streamed_tokens > max(
@@ -78,7 +78,7 @@ def counter_increase(
 def read_settled_counters(
     get_counters: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """Return the counters after a measurement. They are read again for up to COUNTER_LAG_S while `is_stale` returns true."""
+    """Return the counters after a measurement, reading them again for up to COUNTER_LAG_S while `is_stale` returns true."""
     deadline_s = time.monotonic() + COUNTER_LAG_S
     while is_stale(counters := get_counters()) and time.monotonic() <= deadline_s:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Checks of speculative decoding: the acceptance by position, and answers with several streams and temperatures."""
+"""Check speculative decoding: the acceptance by position, and the answers with several streams and temperatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.measure import reference
 from sparkwright.measure.reference import Unanswered
 from sparkwright.measure.server_counters import counter_increase
 
-#: numbers of streams and temperatures; the first cell, a single greedy client, is the reference for the others
+#: tested combinations, as (number of streams, temperature); the first, a single greedy stream, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: questions, one per stream
 QUESTIONS = reference.QUESTIONS[:8]
@@ -52,7 +52,7 @@ def acceptance(counters_before: Mapping[str, float], counters_after: Mapping[str
 
 
 def describe_acceptance_drop(current: Acceptance | None, earlier_shares: Sequence[float]) -> str:
-    """Describe a drop of the first position's acceptance below MIN_ACCEPTANCE_SHARE; empty if there is none or it is unknown."""
+    """Describe a drop in the acceptance at the first position below MIN_ACCEPTANCE_SHARE; empty if there is none or it is unknown."""
     if (
         current is None
         or current.drafts < MIN_DRAFTS
@@ -75,7 +75,7 @@ def format_positions(positions: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The answers with one number of streams at one temperature."""
+    """The evaluated answers for one combination of stream count and temperature."""
 
     streams: int
     temperature: float
@@ -103,7 +103,7 @@ def query_cells(
     timeout_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """Ask the questions in each of CELLS, up to the first cell with a missing answer.
+    """Ask the questions in each of CELLS, but stop after the first cell with a missing answer.
 
     Args:
         http: the engine's HTTP API.
@@ -136,19 +136,19 @@ def _evaluate_cell(streams: int, temperature: float, texts: Sequence[str]) -> Ce
 
 
 def describe_failure(cells: Sequence[Cell]) -> str:
-    """Return the reason why speculation fails, as a clause; empty if it works.
+    """Return the reason why speculation is broken, as a clause; empty if it works.
 
-    The first cell is the reference. If it has few right answers, only nonsense and errors count.
+    The first cell is the reference. If it has few right answers, the other cells are judged only by nonsense and errors.
     """
     reference_cell = cells[0]
     for cell in cells:
         if cell.error:
-            return f"with {cell} the server does not answer: {cell.error}"
+            return f"with {cell} the server did not answer: {cell.error}"
     half = len(QUESTIONS) / 2
     for cell in cells[1:]:
         if cell.nonsense > half >= reference_cell.nonsense or (
             reference_cell.right >= MIN_CORRECT_ANSWERS and cell.right < reference_cell.right / 2
         ):
             score = f"{cell.right} of {len(QUESTIONS)} simple questions right"
-            return f"with {cell} it answers {score}, with a single greedy stream {reference_cell.right}"
+            return f"with {cell} it gets {score}, with a single greedy stream {reference_cell.right}"
     return ""

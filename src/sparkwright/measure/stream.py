@@ -1,8 +1,8 @@
-"""Measuring a single stream: the connection is opened beforehand, and the clock is read before anything is parsed.
+"""Measure a single stream. The connection is opened beforehand, and arrival times are taken before anything is parsed.
 
 `record` only receives bytes and reads the clock; `parse_recording` extracts the tokens afterwards. Their number comes from the
 cumulative usage in each chunk, or else from the final usage. Without either, chunks are counted and the result is marked as
-approximate, because a chunk can contain many tokens. Content, thinking and tool calls count; a chunk with only the role does not.
+approximate, because a chunk can contain many tokens. Content, thinking and tool calls count; a chunk with only a role does not.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ MAX_BYTES = 256 << 20
 #: maximum number of pieces of a stream, enough for a minute with ten thousand tokens per second, each in its own piece
 MAX_PIECES = 600_000
 MAX_ERROR_BYTES = 1 << 16
-#: paths in a chunk to the number of tokens so far, as (object, key); engines may have others than USAGE_KEYS
+#: where a chunk reports the number of tokens so far, as (object, key) pairs; an engine may use others than USAGE_KEYS
 CounterKeys = Sequence[tuple[str, str]]
 USAGE_KEYS: CounterKeys = (("usage", "completion_tokens"),)
-#: maximum tokens of an undelayed chunk: speculation yields up to 16, while larger ones were delayed by a parser or a proxy
+#: maximum number of tokens in an undelayed chunk: speculation yields up to 16, so a parser or a proxy delayed a larger chunk
 MAX_CHUNK_TOKENS = 16
-#: maximum shares of a stream's tokens in delayed chunks, and at one moment; above these the times do not show decoding
-MAX_BURST_SHARE, MAX_MOMENT_SHARE = 0.5, 0.8
+#: maximum share of a stream's tokens in delayed chunks; above it, arrival times do not reflect decoding
+MAX_BURST_SHARE = 0.5
+#: the same for tokens that arrive at the same moment
+MAX_MOMENT_SHARE = 0.8
 #: largest number of tokens that a server may report
 MAX_TOKENS = 10**9
 
@@ -82,14 +84,14 @@ class Stream:
         if not self.points:
             return False
         totals = [total for _, total in self.points]
-        chunks = [(at_s, total - before) for (at_s, total), before in zip(self.points, [0, *totals], strict=False)]
+        chunks = [(at_s, total - previous) for (at_s, total), previous in zip(self.points, [0, *totals], strict=False)]
         delayed_tokens = sum(tokens for _, tokens in chunks if tokens > MAX_CHUNK_TOKENS)
         tokens_by_time: Counter[float] = Counter()
         for at_s, tokens in chunks:
             tokens_by_time[at_s] += tokens
         largest_burst = max(tokens_by_time.values())
-        at_once = largest_burst > MAX_CHUNK_TOKENS and largest_burst > MAX_MOMENT_SHARE * totals[-1]
-        return at_once or delayed_tokens > MAX_BURST_SHARE * totals[-1]
+        arrived_at_once = largest_burst > MAX_CHUNK_TOKENS and largest_burst > MAX_MOMENT_SHARE * totals[-1]
+        return arrived_at_once or delayed_tokens > MAX_BURST_SHARE * totals[-1]
 
     @property
     def ttft_s(self) -> float | None:
@@ -103,7 +105,7 @@ class Stream:
 
     @property
     def tok_per_s(self) -> float | None:
-        """The decode rate: tokens after the first chunk over their time. None for a stream in bursts or with a single chunk."""
+        """The decode rate: tokens per second after the first chunk. None for a stream in bursts or with a single chunk."""
         if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
         (first_s, first), (last_s, last) = self.points[0], self.points[-1]
@@ -111,7 +113,7 @@ class Stream:
 
     @property
     def request_tok_per_s(self) -> float | None:
-        """All tokens over the time from the request to the last token, which is valid even for a stream in bursts."""
+        """Tokens per second from the request to the last token; valid even for a stream in bursts."""
         return self.tokens / self.points[-1][0] if self.points and self.points[-1][0] > 0 else None
 
     @property
@@ -129,7 +131,7 @@ class Stream:
 
 @dataclass
 class Recording:
-    """The bytes of an answer with their arrival times, in seconds since the request was sent."""
+    """The bytes of a response with their arrival times, in seconds since the request was sent."""
 
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     #: time of time.perf_counter at which the request was sent
@@ -190,7 +192,7 @@ def record(
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
-        raise StreamError(f"no answer: {_format_error(error)}") from None
+        raise StreamError(f"no response: {_format_error(error)}") from None
     try:
         response = http.client.HTTPResponse(connection.sock, method="POST")
         recording.sent_s = time.perf_counter()
@@ -233,7 +235,7 @@ def _receive(
 
 
 def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS) -> Stream:
-    """Return the tokens of a recording. Raises StreamError if it is incomplete or contains an error of the server."""
+    """Return the tokens of a recording. Raises StreamError if it is incomplete or contains an error from the server."""
     reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counter_keys)
     rest = b""
     for at_s, piece in recording.pieces:
@@ -266,7 +268,7 @@ def parse_events(recording: Recording, final_types: Collection[str]) -> list[dic
         final_types: types of the event that ends a stream.
 
     Raises:
-        StreamError: the recording is incomplete or contains an error of the server.
+        StreamError: the recording is incomplete or contains an error from the server.
     """
     if recording.error:
         raise StreamError(recording.error)

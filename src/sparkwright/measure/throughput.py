@@ -30,8 +30,9 @@ PROMPT_SET = 1
 #: figures are only comparable if they were measured by the same version of this client
 CLIENT_VERSION = 2
 
-#: number of runs, and of further runs if the result is unclear (docs/measuring.md)
+#: number of runs (docs/measuring.md)
 MIN_RUNS = 3
+#: number of further runs if the result is unclear
 EXTRA_RUNS = 4
 RUN_CAP_S = 4.0
 #: number of runs for a baseline, each of at most BASELINE_TOKENS; with speculation each prompt is used twice
@@ -45,7 +46,7 @@ WARM_UP_CAP_S = 8.0
 MIN_EXPECTED_SHARE = 0.5
 #: limits on the tolerated drop below the baseline
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
-#: four standard deviations in units of the median absolute deviation
+#: four standard deviations, expressed in median absolute deviations
 TOLERANCE_FACTOR = 4 * 1.4826
 
 
@@ -125,7 +126,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The expected and the possible decode rate of a single stream."""
+    """The expected and the maximum decode rate of a single stream."""
 
     #: rate that the recipe expects, in tok/s; None if it expects none
     expected: float | None = None
@@ -140,11 +141,11 @@ class Bounds:
 
 @dataclass
 class Measurements:
-    """Requests that were measured one after the other."""
+    """Requests that were measured one after another."""
 
     #: requests with a decode rate
     runs: list[Run] = field(default_factory=list)
-    #: tokens over total time, in tok/s, of each request whose tokens came in bursts
+    #: rate over the whole request, in tok/s, of each request whose tokens came in bursts
     burst_rates: list[float] = field(default_factory=list)
     #: all generated tokens, including the warm-up
     tokens: int = 0
@@ -237,7 +238,7 @@ def measure_decode_rate(
         http: the engine's HTTP API.
         base_url: URL of the server.
         model: served name.
-        bounds: expected and possible rate.
+        bounds: expected and maximum rate.
         baseline: baseline of the server; None if it has none yet.
         tokens: number of tokens per run.
         api_key: key of the server.
@@ -247,12 +248,12 @@ def measure_decode_rate(
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
     total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
-    sender = ServerClient(http, model, base_url, api_key)
+    client = ServerClient(http, model, base_url, api_key)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
-        before, request = result.tokens, sender.request(build_prompt(name), count)
-        return sender.run(
-            request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens)
+        tokens_before, request = result.tokens, client.request(build_prompt(name), count)
+        return client.run(
+            request, cap_s=cap_s, on_chunk=lambda n: progress(min(tokens_before + n, total_tokens), total_tokens)
         )
 
     def take_runs(count: int) -> None:
@@ -305,7 +306,7 @@ def evaluate_runs(
 def evaluate_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
     """Return the verdict on requests whose tokens came in bursts, and the reason. They are not compared with a baseline.
 
-    rates: tokens over the total time of each request, in tok/s.
+    rates: rate over the whole of each request, in tok/s.
     """
     median = statistics.median(rates)
     reason = (
@@ -323,5 +324,5 @@ def has_speculation(http: Http, key: Mapping[str, Any]) -> bool:
 
 
 def build_prompt(name: str = "prose") -> str:
-    """Return a prompt that begins with a random text, so that no prefix cache contains it."""
+    """Return a prompt that begins with random text, so that no prefix cache contains it."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

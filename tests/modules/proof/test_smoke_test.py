@@ -258,7 +258,7 @@ def test_smoke_test_with_a_baseline_sends_four_requests(server: ExactServer, con
 
 def test_busy_gpu_with_little_power_is_reported() -> None:
     waiting = gpu_sampler.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
-    assert waiting.describe_stall(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
+    assert waiting.describe_stall(70.0).startswith("the GPU is 96 % busy at 28 W, against 70 W before")
     assert waiting.describe_stall(30.0) == waiting.describe_stall(None) == ""
     idle = gpu_sampler.GpuState(power_w=28.5, utilization_percent=40.0)
     assert idle.describe_stall(70.0) == ""

@@ -16,7 +16,7 @@ from sparkwright.host.records.baselines import Baselines, build_key, record_name
 from sparkwright.host.runs import lock
 from sparkwright.measure import figures, load, server_counters, stream
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
-from sparkwright.measure.workload import LadderStep, build_ladder
+from sparkwright.measure.workload import LoadStep, build_load_steps
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.modules.proof.smoke_test import IDLE_TIMEOUT_S
 from sparkwright.modules.proof.verdict import NOT_REQUESTED
@@ -93,11 +93,11 @@ class LoadProof(Module["LoadProof.Args"]):
         return Result(msg=message, data={"rungs": rows, "kept": False})
 
     @staticmethod
-    def _run_steps(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
-        steps = build_ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
+    def _run_steps(http: Http, args: Args, key: str, context: Context) -> list[LoadStep]:
+        steps = build_load_steps(int(args.load["context"]), int(args.load.get("streams") or 1))
         server = ServerClient(http, args.model, args.base_url, key)
         calibrate(server, args.timeout_s, shortest_tokens=steps[0].context)
-        measured_steps: list[LadderStep] = []
+        measured_steps: list[LoadStep] = []
         for step in steps:
             context.check_failures()
             context.progress(len(measured_steps), len(steps), text=f"{step.context} tokens x {step.streams}")
@@ -127,7 +127,7 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
     server.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
 
 
-def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
+def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, context: Context) -> LoadStep:
     """Send the prompts of one step. Raises Failed if a stream generates no token."""
     tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
     requests = [server.sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
@@ -145,7 +145,7 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
         message = f"{failed_streams} of {step.context} tokens failed: {reason}."
         raise Failed(message, fix="Promise less in `expect.load`, or give the server more memory for its KV cache.")
     totals = figures.summarize([outcome.stream for outcome in outcomes if outcome.stream])
-    return LadderStep(
+    return LoadStep(
         step.context,
         step.streams,
         round(totals.stream_tok_per_s, 2) if totals.stream_tok_per_s else None,

@@ -331,8 +331,8 @@ def _result_data(
         rows.append({**row, "gap": gap, "tied": divergence.tied})
         evidence += [
             divergence.sentence,
-            f"  reference: {divergence.before[:MAX_QUOTED_CHARS]!r}",
-            f"  now:       {divergence.now[:MAX_QUOTED_CHARS]!r}",
+            f"  reference: {divergence.earlier_text[:MAX_QUOTED_CHARS]!r}",
+            f"  now:       {divergence.current_text[:MAX_QUOTED_CHARS]!r}",
         ]
     return {
         "verdict": verdict,
