@@ -237,7 +237,7 @@ def run_at_url(
         raise Refused("arms are started on a host: pass --host NAME instead of --url.")
     url, key = _check_base_url(url), _read_key()
     http, model_name, context_length = _query_served_model(url, model, key)
-    loads = plan_loads(options, LoadLimits(length=context_length), Path.cwd())
+    loads = plan_loads(options, LoadLimits(context=context_length), Path.cwd())
     planned_turns = build_turns([SERVER_ARM] * options.repeat, loads.loads, {SERVER_ARM: [url, model_name]})
     folder = ExperimentFolder.open(
         root, options.name or f"{options.command}-{urlsplit(url).netloc.replace(':', '-')}", start_over=options.again

@@ -46,7 +46,7 @@ class Axis:
         Args:
             value: one of `values`.
             flags: the recipe's flags by their canonical names.
-            engine_flags: the engine's canonical names of flags.
+            engine_flags: the engine's canonical flag names.
 
         Returns:
             Values by flag; None removes a flag.
@@ -70,10 +70,10 @@ class Axis:
 
 
 def parse_axes(names: Sequence[str], texts: Sequence[str]) -> tuple[Axis, ...]:
-    """Return the axes that `--flag NAME --values a,b,c` describe, each given once or twice.
+    """Return the axes described by `--flag NAME --values a,b,c`, which may be given once or twice.
 
     Raises:
-        Refused: names and lists of values do not pair, a name is malformed, or a list is empty or has a value twice.
+        Refused: there are not as many names as lists of values, a name is malformed, or a list is empty or repeats a value.
     """
     if len(names) != len(texts):
         raise Refused("--flag and --values come in pairs.", fix="--flag max-num-seqs --values 4,8,16")
@@ -89,7 +89,7 @@ def combine_values(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
 
 
 def arm_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a short name for each combination, made of its values without characters that are invalid in files and labels."""
+    """Return a short name for each combination: its values, without characters that are invalid in file names and labels."""
     names = ["-".join(map(_file_safe_value, values.values()))[:MAX_ARM_NAME_CHARS] for values in combinations]
     return names if len(set(names)) == len(names) else [f"{n}-{name}" for n, name in enumerate(names, 1)]
 

@@ -1,6 +1,6 @@
 """The options of a bench command, and the loads derived from them, including prompts from a file.
 
-A file of prompts is ShareGPT's published JSON, or has one JSON object with a `prompt` per line.
+A file of prompts is ShareGPT's published JSON, or contains one JSON object with a `prompt` per line.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ LONG_TOKENS = 4096
 LONG_PROMPT_KINDS = frozenset(("hol1", "hol2", "itl", "mixed"))
 #: relative error of the length of a long prompt, which consists of random words
 LENGTH_ERROR_SHARE = 0.03
-#: longest prompt of `depth` if the context is unknown, and shortest prompt
-DEFAULT_DEPTH_TOKENS, MIN_DEPTH_TOKENS = 32768, 1024
+#: longest prompt of `depth` if the context length is unknown
+DEFAULT_DEPTH_TOKENS = 32768
+#: shortest prompt of `depth`
+MIN_DEPTH_TOKENS = 1024
 #: margin for the chat template and the error of the estimated length
 MARGIN_TOKENS = 256
 #: maximum temperature, as in OpenAI's API
 MAX_TEMPERATURE = 2.0
 
-#: estimate for the lengths of a data set's texts, because the laptop has no tokenizer; the server counts the real number
+#: used to estimate the lengths of a data set's texts, because the laptop has no tokenizer; the server counts the actual tokens
 CHARS_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 128
-#: limits for a file of prompts; ShareGPT is 650 MB, with about 4 million JSON values
+#: limits on a file of prompts; ShareGPT is 650 MB, with about 4 million JSON values
 MAX_BYTES, MAX_JSON_VALUES = 2048 * MIB, 40_000_000
-#: names of the user and the assistant in published data sets
+#: names of the user's and the assistant's roles in published data sets
 USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
 
@@ -173,11 +175,11 @@ class LoadLimits:
     #: largest token budget of a step in the arms with chunked prefill; None if unknown
     budget: int | None = None
     #: shortest context of the arms; None if unknown
-    length: int | None = None
+    context: int | None = None
 
     @classmethod
     def from_arms(cls, arms: Sequence[EffectiveSettings]) -> LoadLimits:
-        """Return the limits over all arms. Arms without chunked prefill do not count toward the budget."""
+        """Return the limits across all arms. Arms without chunked prefill do not count toward the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
         return cls(max(budgets, default=None), min(lengths, default=None))
@@ -189,17 +191,17 @@ class PlannedLoads:
 
     #: loads in the order in which they run
     loads: tuple[Load, ...]
-    #: sentences about limits of the loads
+    #: sentences about the limits of the loads
     notes: tuple[str, ...] = ()
 
 
 def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> PlannedLoads:
-    """Return the loads for a command's options.
+    """Return the loads that a command's options ask for.
 
     Args:
         options: the command's options.
         limits: limits on the loads.
-        folder: base of relative file names.
+        folder: base of relative paths.
     """
     loads: list[Load] = []
     for kind in options.loads or LOADS_BY_COMMAND[options.command]:
@@ -246,10 +248,12 @@ def _depth_loads(options: BenchOptions, default_load: Load, limits: LoadLimits) 
     """
     load = _with_sizes(options, default_load)
     max_tokens = (
-        int((limits.length - load.output_tokens) * (1 - LENGTH_ERROR_SHARE)) - MARGIN_TOKENS if limits.length else None
+        int((limits.context - load.output_tokens) * (1 - LENGTH_ERROR_SHARE)) - MARGIN_TOKENS
+        if limits.context
+        else None
     )
     if options.depth and max_tokens is not None and options.depth > max_tokens:
-        message = f"a prompt of {options.depth} tokens does not fit a context of {limits.length}."
+        message = f"a prompt of {options.depth} tokens does not fit a context of {limits.context}."
         raise Refused(message, fix=f"Use --depth {max_tokens} or less.")
     longest_prompt = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
     depths = [longest_prompt]
@@ -260,7 +264,7 @@ def _depth_loads(options: BenchOptions, default_load: Load, limits: LoadLimits) 
 
 
 def _with_sizes(options: BenchOptions, default_load: Load) -> Load:
-    """Return a load with the sizes from the command line, and defaults for the rest."""
+    """Return the default load with its sizes replaced by those from the command line."""
     lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in lengths.items() if value}
     if options.requests and default_load.kind == "smoke":
@@ -275,13 +279,13 @@ def _with_sizes(options: BenchOptions, default_load: Load) -> Load:
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of long prompts, at least MIN_PREFILL_STEPS times the largest budget if the context allows, and notes."""
+    """Return the length of long prompts and notes about it; at least MIN_PREFILL_STEPS largest budgets if the context allows."""
     answer_tokens = max(load.output_tokens for load in loads)
-    max_tokens = limits.length - answer_tokens - MARGIN_TOKENS if limits.length else None
+    max_tokens = limits.context - answer_tokens - MARGIN_TOKENS if limits.context else None
     if options.long_tokens:
         if max_tokens is not None and options.long_tokens > max_tokens:
             raise Refused(
-                f"a prompt of {options.long_tokens} tokens does not fit a context of {limits.length}.",
+                f"a prompt of {options.long_tokens} tokens does not fit a context of {limits.context}.",
                 fix=f"Use --long-tokens {max_tokens} or less.",
             )
         tokens = options.long_tokens
@@ -293,18 +297,18 @@ def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequen
     prompt = f"the long prompt of {tokens} tokens"
     if tokens > limits.budget:
         return tokens, [f"{prompt} is less than {MIN_PREFILL_STEPS} steps of {limits.budget}"]
-    return tokens, [f"{prompt} fits one step of {limits.budget}: chunked prefill can't make a difference"]
+    return tokens, [f"{prompt} fits into one step of {limits.budget}: chunked prefill can't make a difference"]
 
 
 def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
     """Return the load with its prompt shortened to fit into the context."""
-    if limits.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= limits.length:
+    if limits.context is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= limits.context:
         return load
-    return replace(load, prompt_tokens=max(64, limits.length - load.output_tokens - MARGIN_TOKENS))
+    return replace(load, prompt_tokens=max(64, limits.context - load.output_tokens - MARGIN_TOKENS))
 
 
 def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
-    """Return up to `count` random pairs of a prompt and the number of its answer's tokens. Raises Refused.
+    """Return up to `count` random pairs of a prompt and the number of tokens in its answer. Raises Refused.
 
     As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """

@@ -1,4 +1,4 @@
-"""The play of an experiment on a cluster, which every member runs, with barriers between the runs.
+"""The play of an experiment on a cluster. Every member runs it, and barriers keep the runs in step.
 
 A member that fails also fails all later barriers (decision 18), so an arm that does not start ends the play: all members restore
 the previous server, and the caller starts another play for the remaining arms.
@@ -16,14 +16,14 @@ from sparkwright.bench.play import ARM_ARGUMENTS, NAME_ARGUMENTS, Task, as_templ
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.groups import Cluster
 
-#: maximum number of turns, because the runs of a cluster can meet at 200 barriers and a turn takes six
+#: maximum number of turns, because a cluster's runs may use at most 200 barriers and a turn takes six
 MAX_TURNS = 30
-#: maximum time that a worker waits until the head has measured a turn
+#: maximum time that a worker waits for the head to measure a turn
 MEASURE_TIMEOUT_S = 24 * 3600
 #: file with the tasks that fetch an arm
 FETCH_FILE = "fetch_arm.yml"
-#: name under which a failed arm is registered, after which turns are skipped. A failed rescue would end the rescue of all
-#: members, so the run fails only after all have restored their servers
+#: name under which a failed arm is registered; later turns are then skipped. A failed rescue would end the rescue of all members,
+#: so the run does not fail until all have restored their servers
 FAILED_ARM_REGISTER = "failed_arm"
 FAILED_ARM_EXPRESSION = f"({FAILED_ARM_REGISTER} | default({{'arm': ''}}))"
 ENDED_REASON = "the experiment has ended"
@@ -116,21 +116,21 @@ def arm_tasks(
 
 @dataclass(frozen=True)
 class _Lab:
-    """The turns of the arms on all members."""
+    """Builds the tasks of the arms' turns on all members."""
 
     experiment: Experiment
     series: str
     parts: str
     remaining: play.RemainingTurns
     #: flags in which two arms differ
-    changed: Sequence[str]
+    changed_flags: Sequence[str]
 
     def refused_register(self, arm: str) -> str:
-        """Return the name under which a member reports that its image refuses an arm or that the arm does not fit."""
+        """Return the name under which a member reports that its image refuses an arm, or that the arm does not fit in memory."""
         return f"refused_{self._arm_index(arm)}"
 
     def preparation_tasks(self) -> Iterator[Task]:
-        """Yield the checks and downloads that run while the cluster still serves, after which members agree on refused arms."""
+        """Yield the checks and downloads that run while the cluster still serves, and a barrier where members share refused arms."""
         yield self._fabric_task()
         yield from play.fit_tasks(self.experiment, self.remaining.names)
         for arm in play.distinct_arms(self.experiment, self.remaining.names):
@@ -149,7 +149,7 @@ class _Lab:
         yield _barrier_task("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
     def turn(self, turn: Turn, number: int) -> Task:
-        """Return an arm's turn, in which the head measures while the workers wait and watch their own ranks."""
+        """Return an arm's turn: the head measures, while the workers wait and watch their own ranks."""
         arm, compared_turn = turn.arm, self.remaining.compared_turn
         conditions, measure_conditions = (
             [f"{self.refused_register(arm)!r} not in checked.any", f"{FAILED_ARM_EXPRESSION}.arm == ''"],
@@ -159,9 +159,9 @@ class _Lab:
             conditions.append(f"'same' not in ready_{compared_turn}.any")
         if number == compared_turn:
             measure_conditions.append(f"'same' not in ready_{compared_turn}.any")
-        config = play.config_arguments(turn, number, self.series, self.remaining, self.changed)
+        config = play.config_arguments(turn, number, self.series, self.remaining, self.changed_flags)
         share = {"same": as_template(f"(config_{number} | default({{}})).same | default(false)")}
-        why = "{{ failed_result.msg }}"
+        reason = "{{ failed_result.msg }}"
         rank = {"rank_of": "{{ to_serve.spec.name }}"}
         ready = {**rank, "share": share, "timeout_s": "{{ to_serve.serve.ready_s + 300 }}"}
         return {
@@ -183,8 +183,8 @@ class _Lab:
                 ),
             ],
             "rescue": [
-                task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
-                task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": why}, register=FAILED_ARM_REGISTER),
+                task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": reason}, ignore_errors=True),
+                task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": reason}, register=FAILED_ARM_REGISTER),
             ],
         }
 

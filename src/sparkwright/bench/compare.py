@@ -1,4 +1,4 @@
-"""Comparison of two results, or of the two arms of one, load by load and figure by figure."""
+"""Compare two results, or the two arms of one result, load by load and figure by figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.bench.results_file import Figures, Results, Row, build_rows, load_key, shown_figures
 
-#: compared figures: title, name in `Figures` or `derived`, digits, whether more is better
+#: compared figures, as (title, name in `Figures` or `derived`, decimal places, whether more is better)
 COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
     ("output tok/s", "output_tok_per_s", 1, True),
     ("tok/s per stream", "stream_tok_per_s", 1, True),
@@ -25,7 +25,7 @@ COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
 )
 #: difference below which two runs are equal within the noise on a Spark (docs/measuring.md)
 NOISE_SHARE = 0.02
-#: meaningful figures by kind of load; all in `Figures` for other kinds
+#: meaningful figures by kind of load; for other kinds, all fields of `Figures`
 FIGURES_BY_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
     "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
@@ -46,7 +46,7 @@ class Difference:
     more_is_better: bool
     #: True if the repetitions of the two sides do not overlap; None if a side has a single run
     is_significant: bool | None
-    #: True for a percentile that does not show the stalls of a side, because they are too few
+    #: True for a percentile that hides the stalls of a side, because they are too few
     misses_stalls: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Better, worse, equal, within noise or misses stalls; with a question mark for single runs."""
+        """Better, worse, equal, within noise or misses stalls; with a question mark if a side has a single run."""
         if self.misses_stalls:
             return "misses stalls"
         if self.better is None:
@@ -103,7 +103,7 @@ def select_arm(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def compare_results(results: Results, other: Results) -> list[Difference]:
-    """Return the differences between two results, arm by arm if both have the same arms."""
+    """Return the differences between two results, arm by arm if they share several arms."""
     first, second = build_rows(results), build_rows(other)
     shared_arms = {row.arm for row in first} & {row.arm for row in second}
     if len(shared_arms) < 2:
@@ -140,7 +140,7 @@ def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "")
 def _match_rows(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
     """Yield pairs of rows with the same load.
 
-    An imported load matches if it has the same kind, concurrency and rate.
+    A load also matches, such as an imported one, if its kind, concurrency and rate are the same.
     """
     keys: tuple[Callable[[Row], Any], ...] = (
         lambda row: load_key(row.load),
@@ -173,7 +173,7 @@ def _compare_values(row: Row, other: Row, name: str) -> Iterable[tuple[float, fl
 
 
 def _has_hidden_stalls(*sides: Row) -> bool:
-    """Return True if a side has stalls, but in less than one percent of the gaps."""
+    """Return True if a side has stalls, but they are less than one percent of its gaps."""
     cells = [shown_figures(cell) for row in sides for cell in row.cells]
     return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
 

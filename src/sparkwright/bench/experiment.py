@@ -1,4 +1,4 @@
-"""Experiments: the arms, which are recipes with changed flags, in the order in which they serve, and the cells of each turn."""
+"""Experiments: their arms (recipes with changed flags), the turns in which the arms serve, and the cells measured in each turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN_FLAG_RULE = "unknown-flag"
 
 @dataclass(frozen=True)
 class Cell:
-    """A run of a load on an arm."""
+    """A measurement of one load on one arm."""
 
     key: str
     arm: str
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Turn:
-    """A start of an arm that measures its cells. If there are none, only the arm's settings are read."""
+    """One start of an arm to measure cells. If there are none, only the arm's settings are read."""
 
     arm: str
     cells: tuple[Cell, ...]
@@ -81,13 +81,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: its arms and their turns."""
+    """The arms of an experiment and their turns."""
 
     command: str
     name: str
     arms: tuple[Arm, ...]
     turns: tuple[Turn, ...]
-    #: sentences about limits of the loads
+    #: sentences about the limits of the loads
     notes: tuple[str, ...] = ()
 
     @property
@@ -100,7 +100,7 @@ class Experiment:
         return self.command != "sweep" and len(self.arms) == 2
 
     def remove_finished(self, finished: Mapping[str, Any]) -> Experiment:
-        """Return the experiment without finished cells and without turns that have no cells left."""
+        """Return the experiment without its finished cells, and without turns that have no cells left."""
         remaining = [
             replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
         ]
@@ -110,7 +110,7 @@ class Experiment:
 def order_arms(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
     """Return the order of the arms.
 
-    A pair is measured as A B B A, so that a drift of the host affects both equally. Other arms go forwards and then backwards.
+    A pair is measured as A B B A, so that drift of the host affects both equally. More arms go forwards and then backwards.
     """
     if pair:
         return [name for _ in range(repeat) for name in (*names, *reversed(names))]
@@ -123,7 +123,7 @@ def build_turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping
     Args:
         order: names of the arms, in the order of their turns.
         loads: loads to measure in each turn.
-        identities: everything that identifies an arm, by arm; a changed command results in a different cell.
+        identities: everything that identifies an arm, by arm; a changed command results in different cells.
     """
     repetitions: dict[str, int] = {}
     turns = []
@@ -165,7 +165,7 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
     Args:
         base: the recipe.
-        text: `chunked-prefill` for on and off, or NAME or NAME=VALUE for the recipe unchanged and with this flag.
+        text: `chunked-prefill` compares it on and off; NAME or NAME=VALUE compares the recipe without and with this flag.
         pinned: entries of spark.lock for the recipe's image and model.
     """
     written_name, equals, value = text.partition("=")
@@ -270,7 +270,7 @@ def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
 
 
 def locked_config(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of the model's config.json that is in the lock."""
+    """Return the part of the model's config.json that spark.lock contains."""
     config: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
     return config
 
@@ -292,9 +292,9 @@ def changed_flags(arm: Arm, other: Arm) -> list[str]:
 def _build_arm(
     name: str, title: str, base: Recipe, changes: Mapping[str, Any], swept_values: Mapping[str, Any] | None = None
 ) -> Arm:
-    """Return an arm, which is the recipe with these flags and without an expected rate.
+    """Return an arm: the recipe with these changes and without an expected rate.
 
-    Without changes it serves as in a deploy. With changes, no particular chunked prefill is expected either.
+    Without changes it serves as in a deploy. With changes, chunked prefill may be on or off.
     """
     flags = {name: value for name, value in base.file.flags.items() if name not in changes}
     flags |= {name: value for name, value in changes.items() if value is not None}
@@ -313,7 +313,7 @@ def _build_arm(
 def with_container_name(arm: Arm, name: str) -> Arm:
     """Return the arm with the container name of the host's own server, so that an interrupted run never leaves two containers.
 
-    It listens only on the loopback, so that the server's clients are refused and not measured.
+    It listens only on the loopback interface, so that the server's clients are refused and not measured.
     """
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]

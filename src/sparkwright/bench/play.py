@@ -1,4 +1,4 @@
-"""The play of an experiment, which is saved as a playbook with the results so that anyone can read what was done."""
+"""The play of an experiment. It is saved as a playbook next to the results, so that anyone can read what was done."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def render_play(tasks: list[Task], hosts: str, name: str, variables: Mapping[str
 
     Args:
         tasks: tasks of the play.
-        hosts: hosts of the play.
+        hosts: pattern of the play's hosts.
         name: name of the play.
         variables: variables in addition to `to_serve`, the previous server.
     """
@@ -76,14 +76,14 @@ def _restart_tasks(parts: str) -> Iterator[Task]:
         "Check whether it still runs", "container", {"spec": "{{ container }}"}, when=failed_condition, **check_only
     )
     stop_arguments = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
-    why = "{{ failed_result.msg }}"
+    reason = "{{ failed_result.msg }}"
     yield {
         "name": "Start the server again",
         "when": [failed_condition, "left.exists | default(false) and not left.running"],
         "block": [
-            task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
+            task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": reason}, ignore_errors=True),
             task("Stop it for a clean start", "stopped", stop_arguments),
-            task("Read how it was started", "restore_previous", {**NAME_ARGUMENTS, "why": why}, register="restored"),
+            task("Read how it was started", "restore_previous", {**NAME_ARGUMENTS, "why": reason}, register="restored"),
             _serve_again_task(parts, "restored.to_start"),
         ],
     }
@@ -103,7 +103,7 @@ def arm_tasks(
         experiment: the experiment.
         series: name of the series.
         parts: path from the playbook to the shared parts.
-        known_settings: settings that were read before, by arm.
+        known_settings: settings that were read earlier, by arm.
         changed_flags: flags in which two arms differ.
     """
     remaining = remaining_turns(experiment, known_settings)
@@ -144,21 +144,21 @@ def _serve_again_task(parts: str, when: str) -> Task:
 
 @dataclass(frozen=True)
 class _Lab:
-    """The turns of the arms on one host."""
+    """Builds the tasks of the arms' turns on one host."""
 
     experiment: Experiment
     series: str
     parts: str
     remaining: RemainingTurns
     #: flags in which two arms differ
-    changed: Sequence[str]
+    changed_flags: Sequence[str]
 
     def lint_register(self, arm: str) -> str:
         """Return the name under which an arm's lint is registered: lint_ and the arm's index."""
         return f"lint_{arm_index(self.experiment, arm)}"
 
     def start_condition(self, arm: str) -> str:
-        """Return the condition that an arm's image accepts its flags and that the arm fits in memory."""
+        """Return the condition for starting an arm: its image accepts its flags, and it fits in memory."""
         return f"not {self.lint_register(arm)}.failed and not {fits_register(self.experiment, arm)}.failed"
 
     def preparation_tasks(self) -> Iterator[Task]:
@@ -180,14 +180,14 @@ class _Lab:
             conditions.append(f"not config_{compared_turn}.same")
         if number == compared_turn:
             settings_differ = {"when": f"not config_{number}.same"}
-        config = config_arguments(turn, number, self.series, self.remaining, self.changed)
-        why = "{{ failed_result.msg }}"
+        config = config_arguments(turn, number, self.series, self.remaining, self.changed_flags)
+        reason = "{{ failed_result.msg }}"
         rescue = [
-            task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
-            task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": why}),
+            task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": reason}, ignore_errors=True),
+            task(f"Skip arm {arm}", "bench_failed", {"arm": arm, "why": reason}),
         ]
         if self.experiment.compares:
-            rescue.append(task("Abort the comparison", "fail", {"msg": why}))
+            rescue.append(task("Abort the comparison", "fail", {"msg": reason}))
         return {
             "name": f"Arm {arm}: {arm_title(self.experiment, arm)}",
             "vars": {"to_serve": as_template(f"arms[{arm!r}]")},
@@ -226,12 +226,12 @@ def _fetch_tasks(arm: Arm) -> Iterator[Task]:
 
 
 def task(name: str, module: str, args: Mapping[str, Any] | None = None, **keywords: Any) -> Task:
-    """Return a playbook task. Other keywords, such as `register` and `when`, are passed through."""
+    """Return a playbook task. Keywords such as `register` and `when` are added to it."""
     return {"name": name, module: dict(args) if args else None, **keywords}
 
 
 def as_template(expression: str) -> str:
-    """Return an expression in a playbook's syntax, in double braces."""
+    """Return an expression in a playbook's syntax: in double braces."""
     return f"{{{{ {expression} }}}}"
 
 
@@ -245,7 +245,7 @@ class RemainingTurns:
     """The turns of an experiment that have not been measured yet."""
 
     turns: tuple[Turn, ...]
-    #: arms that have a turn
+    #: names of the arms that have a turn
     names: tuple[str, ...]
     #: index of the turn in which the settings of two arms are compared; None for no turn
     compared_turn: int | None = None
@@ -257,8 +257,8 @@ def remaining_turns(experiment: Experiment, known_settings: Mapping[str, Any]) -
     A comparison first needs the settings of both arms, so an arm without known settings is started to read them.
 
     Args:
-        experiment: the rest of the experiment.
-        known_settings: settings that were read before, by arm.
+        experiment: the experiment without its finished cells.
+        known_settings: settings that were read earlier, by arm.
     """
     turns = list(experiment.turns)
     names = tuple(arm.name for arm in experiment.arms if any(turn.arm == arm.name for turn in turns))
@@ -296,7 +296,7 @@ def fits_register(experiment: Experiment, arm: str) -> str:
 
 
 def _budget_arguments() -> dict[str, str]:
-    """Return the arguments of the memory budget of `to_serve`."""
+    """Return the arguments for checking the memory budget of `to_serve`."""
     need_expressions = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
     need_expressions["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
     need_expressions["engine_memory"] = "to_serve.serve.engine_memory | default({})"
@@ -305,9 +305,9 @@ def _budget_arguments() -> dict[str, str]:
 
 
 def free_memory_tasks(**drain_keywords: Any) -> Iterator[Task]:
-    """Yield the tasks that unload Ollama's models and drain requests, after which gateways send none until `return_tasks`.
+    """Yield the tasks that unload Ollama's models and drain requests. Gateways then send none until `return_tasks`.
 
-    Clients are neither served by an arm nor disturb its measurement. drain_keywords: keywords of the task that drains.
+    Thus clients are not served by an arm and do not disturb its measurement. drain_keywords: keywords of the `drain` task.
     """
     yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
     args = {**NAME_ARGUMENTS, "drain_s": "{{ drain_s }}", "gateways": "{{ host.gateways }}"}
@@ -315,7 +315,7 @@ def free_memory_tasks(**drain_keywords: Any) -> Iterator[Task]:
 
 
 def return_tasks(when: str = "host.gateways") -> Iterator[Task]:
-    """Yield the tasks that follow once the servers are back.
+    """Yield the tasks that run once the previous servers are back.
 
     Args:
         when: condition for returning them to their gateways.

@@ -1,4 +1,7 @@
-"""Results files: their models, from which schemas/results.json is generated, and reading and writing. Units are in the names."""
+"""Results files: their models, from which schemas/results.json is generated, and functions that read and write them.
+
+The names of the fields include their units.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from sparkwright.units import MIB
 from sparkwright.visible import escape_csv_cell, one_line
 
 SCHEMA = 1
-#: group of streams that tables show, by kind of load; all streams for other kinds
+#: the group of streams that tables show, by kind of load; for other kinds, all streams
 SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
-#: limits for a results file, enough for ten thousand cells
+#: limits on a results file, enough for ten thousand cells
 MAX_BYTES, MAX_JSON_VALUES = 64 * MIB, 4_000_000
-#: length of the path to an invalid value in a message
+#: maximum length of the path to an invalid value in a message
 MAX_LOCATION_CHARS = 120
 JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
 
-#: numbers of the load that are columns of the CSV
+#: fields of the load that are columns of the CSV
 LOAD_COLUMNS = (
     "kind",
     "concurrency",
@@ -43,23 +46,23 @@ LOAD_COLUMNS = (
 
 
 class StrictModel(BaseModel):
-    """Base of the models: unknown keys are refused."""
+    """Base class of the models. It refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Figures(StrictModel):
-    """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
+    """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap above 5 x the median."""
 
     streams: int = schema_field("number of successful streams")
     output_tokens: int = schema_field("tokens generated")
     prompt_tokens: int = schema_field("tokens of the prompts, as counted by the server", 0)
     wall_s: float = schema_field("from the first request to the last token")
-    output_tok_per_s: float = schema_field("all tokens over wall_s")
+    output_tok_per_s: float = schema_field("all tokens divided by wall_s")
     stream_tok_per_s: float | None = schema_field("median decode rate of one stream, after its first chunk", None)
     largest_gap_ms: float | None = schema_field("the largest gap between two chunks of a stream", None)
     stalls: int | None = schema_field("number of stalls", None)
-    stall_ms: float | None = schema_field("the sum of the stalls", None)
+    stall_ms: float | None = schema_field("total duration of the stalls", None)
     approximate: bool = schema_field("chunks were counted, because the server reported no usage", False)
     ttft_count: int | None = schema_field("streams with a first token", None)
     ttft_mean_ms: float | None = schema_field("time to the first token", None)
@@ -102,7 +105,7 @@ class Cell(StrictModel):
 
     key: str = schema_field("name of the cell in the experiment")
     arm: str = schema_field("name of the arm that served")
-    repetition: int = schema_field("number of the repetition of this load on this arm, from 1", 1)
+    repetition: int = schema_field("number of this repetition of the load on the arm, from 1", 1)
     load: dict[str, Any] = schema_field("the kind of load and its parameters")
     verdict: Literal["measured", "inconclusive", "failed", "imported"] = schema_field("whether the figures can be used")
     doubts: list[str] = schema_field("reasons why the cell is inconclusive", default_factory=list)
@@ -198,7 +201,7 @@ class Row:
     cells: tuple[Cell, ...]
 
     def values(self, name: str) -> list[float]:
-        """Return a figure of each cell that has it: from the group that tables show, or from the derived figures."""
+        """Return a figure of each cell that has it, from the group that tables show or from the derived figures."""
         figures = (
             getattr(shown_figures(cell), name) if name in Figures.model_fields else cell.derived.get(name)
             for cell in self.cells
@@ -206,7 +209,7 @@ class Row:
         return [float(value) for value in figures if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Return the median of the repetitions; of largest gaps, return the maximum, because a median would hide it."""
+        """Return the median of the repetitions, but the maximum of the largest gaps, which a median would hide."""
         values = self.values(name)
         aggregate = max if name == "largest_gap_ms" else statistics.median
         return aggregate(values) if values else None
@@ -226,7 +229,7 @@ def build_rows(results: Results) -> list[Row]:
 
 
 def load_key(load: dict[str, Any]) -> str:
-    """Return a key that is equal for cells of the same load."""
+    """Return a key that is the same for all cells with this load."""
     return repr(sorted((name, value) for name, value in load.items() if name != "prompts" and value))
 
 
@@ -238,7 +241,7 @@ def describe_load(load: dict[str, Any]) -> str:
         "smoke": f"one stream, pp{load.get('prompt_tokens')} tg{load.get('output_tokens')}",
         "serve": f"serve {arrivals}",
         "hol1": f"H1: {load.get('streams')} decoding, long {long_tokens}",
-        "hol2": f"H2: long {long_tokens}, {load.get('shorts')} shorts behind",
+        "hol2": f"H2: long {long_tokens}, {load.get('shorts')} short behind",
         "itl": f"ITL: {load.get('longs')} x long {long_tokens}",
         "depth": f"depth {load.get('prompt_tokens')} x {streams}",
         "mixed": f"mixed {load.get('longs')} long + {load.get('shorts')} short, {arrivals}",

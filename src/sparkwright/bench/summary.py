@@ -1,4 +1,4 @@
-"""Results as a table on a terminal, followed by the conclusions. A row combines all repetitions of a load on an arm."""
+"""Print results as a table, followed by conclusions. A row combines all repetitions of a load on an arm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.bench.results_file import Cell, Results, Row, build_rows, descr
 from sparkwright.console.terminal import build_console
 from sparkwright.errors import Refused
 
-#: columns as (title, name in `Figures`, digits)
+#: columns, as (title, name in `Figures`, decimal places)
 FIGURE_COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("tok/s", "output_tok_per_s", 1),
     ("tok/s per stream", "stream_tok_per_s", 1),
@@ -51,8 +51,8 @@ MARKDOWN_HEADER = (
 
 def print_results(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
     console = _build_console(out, width)
-    place = f" on {results.host}" if results.host else ""
-    console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED_FROM[results.measured_from]}"))
+    host_suffix = f" on {results.host}" if results.host else ""
+    console.print(Text.assemble((results.name, "bold"), f"{host_suffix}, {MEASURED_FROM[results.measured_from]}"))
     if results.sandbox:
         console.print("the sandbox: simulated figures, not real measurements", style="yellow")
     _print_arms(console, results)
@@ -129,7 +129,7 @@ def extra_lines(results: Results) -> Iterable[str]:
 
 
 def _best_lines(results: Results) -> Iterable[str]:
-    """Yield the best value of the swept flags for each load, by throughput, and the values within noise of it."""
+    """Yield the arm with the highest throughput for each load of a sweep, and the arms that are within noise of it."""
     if results.experiment != "sweep":
         return
     for description in dict.fromkeys(
@@ -150,7 +150,7 @@ def _best_lines(results: Results) -> Iterable[str]:
 
 
 def _group_lines(row: Row) -> Iterable[str]:
-    """Yield the time to first token of long and short prompts: a combined figure would hide which of them waits."""
+    """Yield the TTFT of long and of short prompts, because a combined figure would hide which of them wait."""
     for group in ("short", "long"):
         group_figures = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if group_figures:
@@ -164,12 +164,12 @@ def problem_lines(results: Results) -> Iterable[str]:
     """Yield the cells that are inconclusive or failed, with the reasons."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
-            why = "; ".join([*cell.doubts, *cell.notes]) or "no stream succeeded"
-            yield f"{cell.verdict}: {describe_load(cell.load)}, arm {cell.arm}: {why}"
+            reason = "; ".join([*cell.doubts, *cell.notes]) or "no stream succeeded"
+            yield f"{cell.verdict}: {describe_load(cell.load)}, arm {cell.arm}: {reason}"
 
 
 def print_differences(differences: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
-    """Print the figures of two sides next to each other."""
+    """Print the compared figures of two sides in one table."""
     console = _build_console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):

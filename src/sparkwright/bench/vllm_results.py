@@ -1,6 +1,6 @@
-"""Reading results of `vllm bench serve`, as JSON or printed text, for comparison with sparkwright's.
+"""Read results of `vllm bench serve`, as JSON or printed text, to compare them with sparkwright's.
 
-As in sparkwright's results, ITL are gaps between chunks, TPOT is per request, and TTFT begins when the request is sent. Times in
+As in sparkwright's results, ITL is the gap between chunks, TPOT is per request, and TTFT begins when the request is sent. Times in
 lists are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
 """
 
@@ -19,7 +19,7 @@ from sparkwright.measure.figures import STALL_FACTOR, TimeSpread
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
-#: our names of the kinds of figures, by vLLM's names
+#: our names of statistics, by vLLM's names
 STATISTIC_NAMES = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
@@ -28,7 +28,7 @@ MAX_TEXT_CHARS = 200
 MAX_BYTES = 256 * MIB
 #: maximum number of values, such as gaps; each needs up to about 100 bytes as a Python object
 MAX_JSON_VALUES = 12_000_000
-#: our keys for vLLM's printed lines, including numbers of the load
+#: keys of vLLM's JSON, by the names of the lines that it prints
 KEYS_BY_LINE: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
@@ -70,7 +70,7 @@ def read_results(path: Path) -> Results:
 
 
 def parse_printed(text: str) -> dict[str, Any]:
-    """Parse the printed text to the keys of the JSON."""
+    """Return the figures in the printed text, under the keys of the JSON."""
     data: dict[str, Any] = {}
     for line in NUMBER_LINE.finditer(text):
         key = KEYS_BY_LINE.get(line["name"].strip())
@@ -86,7 +86,7 @@ def parse_printed(text: str) -> dict[str, Any]:
 
 
 def build_results(data: Mapping[str, Any], name: str) -> Results:
-    """Return results with a single cell, for an otherwise unknown server."""
+    """Return results with a single cell, for a server about which nothing else is known."""
     rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
         "key": f"vllm.serve.{name}",
@@ -138,7 +138,7 @@ def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gap_figures(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures that need individual times: the spreads of gaps and TTFT, the largest gap, and the stalls."""
+    """Return the figures that require individual times: the spreads of gaps and TTFT, the largest gap, and the stalls."""
     figures: dict[str, Any] = {}
     gaps, first_token_times = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", first_token_times)):
@@ -160,7 +160,7 @@ def _flatten(values: Any) -> list[float]:
 
 
 def _parse_json_object(text: str) -> dict[str, Any]:
-    """Return a JSON object, or that of the last of several lines (`--append-result`); empty if there is none."""
+    """Return the JSON object in a text, or on its last line (`--append-result`); empty if there is none."""
     for candidate in (text, *text.strip().splitlines()[-1:]):
         try:
             document = bounds.sanitize(_parse_json(candidate))
@@ -172,7 +172,7 @@ def _parse_json_object(text: str) -> dict[str, Any]:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse a JSON text. Raises ValueError if it is invalid or has too many parts."""
+    """Parse a JSON text. Raises ValueError if it is invalid, too long or has too many values."""
     return bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
 
 

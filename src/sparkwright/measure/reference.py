@@ -60,8 +60,8 @@ MAX_SEARCHED_CHARS = 1 << 14
 #: minimum number of right answers from a sane model. A small working model gets most of them right: Qwen3-0.6B's published GSM8K
 #: score is 59.6, and those questions take several steps, while these take one.
 MIN_SANE_ANSWERS = 7
-#: maximum number of right answers from a model that returns garbage. A model with random weights or broken kernels gets none right
-#: (vLLM 0.32.0 and llama-server b11549 on a CPU).
+#: maximum number of right answers from a model that returns garbage. With random weights or broken kernels, a model gets none
+#: right (vLLM 0.32.0 and llama-server b11549 on a CPU).
 MAX_GARBAGE_ANSWERS = 1
 
 #: control tokens of tokenizers and templates, which are never part of an answer

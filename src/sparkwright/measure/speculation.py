@@ -52,7 +52,7 @@ def acceptance(counters_before: Mapping[str, float], counters_after: Mapping[str
 
 
 def describe_acceptance_drop(current: Acceptance | None, earlier_shares: Sequence[float]) -> str:
-    """Describe a drop in the acceptance at the first position below MIN_ACCEPTANCE_SHARE; empty if there is none or it is unknown."""
+    """Describe a drop of acceptance at the first position below MIN_ACCEPTANCE_SHARE; empty if there is none, or if unknown."""
     if (
         current is None
         or current.drafts < MIN_DRAFTS

@@ -79,7 +79,7 @@ class Load:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
-        """Rebuild a load from the output of `to_json`. Raises TypeError for an unknown field, and ValueError for an unknown kind."""
+        """Rebuild a load from the output of `to_json`. Raises TypeError for an unknown field, ValueError for an unknown kind."""
         values = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
         load = cls(**values)
         if load.kind not in KINDS:
