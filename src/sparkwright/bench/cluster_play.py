@@ -130,7 +130,7 @@ class _Lab:
         return f"refused_{self._arm_index(arm)}"
 
     def preparation_tasks(self) -> Iterator[Task]:
-        """Yield the checks and downloads that run while the cluster still serves, and a barrier where members share refused arms."""
+        """Yield the checks and downloads that run while the cluster still serves, and a barrier that shares refused arms."""
         yield self._fabric_task()
         yield from play.fit_tasks(self.experiment, self.remaining.names)
         for arm in play.distinct_arms(self.experiment, self.remaining.names):

@@ -1,4 +1,4 @@
-"""Experiments: their arms (recipes with changed flags), the turns in which the arms serve, and the cells measured in each turn."""
+"""Experiments: their arms (recipes with changed flags), the turns in which the arms serve, and the cells of each turn."""
 
 from __future__ import annotations
 

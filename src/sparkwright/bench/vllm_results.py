@@ -1,7 +1,7 @@
 """Read results of `vllm bench serve`, as JSON or printed text, to compare them with sparkwright's.
 
-As in sparkwright's results, ITL is the gap between chunks, TPOT is per request, and TTFT begins when the request is sent. Times in
-lists are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
+As in sparkwright's results, ITL is the gap between chunks, TPOT is per request, and TTFT begins when the request is sent. Times
+in lists are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
 """
 
 from __future__ import annotations
