@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Fleet` on first use: the API is absent on hosts, and commands don't need it."""
+    """Import `Fleet` on first use, because hosts don't have the API and commands don't need it."""
     if name != "Fleet":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,12 +1,16 @@
-"""Default values and choices of options shared by commands, playbook modules, file models and checks.
+"""Default values and choices of options that are shared by commands, playbook modules, file models and checks.
 
-Defaults of a single kind of file are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
+Defaults for a single kind of file are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 
 from typing import Literal, get_args
 
-#: `health.install`: interval between checks, minimum interval between healing restarts, interval between decode rate measurements
-HEALTH_INTERVAL, MIN_HEAL_INTERVAL, SMOKE_INTERVAL = "5m", "1h", "6h"
+#: interval between checks, for `health.install`
+HEALTH_INTERVAL = "5m"
+#: minimum interval between restarts that heal a server, for `health.install`
+MIN_HEAL_INTERVAL = "1h"
+#: interval between measurements of the decode rate, for `health.install`
+SMOKE_INTERVAL = "6h"
 #: choices of `health.install`: `--heal` and `--webhook-format`
 HealMode = Literal["none", "restart"]
 WebhookFormat = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
@@ -20,8 +24,10 @@ SMOKE_TOKENS = 128
 READY_TIMEOUT_S = 900
 #: time limit for the first token of a check, in seconds
 TOKEN_TIMEOUT_S = 30
-#: seconds to wait for running requests before a server is stopped, and for the stop before the server is killed
-DRAIN_TIMEOUT_S, STOP_TIMEOUT_S = 30, 60
+#: time limit for running requests before a server is stopped, in seconds
+DRAIN_TIMEOUT_S = 30
+#: time limit for a server to stop before it is killed, in seconds
+STOP_TIMEOUT_S = 60
 #: minimum time that an on-demand server stays awake when another one is requested
 MIN_AWAKE_TIME = "10m"
 #: memory that must stay free in addition to the engine's, in GiB
@@ -38,8 +44,13 @@ FORKS = 16
 BARRIER_PORT = 29499
 #: image of a gateway, also used by the tests; `gateway:` of a group
 GATEWAY_IMAGE = "haproxy:2.6"
-#: a gateway's limit on connections, and in seconds: the longest wait for a server, the longest pause in a response, and the
-#: interval between checks
-GATEWAY_MAX_CONNECTIONS, GATEWAY_QUEUE_TIMEOUT_S, GATEWAY_SILENCE_TIMEOUT_S, GATEWAY_CHECK_INTERVAL_S = 256, 60, 120, 10
+#: maximum number of connections to a gateway
+GATEWAY_MAX_CONNECTIONS = 256
+#: maximum time that a request waits in a gateway for a server, in seconds
+GATEWAY_QUEUE_TIMEOUT_S = 60
+#: maximum pause in a response through a gateway, in seconds
+GATEWAY_SILENCE_TIMEOUT_S = 120
+#: interval between a gateway's checks of its servers, in seconds
+GATEWAY_CHECK_INTERVAL_S = 10
 #: seconds without progress after which a server counts as stuck; an engine step is shorter unless a long prompt is unchunked
 GATEWAY_STUCK_TIMEOUT_S = 12

@@ -1,4 +1,4 @@
-"""The errors of sparkwright and their exit codes. Imported on both the laptop and the host."""
+"""Sparkwright's exceptions and their exit codes. Imported on both the laptop and the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SparkwrightError(Exception):
     Args:
         message: the problem, in one sentence.
         where: "file:line" or a host; empty if neither applies.
-        fix: how to solve the problem.
+        fix: how to solve the problem; empty if unknown.
     """
 
     exit: Exit = Exit.FAILED
@@ -44,19 +44,19 @@ class SparkwrightError(Exception):
 
 
 class Refused(SparkwrightError):
-    """Stopped before any change: the input is invalid, or the host can't do what was requested."""
+    """The command stopped before any change: the input is invalid, or the host can't do what was requested."""
 
     exit = Exit.REFUSED
 
 
 class Unreachable(SparkwrightError):
-    """The host does not answer, or the connection was lost. A run on the host may continue."""
+    """The host did not answer, or the connection was lost. A run on the host may continue."""
 
     exit = Exit.UNREACHABLE
 
 
 class KeysRejected(Unreachable):
-    """The host answers, but accepts none of the user's keys."""
+    """The host answered, but accepted none of the user's keys."""
 
 
 class Inconclusive(SparkwrightError):

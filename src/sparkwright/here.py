@@ -1,4 +1,4 @@
-"""The project folder of a command: the current directory, or the folder that a program opened with `Fleet.open`.
+"""The project folder that the code works in: the current directory, or the folder that a program opened with `Fleet.open`.
 
 A process can open several fleets but has only one current directory, so use `project_folder` instead of `Path.cwd`.
 """
@@ -24,7 +24,7 @@ def project_folder() -> Path:
 
 @contextmanager
 def use_folder(path: Path) -> Iterator[None]:
-    """Use a project folder within the block. Threads inherit it only through `bind_folder`."""
+    """Use a project folder during a `with` block. Threads inherit it only through `bind_folder`."""
     token = _OPENED_FOLDER.set(path)
     try:
         yield

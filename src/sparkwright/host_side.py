@@ -40,7 +40,7 @@ PARTS = (
 
 
 def iter_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield the path inside the package and the content of every file of the host's side, in a fixed order."""
+    """Yield the path inside the package and the content of each file that runs on hosts, in a fixed order."""
     for part in PARTS:
         for path in [str(PACKAGE / part)] if part.endswith(".py") else _list_files(str(PACKAGE / part)):
             with open(path, "rb", buffering=0) as file:
@@ -49,7 +49,7 @@ def iter_sources() -> Iterator[tuple[str, bytes]]:
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Return the hash of the host's side: 20 hexadecimal digits."""
+    """Return the hash of the code that runs on hosts: 20 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, data in iter_sources():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -57,7 +57,7 @@ def content_hash() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the laptop's cache folder. It is closed to other users, because hosts run its content; all of it can be rebuilt."""
+    """Return the laptop's cache folder. Other users can't access it, because hosts run what it contains. It can be rebuilt."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
     with contextlib.suppress(OSError):  # reported when the cache is written
         private.create_folder(path)

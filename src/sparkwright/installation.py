@@ -1,4 +1,4 @@
-"""Detection of how this program was installed, and the command that adds an optional package to the same environment.
+"""Detect how this program was installed, and build the command that adds an optional package to the same environment.
 
 The command names sparkwright itself only by the file, folder or repository that it was installed from, because a package index
 might have an unrelated package of this name.
@@ -16,18 +16,18 @@ from pathlib import Path
 from sparkwright import shell
 
 PACKAGE_NAME = "sparkwright"
-#: packages of the extras in pyproject.toml; a test compares the two
+#: packages of each extra, as in pyproject.toml; a test compares the two
 EXTRAS = {"mcp": ("mcp>=2.3,<3",)}
 
 
 class Installer(Enum):
-    """Installer that created the environment, and how it is recognized."""
+    """The installer that created the environment. Comments name the file or folder by which it is recognized."""
 
     UV_TOOL = "uv tool"  # uv-receipt.toml
     PIPX = "pipx"  # pipx_metadata.json
     UVX = "uvx"  # a temporary environment in uv's cache
     PIP = "pip"
-    UV = "uv"  # an environment without pip
+    UV = "uv"  # any other environment without pip
 
 
 def detect_installer(prefix: Path) -> Installer:

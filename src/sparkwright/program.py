@@ -1,7 +1,7 @@
-"""The name of this program, and its use in the commands that messages mention.
+"""The name under which this program was started, and its use in commands that messages mention.
 
-Messages of both sides write a command as `invoke deploy --host spark1`. A host can't tell how the laptop's program was started,
-so the laptop replaces the name when it prints: `sparkwright deploy --host spark1`, unless Invoke started it.
+Messages of both the laptop and the host write a command as `invoke deploy --host spark1`. A host can't tell how the laptop's
+program was started, so the laptop replaces the name when it prints: `sparkwright deploy --host spark1`, unless Invoke started it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=
 
 @functools.cache
 def name() -> str:
-    """Return invoke, inv or sparkwright; `python -m invoke` counts as invoke."""
+    """Return invoke, inv or sparkwright, as the user started it; `python -m invoke` counts as invoke."""
     executable = Path(sys.argv[0])
     stem = executable.parent.name if executable.stem == "__main__" else executable.stem
     return stem if stem in INVOKE_NAMES else PROGRAM_NAME
 
 
 def rewrite_commands(text: str) -> str:
-    """Return text with the program's name in its commands replaced by the one that the user started."""
+    """Return text with the program's name in its commands replaced with the one that the user started."""
     return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE_NAMES) else text
 
 

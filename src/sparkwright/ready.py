@@ -1,4 +1,4 @@
-"""Readiness of sockets and pipes, without the limit of `select.select` to descriptors below 1,024."""
+"""Wait for sockets and pipes, without `select.select`'s limit to descriptors below 1,024."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item", bound=HasFileno | int)
 def wait_for_readable(items: Sequence[Item], timeout_s: float = 0, *, writers: Iterable[HasFileno] = ()) -> list[Item]:
     """Wait until an item is readable or closed by its peer, and return all readable or closed items; empty after `timeout_s`.
 
-    writers: the wait also ends when one of these becomes writable. Raises ValueError for a closed item.
+    Raises ValueError for an item that this process has closed. writers: the wait also ends when one of these becomes writable.
     """
     poll = select.poll()
     by_descriptor = {item if isinstance(item, int) else item.fileno(): item for item in items}

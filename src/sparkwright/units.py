@@ -1,4 +1,4 @@
-"""Formatting of amounts and parsing of durations. Memory is in GiB, files and transfers are in GB."""
+"""Format sizes, rates and times, and parse durations. Memory is in GiB, files and transfers are in GB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
 def format_gib(size_bytes: float) -> str:
-    """Format an amount in GiB without the unit: 12.3."""
+    """Format a size in GiB without the unit: 12.3."""
     return f"{size_bytes / GIB:.1f}"
 
 
@@ -67,7 +67,7 @@ def today() -> str:
 
 
 def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
-    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if it is invalid or too short. option: for the message."""
+    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if invalid or too short. option: its name in messages."""
     match = DURATION.fullmatch(text.strip())
     if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")

@@ -1,4 +1,4 @@
-"""Escaping of untrusted text, so that it can't move the cursor, set a title or write the clipboard when printed."""
+"""Escape untrusted text, so that printing it can't move the cursor, set a title or write to the clipboard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def join_first(names: Sequence[str], max_names: int) -> str:
-    """Return the first names and the number of further ones: a, b, c and 11 more."""
+    """Return the first names, and the number of the others: a, b, c and 11 more."""
     rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(names[:max_names]) + rest
 

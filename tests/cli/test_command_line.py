@@ -79,7 +79,7 @@ VALUES = [
     ("lint --engine-version x", "'x' is not a version of vLLM."),
     ("schema x", "unknown kind of file 'x'."),
     ("sandbox.fault x", "the sandbox has no fault named 'x'."),
-    ("unlock --host sandbox --stop --kill", "--stop and --kill exclude each other."),
+    ("unlock --host sandbox --stop --kill", "--stop and --kill can't be combined."),
     ("logs --host sandbox --file x", "pass either --host NAME or --file PATH."),
     ("bench.serve --host sandbox --concurrency 0", "--concurrency must be above 0, got 0."),
     ("bench.serve --host sandbox --concurrency 1,x", "--concurrency must be numbers separated by commas, got '1,x'."),

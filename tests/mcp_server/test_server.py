@@ -173,7 +173,7 @@ def test_a_planned_change_is_applied_once(project: SandboxProject) -> None:
         answer = await client.call_tool("apply_change", {"id": planned["id"]}, progress_callback=report_progress)
         change = answer.structured_content or {}
         assert not answer.is_error and change["ended"] in ("ok", "inconclusive"), answer.content
-        assert "was used already" in await call_failing_tool(client, "apply_change", id=planned["id"])
+        assert "was already used" in await call_failing_tool(client, "apply_change", id=planned["id"])
         assert "is unknown" in await call_failing_tool(client, "apply_change", id="0" * 16)
         second_plan = await call_tool(client, "plan_change", operation="deploy", hosts="sandbox")
         assert second_plan["id"] == ""

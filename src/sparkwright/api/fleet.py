@@ -1,4 +1,4 @@
-"""`Fleet`: the hosts of a project for use by programs. It calls the same code as the commands and prints nothing."""
+"""`Fleet`: a project's hosts, for use by programs. It calls the same code as the commands and prints nothing."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Fleet:
 
     Several fleets may be used in one process and in several threads. A fleet keeps no connections open.
 
-    `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". All methods raise Refused for
-    a mistake in the project's files, and for an unknown host.
+    `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". All methods raise Refused if
+    the project's files contain a mistake or a host is unknown.
     """
 
     def __init__(self, root: Path) -> None:
@@ -99,7 +99,7 @@ class Fleet:
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
         """Find out why servers are slow or down. Measuring an idle server takes up to a minute.
 
-        token_s: maximum time for a token, seconds; 0 for the default.
+        token_s: time limit for a token, in seconds; 0 for the default.
         """
         from sparkwright.app.queries import diagnosis
 
@@ -195,7 +195,7 @@ class Fleet:
         return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Wake an `on_demand` server, in place of the one that is awake.
+        """Wake an `on_demand` server in place of the one that is awake.
 
         Args:
             to: name of its recipe.
@@ -236,7 +236,7 @@ class Fleet:
 
         Args:
             smoke: also measure the decode rate.
-            token_s: maximum time for a token, seconds; 0 for the default.
+            token_s: time limit for a token, in seconds; 0 for the default.
         """
         return self._send_request(hosts, {"verb": "health", "smoke": smoke, "token_s": token_s})
 

@@ -1,4 +1,4 @@
-"""Results of the API. Texts from hosts are limited in length, and their control characters are made visible."""
+"""The results that the API returns. Texts from hosts are limited in length, and their control characters are made visible."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of a run on one host: exit code, number of tasks by status, and the reason in `msg`."""
+    """The result of a run on one host: the exit code, the number of tasks by status, and the reason for a failure in `msg`."""
 
     host: str
     exit: Exit
@@ -106,7 +106,7 @@ class RunResult:
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
     #: in the order in which they finished
     tasks: tuple[TaskResult, ...] = ()
-    #: reason why the run stopped before all hosts were done
+    #: reason why the run stopped before all hosts were finished
     stopped: str = ""
 
     @property

@@ -26,10 +26,10 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class Run:
-    """A run in progress. Iterate over it for its events, or call `result`; both wait for its end.
+    """A run in progress. Iterate over it for its events, or call `result`; both wait until it ends.
 
     Leaving it early (`break`, `close`, Ctrl-C) closes the connections, but the hosts continue, as after Ctrl-C in a terminal.
-    `attach` follows them again. `stop` asks the hosts to stop at the next safe point.
+    `Fleet.attach` follows them again. `stop` asks the hosts to stop at the next safe point.
     """
 
     def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:

@@ -10,8 +10,8 @@ COMMON_OPTIONS: tuple[Option, ...] = (
     ("host", "", "the host to measure, where the measurement also runs"),
     ("name", "", "the experiment's name: results/NAME (default: COMMAND-HOST)"),
     ("again", False, "start over, even if the last experiment of this name is unfinished"),
-    ("seed", 1, "random seed of lengths, order and arrivals (default 1)"),
-    ("json", False, "events as JSON lines; with --url the results themselves"),
+    ("seed", 1, "random seed for lengths, order and arrivals (default 1)"),
+    ("json", False, "events as JSON lines; with --url, the results themselves"),
     ("wait", False, "wait for the host's lock"),
 )
 URL: tuple[Option, ...] = (
@@ -42,7 +42,7 @@ TEMPERATURE: Option = (
 )
 RATE: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE: tuple[Option, ...] = (
-    ("concurrency", "", "concurrent requests: 1,2,4,8, or 1..8"),
+    ("concurrency", "", "numbers of concurrent requests: 1,2,4,8, or 1..8"),
     RATE,
     ("requests", 0, "number of requests at each concurrency or rate"),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (default: ShareGPT's lengths)"),
@@ -66,7 +66,7 @@ AXES: tuple[Option, ...] = (
     ("max-num-batched-tokens", "", "short for --flag max-num-batched-tokens --values: 256,512,1024,2048,4096"),
 )
 MIXED: tuple[Option, ...] = (
-    ("concurrency", "", "concurrent requests"),
+    ("concurrency", "", "number of concurrent requests"),
     RATE,
     ("requests", 0, "number of requests, a fifth of them long (default: 20 long, 80 short)"),
 )
@@ -84,17 +84,17 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "serve",
         (*URL, REPEAT, TEMPERATURE, *SERVE),
-        "Measure throughput and latency under load.\n\nAt each concurrency, or each arrival rate.",
+        "Measure throughput and latency under load.\n\nMeasures at each concurrency or arrival rate.",
     ),
     (
         "ab",
         (*ARMS, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH_START}",
+        f"Compare two recipes, or one flag on and off.\n\nThe arms run in the order A B B A. {FRESH_START}",
     ),
     (
         "sweep",
         (*AXES, RECIPE, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Measure a flag over several values, or two as a grid.\n\n{FRESH_START}",
+        f"Measure several values of a flag, or of two in a grid.\n\n{FRESH_START}",
     ),
     ("hol", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG), "Measure head-of-line blocking by long prompts."),
     (

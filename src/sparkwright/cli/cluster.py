@@ -13,7 +13,7 @@ from sparkwright.errors import Exit
     }
 )
 def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exit]:
-    """Show hosts' fast links, and the `fabric:` to write.
+    """Show hosts' fast links, and the `fabric:` for their files.
 
     Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 if a host file has no `fabric:` yet; --write adds it.
     """

@@ -10,7 +10,7 @@ from sparkwright.errors import Exit
 
 @command(
     help={
-        "token-s": f"seconds that a token may take (default: the limit of the health checks, or {defaults.TOKEN_TIMEOUT_S})",
+        "token-s": f"time limit for a token, in seconds (default: the limit of the health checks, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "one JSON object per host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )

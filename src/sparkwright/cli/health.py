@@ -10,8 +10,8 @@ from sparkwright.visible import join_first
 @command(
     default=True,
     help={
-        "smoke": "measure the decode rate too (10 to 30 s on an idle server)",
-        "token-s": f"seconds that a token may take (default: as installed, or {defaults.TOKEN_TIMEOUT_S})",
+        "smoke": "also measure the decode rate (10 to 30 s on an idle server)",
+        "token-s": f"time limit for a token, in seconds (default: as installed, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "events as JSON lines",
     },
 )
@@ -39,7 +39,7 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
         "command": "program on the host, with arguments, to run when the state changes; the change is JSON on stdin",
         "webhook": "URL to POST changes of state to; for a secret URL use --webhook-file",
         "webhook-file": "a file on the host (mode 0600) whose first line is the URL",
-        "webhook-format": f"format of the POST: {join_first(defaults.WEBHOOK_FORMATS[1:], 9)} (default: by the URL, else json)",
+        "webhook-format": f"format of the POST: {join_first(defaults.WEBHOOK_FORMATS[1:], 9)} (default: from the URL, else json)",
         "verify-models": "how often the host hashes all model files again, while idle: 7d (default: never)",
         "quiet-hours": "hours for --verify-models, in the host's time: 02:00-05:00 (default: at any time)",
         "textfile": "the folder of node_exporter's textfile collector on the host",

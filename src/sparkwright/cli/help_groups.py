@@ -1,4 +1,4 @@
-"""The command groups of `--help`, with the arguments of two examples per command. Every command needs a row here."""
+"""The command groups in `--help`, with the arguments of two examples for each command. Every command needs a row here."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def ps(host: str = "", json: bool = False) -> list[int]:
 
 @command(
     help={
-        "timeout-s": "seconds that a busy model may take to finish its request (default 60)",
+        "timeout-s": "time limit for a busy model to finish its request, in seconds (default 60)",
         "json": EVENTS_HELP,
     }
 )
@@ -125,7 +125,7 @@ def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
 
 @command()
 def install(host: str = "") -> list[Exit]:
-    """Install a runtime that belongs to root.
+    """Install a runtime that is owned by root.
 
     Copies it to /opt/sparkwright/runtime with sudo. From then on, tasks with `become` use only this runtime on that host, and
     each new version of sparkwright must be installed with this command again. `sudo rm -r /opt/sparkwright` undoes it.

@@ -26,8 +26,8 @@ def lint(
 ) -> list[Exit]:
     """Check recipes against their model and engine.
 
-    Finds settings that the engine would refuse, ignore or run slowly, and the project's playbooks, parts and templates whose
-    shipped originals have changed. Exit code 1 if a recipe has an error, 5 if one can't be read.
+    Finds settings that the engine would refuse or ignore or that slow it down, and the project's playbooks, parts and templates
+    whose shipped originals have changed. Exit code 1 if a recipe has an error, 5 if one can't be read.
     """
     from sparkwright.app import findings
     from sparkwright.console.command_output import print_error

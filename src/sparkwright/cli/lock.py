@@ -32,7 +32,7 @@ def lock(
     Adds missing entries. --update shows the differences, asks, and writes them; --check only reports them.
     """
     if check and update:
-        raise Refused("--check and --update exclude each other.", fix="Pass one of them.")
+        raise Refused("--check and --update can't be combined.", fix="Pass one of them.")
     from sparkwright.app.connect import connect_hosts, default_pattern
 
     selection = connect_hosts(host or default_pattern())

@@ -11,7 +11,7 @@ from sparkwright.errors import Refused
 @command(
     help={
         "project": "the project's folder (default: the current one, or one above it)",
-        "allow-changes": "also offer deploy, restart and rollback, each of which needs the id of a plan that was made first",
+        "allow-changes": "also offer deploy, restart and rollback, each of which requires the id of a plan made before",
     }
 )
 def mcp(project: str = ".", allow_changes: bool = False) -> None:

@@ -15,7 +15,7 @@ from sparkwright.errors import Exit, Refused
     },
 )
 def eject(name: str | None = None, list: bool = False, json: bool = False) -> Exit:
-    """Copy a shipped playbook, part or template to change.
+    """Copy a shipped playbook, part or template for editing.
 
     All commands use the project's copy from then on. Its first lines contain the version that it came from, and .ejected/ keeps
     the original. `lint` reports later changes to the shipped file, and `playbook.update` merges them. An existing file is not
@@ -35,7 +35,7 @@ def eject(name: str | None = None, list: bool = False, json: bool = False) -> Ex
     help={
         "name": "an ejected playbook, part or template",
         "mine": "keep your file, and compare it with this version's shipped file from now on",
-        "check": "only show both differences; exit code 2 if the shipped file has changed",
+        "check": "only show both sets of changes; exit code 2 if the shipped file has changed",
         "json": "one JSON object",
     },
 )

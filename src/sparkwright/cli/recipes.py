@@ -117,8 +117,8 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
 def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[int]:
     """Rank the shipped recipes for a host and a use.
 
-    Ranks them by whether they fit in memory, then by evidence: the host's own measurements, figures reported from a DGX Spark
-    (with source and date), runs on one that the makers of the model or engine report without a figure, the physical ceiling.
+    Ranks them by whether they fit in memory, then by evidence: the host's own measurements, figures reported for a DGX Spark
+    (with source and date), a report by the makers of the model or engine that it runs on one, the physical ceiling.
     """
     from sparkwright.app import catalogue
 

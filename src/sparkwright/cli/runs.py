@@ -1,4 +1,4 @@
-"""The commands for runs on a host: follow, stop and list them, release the lock, show history and incidents."""
+"""The commands for runs on a host: follow, stop and list them, release the lock, and show history and incidents."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     from sparkwright.app.queries import host_records
 
     if stop and kill:
-        raise Refused("--stop and --kill exclude each other.")
+        raise Refused("--stop and --kill can't be combined.")
     answer = "stop" if stop else "kill" if kill else ""
     return host_records.unlock(host, lambda owner: answer or ask_lock_release(owner))
 

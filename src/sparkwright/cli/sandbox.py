@@ -1,4 +1,4 @@
-"""The `sandbox.*` commands: inject a fault, add a pair, show the state, remove the sandbox."""
+"""The `sandbox.*` commands: inject a fault, add a pair, show the state, and remove the sandbox."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _sandbox_folder(host: str) -> Path:
     if host == DEFAULT_HOST:
         return control.default_folder()
     servers = Inventory.load(Project.here().root).match(host)
-    machines = sorted({server.machine for server in servers})  # several servers on one machine count once
+    machines = sorted({server.machine for server in servers})  # several servers on one machine count as one host
     if len(machines) > 1:
         fix = f"Name one sandbox: `--host {machines[0]}`."
         raise Refused(f"--host {host} names {len(machines)} hosts.", fix=fix)

@@ -21,7 +21,7 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
     """Show each host: state, recipe, tok/s, memory, drift.
 
     Uses the last scheduled check. A host without one is checked now, as its line shows. Exit code: 0 every host serves, 2 one
-    is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
+    is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch it is always 0.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 

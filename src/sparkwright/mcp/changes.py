@@ -16,7 +16,7 @@ from sparkwright.app.plans import plan_cache
 from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
-#: time in which a plan can be confirmed
+#: time during which a plan can be confirmed, in seconds
 PLAN_LIFETIME_S = 600.0
 #: maximum number of unconfirmed plans; the oldest are dropped
 MAX_WAITING_PLANS = 50
@@ -33,9 +33,9 @@ class PlannedChange:
     hosts: tuple[str, ...]
     #: digest of the project's files, a colon, and the digest of operation, hosts and plan
     digest: str
-    #: monotonic time of the plan
+    #: monotonic time at which the plan was made
     planned_s: float
-    #: a tool's answer with the complete plan
+    #: answer of the tool `plan_change`, with the complete plan
     answer: dict[str, Any]
 
 
@@ -55,7 +55,7 @@ class PendingChanges:
     def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> PlannedChange | None:
         """Plan an operation. Returns None if nothing would change.
 
-        Raises Refused if the plan is too large to be shown completely, and the errors of hosts that refuse or are unreachable.
+        Raises Refused if the plan is too large to be shown completely, and the error of a host that refuses or is unreachable.
         """
         names = tuple(host.host for host in self._fleet.hosts(hosts))
         digest, plan = self._plan_now(operation, names, on_event)
@@ -75,7 +75,7 @@ class PendingChanges:
         return planned
 
     def apply(self, plan_id: str, on_event: OnEvent) -> RunResult:
-        """Make a change. Raises Refused if its plan is unknown, was already used, has expired, or is out of date."""
+        """Make a planned change. Raises Refused if the plan is unknown, was already used, has expired, or is out of date."""
         with self._lock:
             planned = self._waiting.pop(plan_id, None)
             was_used = plan_id in self._used
@@ -83,14 +83,14 @@ class PendingChanges:
                 self._used.add(plan_id)
         fix = "Plan it again, and show the new plan."
         if planned is None:
-            reason = "was used already" if was_used else "is unknown"
-            raise Refused(f"the plan {plan_id} {reason}; a plan is for one change.", fix=fix)
+            reason = "was already used" if was_used else "is unknown"
+            raise Refused(f"the plan {plan_id} {reason}; a plan is valid for one change.", fix=fix)
         if self._clock() - planned.planned_s > PLAN_LIFETIME_S:
             raise Refused(f"the plan {plan_id} is older than {PLAN_LIFETIME_S / 60:g} minutes.", fix=fix)
         if self._digest_files() != planned.digest.partition(":")[0]:
-            raise Refused(f"the project's files changed since the plan {plan_id} was made.", fix=fix)
+            raise Refused(f"the project's files have changed since the plan {plan_id} was made.", fix=fix)
         if self._plan_now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
-            raise Refused(f"the plan {plan_id} is out of date: the hosts changed since it was made.", fix=fix)
+            raise Refused(f"the plan {plan_id} is out of date: the hosts have changed since it was made.", fix=fix)
         return follow_run(self._run(planned.operation, planned.hosts), on_event)
 
     def _plan_now(

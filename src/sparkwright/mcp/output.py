@@ -1,4 +1,4 @@
-"""Answers of the tools: JSON of limited size, marked as untrusted data, with control characters made visible."""
+"""The tools' answers: JSON of limited size, marked as untrusted data, with control characters made visible."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _truncate(value: Any, max_text_chars: int, max_items: int) -> Any:
-    """Return a value with long texts, lists and mappings cut, and a note with the number of omitted characters or items."""
+    """Return a value in which long texts, lists and mappings are cut and end with the number of omitted characters or items."""
     if isinstance(value, str):
         omitted_chars = len(value) - max_text_chars
         return value if omitted_chars <= 0 else f"{value[:max_text_chars]}… ({omitted_chars} characters more)"

@@ -38,7 +38,9 @@ Hosts = Annotated[
         description="hosts of the inventory, e.g. `spark1` or `spark1,spark2` or `GROUP` or `all` or `lab:!spark3`",
     ),
 ]
-RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; if empty, the newest")]
+RunId = Annotated[
+    str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; if empty, the newest run")
+]
 Lines = Annotated[int, Field(ge=1, le=1000, description="number of lines from the end of the log")]
 DEFAULT_LINES = 100
 EntryCount = Annotated[int, Field(ge=1, le=100, description="number of entries, newest first")]
@@ -66,8 +68,8 @@ INSTRUCTIONS = f"""Manages model servers (vLLM, SGLang, llama.cpp) on the DGX Sp
 {output.UNTRUSTED_NOTE} null and "unknown" mean that a value was not measured: never report them as good."""
 READ_ONLY_NOTE = " This server is read only: it was started without --allow-changes."
 CONFIRMATION_NOTE = f""" To change hosts: call plan_change, show its plan to the user, and call apply_change with its id only
-after the user confirmed that plan. An id is valid for {PLAN_LIFETIME_S / 60:g} minutes and one change, and only while the hosts
-and the project's files do not change."""
+after the user has confirmed that plan. An id is valid for {PLAN_LIFETIME_S / 60:g} minutes and one change, and only as long as
+the hosts and the project's files do not change."""
 
 
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
@@ -98,7 +100,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.hosts(hosts))
 
     def status(hosts: Hosts = "all") -> dict[str, Any]:
-        """Show what each host serves: state, reason, model, tok/s, memory, drift; from its last scheduled check or a new one."""
+        """Show what each host serves: state, reason, model, tok/s, memory, drift. Uses the last scheduled check or a new one."""
         return output.build_answer("hosts", fleet.status(hosts))
 
     def health(hosts: Hosts, context: Context) -> dict[str, Any]:
@@ -126,11 +128,11 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.incident(hosts, run=run), max_text_chars=output.MAX_LOG_CHARS)
 
     def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
-        """Summarise the scheduled checks: states, throughput and temperatures over time."""
+        """Summarize the scheduled checks: states, throughput and temperatures over time."""
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
-        """Read a page of the documentation or of a playbook module or rule, or search all pages. For doctor.md, pass `doctor`."""
+        """Read the page of a topic, playbook module or lint rule, or search all pages. For doctor.md, pass `doctor`."""
         if topic and search.strip():
             raise Refused("give either a topic or words to search for.")
         if search.strip():
@@ -150,7 +152,7 @@ def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[
         return plan | planned.answer
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
-        """Make a change that plan_change returned and the user confirmed. Refused if hosts or files changed since the plan."""
+        """Make a change that plan_change returned and the user confirmed. Refused if hosts or files have changed since then."""
         return _result_json(changes.apply(id, _progress_reporter(context)))
 
     return (plan_change, READ_HINTS), (apply_change, CHANGE_HINTS)
@@ -199,7 +201,7 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
 
 def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    """Return the functions that read the resources of a host or group. Their docstrings are shown to clients."""
+    """Return the functions that read the resources of a host or group. Clients see their docstrings."""
 
     def health(host: str) -> dict[str, Any]:
         """The result of a new health check, for which the server generates a token."""
@@ -255,7 +257,7 @@ def _follow_run(run: Run, on_event: OnEvent) -> dict[str, Any]:
 
 
 def _result_json(result: RunResult) -> dict[str, Any]:
-    """Return a run's result on each host, and the tasks that are neither ok nor skipped, or all tasks if there are none such."""
+    """Return a run's result on each host, and the tasks that are neither ok nor skipped; if there are none, all tasks."""
     notable = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
@@ -278,7 +280,7 @@ def _result_json(result: RunResult) -> dict[str, Any]:
 
 
 def _progress_reporter(context: Context) -> OnEvent:
-    """Return a callback that reports started tasks and finished hosts to the client. Call it only in a thread of the server."""
+    """Return a callback that reports started tasks and finished hosts to the client. It must run in a thread of the server."""
     count = 0
 
     def report_event(event: Event) -> None:

@@ -36,7 +36,7 @@ MIN_PROMPT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send to a server in one measurement. Fields that its kind does not use are 0."""
+    """The requests to send to a server in one measurement. Fields that its kind does not use are 0."""
 
     #: one of KINDS
     kind: str

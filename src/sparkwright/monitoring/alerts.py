@@ -1,4 +1,4 @@
-"""The alert rules, as a rules file for Prometheus, with links to their sections in docs/alerts.md as runbooks.
+"""The alert rules, as a rules file for Prometheus. Each links to its section in docs/alerts.md as its runbook.
 
 The limits are those of the health check, so that alerts and check records never disagree.
 """
@@ -18,12 +18,13 @@ from sparkwright.measure.throughput import MAX_TOLERANCE
 from sparkwright.units import parse_duration
 
 _LIMITS = Limits()
-#: age at which a check counts as stopped: three default intervals
+#: age of the last check, in seconds, above which checks count as stopped: three default intervals
 MAX_CHECK_AGE_S = 3 * round(parse_duration(HEALTH_INTERVAL))
-#: share of the host's baseline below which a decode rate is low, regardless of its spread
+#: share of the host's baseline below which a decode rate is low, regardless of the baseline's spread
 SLOW_SHARE = 1 - MAX_TOLERANCE
 #: name of Prometheus's scrape job for gateways
 GATEWAY_JOB = "sparkwright-gateway"
+#: name of the scrape job for the usage of gateways' clients
 CLIENTS_JOB = "sparkwright-gateway-clients"
 #: name of the scrape job for node_exporter on the hosts
 NODE_JOB = "sparkwright-hosts"

@@ -1,4 +1,4 @@
-"""The dashboard for import into Grafana, with rows of panels for the fleet, a host, a model and the gateway.
+"""The dashboard to import into Grafana, with rows of panels for the fleet, a host, a model, the gateway and its clients.
 
 The panels are defined as data below, and a function adds the other fields of Grafana's schema.
 """
@@ -15,7 +15,7 @@ from sparkwright.health.textfile import PREFIX
 from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB
 
 TITLE, UID = "sparkwright", "sparkwright-fleet"
-#: version of Grafana's schema: that of Grafana 10.4, which newer versions can read
+#: version of Grafana's dashboard schema: that of Grafana 10.4, which newer versions can read
 SCHEMA_VERSION = 39
 GRID_COLUMNS, PANEL_HEIGHT = 24, 8
 DATASOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -45,10 +45,10 @@ class Panel:
 
 _STATE_SUM = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
 _STATE_QUERY = f"sum by (instance, server) ({_STATE_SUM.replace(' + ', ' or ')})"
-#: legend: the host and, if it has several servers, the server
+#: legend of a server: its host and, if the host has several servers, its name
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
-#: selects HAProxy's backends with a model; those whose names begin with a dash contain tables
+#: selects HAProxy's backends that serve a model; those whose names begin with a dash only hold stick tables
 _BACKEND_SELECTOR = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
 _PROXY, _CLIENT = "{{proxy}}", "{{client}}"
 

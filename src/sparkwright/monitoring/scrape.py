@@ -1,6 +1,6 @@
-"""The scrape configuration for Prometheus, with node_exporter on each host and each gateway.
+"""The scrape configuration for Prometheus: each gateway, and node_exporter on each host.
 
-The file is for `scrape_config_files`.
+Prometheus reads the file through `scrape_config_files`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 from sparkwright.gateway import usage
 from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB, NODE_JOB
 
-#: node_exporter's default port (its README)
+#: node_exporter's default port (from its README)
 NODE_PORT = 9100
 KEY_FILE = "/etc/prometheus/{name}.gateway-key"
 
@@ -66,7 +66,7 @@ def _static_config(endpoint: Endpoint) -> dict[str, Any]:
 def _gateway_job(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
     """Return the job for a gateway.
 
-    Each gateway has its own job because keys may differ. Alerts and panels use the label `job`, which is equal for all gateways.
+    Each gateway has its own job, because keys may differ. Alerts and panels use the label `job`, which is the same for all.
     """
     static_config = _static_config(endpoint)
     static_config["labels"]["job"] = name

@@ -1,4 +1,4 @@
-"""Commands as Invoke tasks, with short options, default help texts and exit codes."""
+"""Sparkwright's commands as Invoke tasks, with short options, default help texts and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Body = Callable[..., int | Sequence[int] | None]
 #: the last option of every command
 DEBUG_OPTION = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
-#: short options, which are the same in all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
+#: short options, the same for all commands: Fabric's -H, Ansible's -C, -D and -v, Invoke's -d
 SHORT_OPTIONS = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose": "v", "debug": "d"}
 
 #: default help texts of common options
@@ -66,14 +66,14 @@ def command(
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
-    """Make a function a command. Its docstring is the help; lists show the first line.
+    """Turn a function into a command. Its docstring is the help; lists show its first line.
 
     The examples are in help_groups.py.
 
     Args:
         optional: options whose value may be left out.
         iterable: options that may be repeated.
-        default: run this command for the collection's name alone.
+        default: run this command if only the collection is named.
     """
 
     def decorate(body: Body) -> Command:
@@ -92,7 +92,7 @@ def command(
 
 
 def build_command(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
-    """Make a command from a table of options, from which Invoke gets the function's signature.
+    """Build a command from a table of options, from which Invoke derives the function's signature.
 
     Args:
         positional: names of the options that are words without a flag.

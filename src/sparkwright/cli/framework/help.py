@@ -11,11 +11,11 @@ from typing import Any
 from sparkwright.cli.help_groups import COMMAND_NAMES, GROUPS, find_examples
 from sparkwright.program import rewrite_commands
 
-#: limits of the text's width, in columns
+#: limits on the width of the text, in columns
 MAX_WIDTH, MIN_WIDTH = 100, 60
-#: maximum width of the names' column; the text of a longer name begins on the next line
+#: maximum width of the column of names; the text for a longer name begins on the next line
 MAX_NAME_WIDTH = 24
-#: placeholders of option values that differ from the option's name
+#: placeholders for option values, if they differ from the option's name
 PLACEHOLDERS = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
 #: a name and its text
 Row = tuple[str, str]

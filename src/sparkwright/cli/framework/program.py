@@ -1,4 +1,4 @@
-"""The `sparkwright` program, and our help, error messages and exit codes in `invoke`."""
+"""The `sparkwright` program, and our help, error messages and exit codes for `invoke`."""
 
 from __future__ import annotations
 

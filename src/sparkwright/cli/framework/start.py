@@ -1,4 +1,4 @@
-"""Start-up of the program: a message instead of a traceback for Ctrl-C, and settings of the interpreter.
+"""Start-up of the program: show a message instead of a traceback on Ctrl-C, and tune the interpreter.
 
 The module is imported for its effects, before all others.
 """

@@ -35,7 +35,7 @@ MIN_VALUES: dict[str, float] = {
     "timeout-s": 0.1,
     "token-s": 0,
 }
-#: maximum of durations and counts; a seed has no limit
+#: maximum for durations and counts; a seed has no limit
 MAX_VALUE = 1e9
 UNBOUNDED_OPTIONS = ("seed",)
 
@@ -84,7 +84,7 @@ def _find_task(program: Program, name: str) -> Any:
 
 
 def _request_help(program: Program, words: Sequence[str]) -> None:
-    """Treat `play --help` as a request for help even though the command expects a word."""
+    """Treat `play --help` as a request for help, even though the command expects a word."""
     command = _find_command(words, _build_contexts(program))
     if command is not None:
         program.args.help.value = command.name
@@ -113,8 +113,8 @@ def _check_help_names(program: Program) -> str:
     return ""
 
 
-def _refuse(sentence: str) -> InvokeExit:
-    return InvokeExit(message=sentence, code=int(Exit.REFUSED))
+def _refuse(message: str) -> InvokeExit:
+    return InvokeExit(message=message, code=int(Exit.REFUSED))
 
 
 def _describe_parse_error(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
