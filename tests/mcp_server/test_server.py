@@ -202,7 +202,7 @@ def test_an_outdated_plan_is_refused_and_nothing_is_changed(project: SandboxProj
     finally:
         recipe.write_text(before)
         assert project.run("restart", "--host", "sandbox").code in (0, 4)
-    assert "the project's files changed" in files
+    assert "the project's files have changed" in files
     assert "is out of date" in hosts
 
 

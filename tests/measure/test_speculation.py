@@ -58,8 +58,8 @@ def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
     ("outcomes", "text"),
     [
         (((8, 0, ""), (7, 0, ""), (8, 0, ""), (6, 0, "")), ""),
-        (((8, 0, ""), (7, 0, ""), (8, 0, ""), (1, 6, "")), "with 8 streams at temperature 0.7 it answers 1 of 8"),
-        (((8, 0, ""), (2, 0, ""), (8, 0, ""), (8, 0, "")), "with 1 stream at temperature 0.7 it answers 2 of 8"),
+        (((8, 0, ""), (7, 0, ""), (8, 0, ""), (1, 6, "")), "with 8 streams at temperature 0.7 it gets 1 of 8"),
+        (((8, 0, ""), (2, 0, ""), (8, 0, ""), (8, 0, "")), "with 1 stream at temperature 0.7 it gets 2 of 8"),
         (((8, 0, ""), (7, 0, ""), (0, 0, "EngineDeadError")), "with 8 streams at temperature 0 the server did not answer: EngineDead"),
         (((1, 0, ""), (0, 0, ""), (0, 0, ""), (0, 0, "")), ""),  # no right answers without speculation either
         (((1, 0, ""), (0, 7, ""), (0, 0, ""), (0, 0, "")), "temperature 0.7"),

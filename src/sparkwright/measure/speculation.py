@@ -150,5 +150,5 @@ def describe_failure(cells: Sequence[Cell]) -> str:
             reference_cell.right >= MIN_CORRECT_ANSWERS and cell.right < reference_cell.right / 2
         ):
             score = f"{cell.right} of {len(QUESTIONS)} simple questions right"
-            return f"with {cell} it gets {score}, with a single greedy stream {reference_cell.right}"
+            return f"with {cell} it gets {score}, against {reference_cell.right} with a single greedy stream"
     return ""

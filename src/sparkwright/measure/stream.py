@@ -192,7 +192,7 @@ def record(
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
-        raise StreamError(f"no response: {_format_error(error)}") from None
+        raise StreamError(f"no answer: {_format_error(error)}") from None
     try:
         response = http.client.HTTPResponse(connection.sock, method="POST")
         recording.sent_s = time.perf_counter()
