@@ -83,7 +83,7 @@ def test_faster_server_passes_with_a_note() -> None:
 
 def test_with_speculation_each_prompt_is_compared_with_itself() -> None:
     runs = make_runs(41, 84, 127, 41, 84, 127)
-    baseline = Baseline.of(runs, by_prompt=True)
+    baseline = Baseline.from_runs(runs, by_prompt=True)
     assert baseline.deviation == 0
     assert throughput.evaluate_runs(make_runs(30, 62, 94), Bounds(speculation=True), baseline)[0] == "regression"
     assert throughput.evaluate_runs(runs[:3], Bounds(speculation=True), baseline)[0] == "proved"
@@ -94,7 +94,7 @@ def test_baseline_has_five_runs_and_survives_json() -> None:
     assert (measurement.verdict, len(measurement.runs)) == ("new baseline", 5)
     assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40, 40, 40]
     assert len({body["messages"][0]["content"][:8] for body in server.bodies}) == 6
-    baseline = Baseline.of(measurement.runs)
+    baseline = Baseline.from_runs(measurement.runs)
     assert Baseline.from_json(baseline.to_json()) == baseline
 
 

@@ -174,12 +174,12 @@ class _Lab:
 
         An arm of a sweep that does not start is skipped. An arm of a pair that does not start ends the comparison.
         """
-        arm, conditions, settings_differ = turn.arm, [self.start_condition(turn.arm)], {}
+        arm, conditions, measure_condition = turn.arm, [self.start_condition(turn.arm)], {}
         compared_turn = self.remaining.compared_turn
         if compared_turn is not None and number > compared_turn:
             conditions.append(f"not config_{compared_turn}.same")
         if number == compared_turn:
-            settings_differ = {"when": f"not config_{number}.same"}
+            measure_condition = {"when": f"not config_{number}.same"}
         config = config_arguments(turn, number, self.series, self.remaining, self.changed_flags)
         reason = "{{ failed_result.msg }}"
         rescue = [
@@ -195,7 +195,7 @@ class _Lab:
             "block": [
                 {"include": f"{self.parts}/arm.yml"},
                 task("Read engine settings", "engine_config", config, register=f"config_{number}"),
-                *({**measure_task(cell, self.series, ARM_ARGUMENTS), **settings_differ} for cell in turn.cells),
+                *({**measure_task(cell, self.series, ARM_ARGUMENTS), **measure_condition} for cell in turn.cells),
             ],
             "rescue": rescue,
         }

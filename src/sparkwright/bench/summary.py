@@ -142,10 +142,12 @@ def _best_lines(results: Results) -> Iterable[str]:
         }
         if len(rates) > 1:
             arm = max(rates, key=lambda name: rates[name])
-            within_noise = [
+            arms_within_noise = [
                 name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE_SHARE)
             ]
-            noise = f"; within {compare.NOISE_SHARE:.0%} of it: {', '.join(within_noise)}" if within_noise else ""
+            noise = (
+                f"; within {compare.NOISE_SHARE:.0%} of it: {', '.join(arms_within_noise)}" if arms_within_noise else ""
+            )
             yield f"{description}: highest throughput with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
 
 

@@ -32,10 +32,10 @@ def lint(
     from sparkwright.app import findings
     from sparkwright.console.command_output import print_error
 
-    checked, refused = findings.check_recipes(recipe, engine_version, model)
+    checked_recipes, errors = findings.check_recipes(recipe, engine_version, model)
     if for_:
-        checked = findings.add_client_findings(checked, for_)
-    for error in refused:
+        checked_recipes = findings.add_client_findings(checked_recipes, for_)
+    for error in errors:
         print_error(error, json=json)
     from sparkwright.app import playbook_files
     from sparkwright.project import shipped_files
@@ -44,16 +44,16 @@ def lint(
     root = Project.here().root
     shipped_files.refresh_schemas(root)
     if json:
-        findings.print_json(checked, [] if recipe else playbook_files.list_findings(root))
+        findings.print_json(checked_recipes, [] if recipe else playbook_files.list_findings(root))
     else:
         if not recipe:
             playbook_files.lint(root)
         findings.print_findings_text(
-            checked, len(refused), include_plain=verbose or bool(recipe or engine_version or model or for_)
+            checked_recipes, len(errors), include_plain=verbose or bool(recipe or engine_version or model or for_)
         )
     return [
-        *(error.exit for error in refused),
-        *(Exit.FAILED for checked_recipe in checked if checked_recipe.settings.errors),
+        *(error.exit for error in errors),
+        *(Exit.FAILED for checked_recipe in checked_recipes if checked_recipe.settings.errors),
     ]
 
 

@@ -40,22 +40,22 @@ def lock(
 
     follow = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
-    due = [entry for entry in entries if follow or not entry.is_complete]
-    lock_update.query_upstream(selection, due, follow=follow)
-    for entry in due:
+    due_entries = [entry for entry in entries if follow or not entry.is_complete]
+    lock_update.query_upstream(selection, due_entries, follow=follow)
+    for entry in due_entries:
         _print_entry(entry, json=json)
-    failed = [entry.error.exit for entry in due if entry.error is not None]
+    error_codes = [entry.error.exit for entry in due_entries if entry.error is not None]
     if check:
-        return [*failed, *(Exit.CHANGES for entry in due if entry.state in ("moved", "new"))]
-    changed = [entry for entry in due if entry.state in ("new", "moved", "completed")]
-    if any(entry.state == "moved" for entry in changed) and not confirm("Write this to spark.lock?", yes=yes):
+        return [*error_codes, *(Exit.CHANGES for entry in due_entries if entry.state in ("moved", "new"))]
+    changed_entries = [entry for entry in due_entries if entry.state in ("new", "moved", "completed")]
+    if any(entry.state == "moved" for entry in changed_entries) and not confirm("Write this to spark.lock?", yes=yes):
         print_text("spark.lock unchanged.", file=sys.stderr)
-        return [*failed, Exit.CHANGES]
-    lock_update.write_locks(changed)
+        return [*error_codes, Exit.CHANGES]
+    lock_update.write_locks(changed_entries)
     if not json:
-        states = ", ".join(f"{entry.key} {entry.state}" for entry in changed)
-        print_text(f"spark.lock: {states}." if changed else "spark.lock: unchanged.")
-    return failed
+        states = ", ".join(f"{entry.key} {entry.state}" for entry in changed_entries)
+        print_text(f"spark.lock: {states}." if changed_entries else "spark.lock: unchanged.")
+    return error_codes
 
 
 def _print_entry(entry: LockEntry, *, json: bool) -> None:

@@ -67,31 +67,31 @@ class PendingChanges:
                 f"the plan has more than {output.MAX_ANSWER_CHARS:,} characters, too many for one answer.",
                 fix=f"Plan fewer hosts at a time, or run `sparkwright {operation} --host {names[0]}` in a terminal.",
             )
-        planned = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), full_plan)
+        planned_change = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), full_plan)
         with self._lock:
-            self._waiting[planned.id] = planned
+            self._waiting[planned_change.id] = planned_change
             for plan_id in list(self._waiting)[:-MAX_WAITING_PLANS]:
                 del self._waiting[plan_id]
-        return planned
+        return planned_change
 
     def apply(self, plan_id: str, on_event: OnEvent) -> RunResult:
         """Make a planned change. Raises Refused if the plan is unknown, was already used, has expired, or is out of date."""
         with self._lock:
-            planned = self._waiting.pop(plan_id, None)
+            planned_change = self._waiting.pop(plan_id, None)
             was_used = plan_id in self._used
-            if planned:
+            if planned_change:
                 self._used.add(plan_id)
         fix = "Plan it again, and show the new plan."
-        if planned is None:
+        if planned_change is None:
             reason = "was already used" if was_used else "is unknown"
             raise Refused(f"the plan {plan_id} {reason}; a plan is valid for one change.", fix=fix)
-        if self._clock() - planned.planned_s > PLAN_LIFETIME_S:
+        if self._clock() - planned_change.planned_s > PLAN_LIFETIME_S:
             raise Refused(f"the plan {plan_id} is older than {PLAN_LIFETIME_S / 60:g} minutes.", fix=fix)
-        if self._digest_files() != planned.digest.partition(":")[0]:
+        if self._digest_files() != planned_change.digest.partition(":")[0]:
             raise Refused(f"the project's files have changed since the plan {plan_id} was made.", fix=fix)
-        if self._plan_now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
+        if self._plan_now(planned_change.operation, planned_change.hosts, on_event)[0] != planned_change.digest:
             raise Refused(f"the plan {plan_id} is out of date: the hosts have changed since it was made.", fix=fix)
-        return follow_run(self._run(planned.operation, planned.hosts), on_event)
+        return follow_run(self._run(planned_change.operation, planned_change.hosts), on_event)
 
     def _plan_now(
         self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent

@@ -145,11 +145,16 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
 def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
     def plan_change(operation: Operation, hosts: Hosts, context: Context) -> dict[str, Any]:
         """Plan a deploy, restart or rollback without changing anything. Show the plan to the user before apply_change."""
-        planned = changes.plan(operation, hosts, _progress_reporter(context))
-        if planned is None:
+        planned_change = changes.plan(operation, hosts, _progress_reporter(context))
+        if planned_change is None:
             return {"id": "", "plan": [], "summary": f"Nothing to {operation}: no host would change."}
-        plan = {"id": planned.id, "operation": operation, "hosts": list(planned.hosts), "lasts_s": PLAN_LIFETIME_S}
-        return plan | planned.answer
+        plan = {
+            "id": planned_change.id,
+            "operation": operation,
+            "hosts": list(planned_change.hosts),
+            "lasts_s": PLAN_LIFETIME_S,
+        }
+        return plan | planned_change.answer
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
         """Make a change that plan_change returned and the user confirmed. Refused if hosts or files have changed since then."""

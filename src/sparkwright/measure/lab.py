@@ -136,14 +136,14 @@ def _acceptance_figures(counters_before: Mapping[str, float], counters_after: Ma
 def _describe_mismatch(
     counters_before: Mapping[str, float], counters_after: Mapping[str, float], outcomes: Sequence[Outcome]
 ) -> str:
-    served = counter_increase(counters_before, counters_after, engine_http.GENERATED)
+    served_tokens = counter_increase(counters_before, counters_after, engine_http.GENERATED)
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
-    if served is None or len(streams) < len(outcomes) or any(stream.approximate for stream in streams):
+    if served_tokens is None or len(streams) < len(outcomes) or any(stream.approximate for stream in streams):
         return ""
-    streamed = sum(stream.tokens for stream in streams)
+    streamed_tokens = sum(stream.tokens for stream in streams)
     return (
-        f"the server counted {served:.0f} tokens, the client {streamed}"
-        if has_count_mismatch(served, streamed, capped_streams=0)
+        f"the server counted {served_tokens:.0f} tokens, the client {streamed_tokens}"
+        if has_count_mismatch(served_tokens, streamed_tokens, capped_streams=0)
         else ""
     )
 
@@ -235,16 +235,16 @@ def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
     derived: dict[str, float | None] = {}
     long_streams = select_streams("long")
     if spec.kind == "smoke":
-        prefill = [
+        prefill_rates = [
             stream.prompt_tokens / stream.ttft_s
             for stream in select_streams("stream")
             if stream.ttft_s and stream.prompt_tokens
         ]
-        decode = [stream.tok_per_s for stream in select_streams("stream") if stream.tok_per_s]
+        decode_rates = [stream.tok_per_s for stream in select_streams("stream") if stream.tok_per_s]
         prompt_tokens = [stream.prompt_tokens for stream in select_streams("stream")]
         derived = {
-            **_mean_and_deviation("prefill_tok_per_s", prefill),
-            **_mean_and_deviation("decode_tok_per_s", decode),
+            **_mean_and_deviation("prefill_tok_per_s", prefill_rates),
+            **_mean_and_deviation("decode_tok_per_s", decode_rates),
             "prompt_tokens": _aggregate(prompt_tokens, statistics.median),
         }
     if spec.kind in ("hol1", "itl", "hol2"):

@@ -124,12 +124,12 @@ class Unanswered(Exception):
 
     Args:
         message: the error.
-        slow: True if the request timed out, possibly because of other requests.
+        timed_out: True if the request timed out, possibly because of other requests.
     """
 
-    def __init__(self, message: str, *, slow: bool = False) -> None:
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
-        self.slow = slow
+        self.timed_out = timed_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def query_texts(
 def _parse_text(response: http_probe.Response, timeout_s: float) -> GeneratedText:
     """Return the text of a response. Raises Unanswered."""
     if response.error == "timeout":
-        raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
+        raise Unanswered(f"no text within {timeout_s:g} s", timed_out=True)
     if response.status != 200 or response.failure:
         raise Unanswered(f"{response.status or ''} {response.message()}".strip())
     document = response.json()
@@ -374,6 +374,6 @@ def query_answer(
         return NEEDLE_ANSWER
     if response.status != 200 or response.failure:
         timed_out = response.error == "timeout"
-        raise Unanswered(f"no answer within {timeout_s:g} s" if timed_out else response.message(), slow=timed_out)
+        raise Unanswered(f"no answer within {timeout_s:g} s" if timed_out else response.message(), timed_out=timed_out)
     content, thinking = openai_api.parse_answer(response.json())
     return content or thinking

@@ -76,7 +76,7 @@ class Baseline:
     acceptance: tuple[float, ...] = ()
 
     @classmethod
-    def of(
+    def from_runs(
         cls,
         runs: Sequence[Run],
         *,

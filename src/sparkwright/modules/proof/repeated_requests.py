@@ -345,7 +345,7 @@ def _result_data(
 
 def _unanswered_result(error: reference.Unanswered) -> Result:
     msg = f"the reference text was not generated: {error}."
-    if error.slow:
+    if error.timed_out:
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data={"verdict": "inconclusive"})
     return Result(failed=True, msg=msg, data={"verdict": "error"})
 

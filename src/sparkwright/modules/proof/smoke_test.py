@@ -158,7 +158,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             if has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
                 return failure
             positions = acceptance.positions if acceptance else ()
-            new_baseline = Baseline.of(
+            new_baseline = Baseline.from_runs(
                 measurement.runs, by_prompt=has_speculation, clock_mhz=observations.gpu.clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
