@@ -264,7 +264,7 @@ def _depth_loads(options: BenchOptions, default_load: Load, limits: LoadLimits) 
 
 
 def _with_sizes(options: BenchOptions, default_load: Load) -> Load:
-    """Return the default load with its sizes replaced by those from the command line."""
+    """Return the default load with its sizes replaced with those from the command line."""
     lengths = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
     changes: dict[str, Any] = {name: value for name, value in lengths.items() if value}
     if options.requests and default_load.kind == "smoke":
@@ -279,7 +279,7 @@ def _with_sizes(options: BenchOptions, default_load: Load) -> Load:
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return the length of long prompts and notes about it; at least MIN_PREFILL_STEPS largest budgets if the context allows."""
+    """Return the length of long prompts, at least MIN_PREFILL_STEPS times the largest budget if that fits, and notes about it."""
     answer_tokens = max(load.output_tokens for load in loads)
     max_tokens = limits.context - answer_tokens - MARGIN_TOKENS if limits.context else None
     if options.long_tokens:

@@ -140,7 +140,7 @@ def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "")
 def _match_rows(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
     """Yield pairs of rows with the same load.
 
-    A load also matches, such as an imported one, if its kind, concurrency and rate are the same.
+    Rows left over match if kind, concurrency and rate are the same, as for an imported load, or if one is left on each side.
     """
     keys: tuple[Callable[[Row], Any], ...] = (
         lambda row: load_key(row.load),
