@@ -31,8 +31,8 @@ def test_arrivals_are_a_seeded_poisson_process() -> None:
 
 def test_token_estimator_learns_from_two_counted_prompts() -> None:
     estimator = TokenEstimator.from_prompts((32, 90), (256, 426))
-    assert (estimator.per_word, estimator.fixed) == (1.5, 42)
-    assert len(estimator.text(1542).split()) == 1 + 1000
+    assert (estimator.tokens_per_word, estimator.fixed_tokens) == (1.5, 42)
+    assert len(estimator.build_text(1542).split()) == 1 + 1000
     assert TokenEstimator.from_prompts((32, 0), (256, 0)) == TokenEstimator()
 
 

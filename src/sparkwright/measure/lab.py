@@ -116,11 +116,11 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 
-    short_tokens = send(client.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    long_tokens = send(client.request(random_text(MANY_WORDS), 1))
+    short_tokens = send(client.build_request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    long_tokens = send(client.build_request(random_text(MANY_WORDS), 1))
     client.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
-        send(client.sized_request(tokens, WARM_UP_TOKENS))
+        send(client.build_sized_request(tokens, WARM_UP_TOKENS))
     return client
 
 

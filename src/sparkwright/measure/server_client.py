@@ -30,10 +30,9 @@ COMMON_WORDS = (
 class TokenEstimator:
     """Estimates the number of tokens in a prompt for a server's tokenizer."""
 
-    #: tokens per word
-    per_word: float = 1.0
+    tokens_per_word: float = 1.0
     #: tokens of the chat template and the random prefix
-    fixed: float = 24.0
+    fixed_tokens: float = 24.0
 
     @classmethod
     def from_prompts(cls, short: tuple[int, int], long: tuple[int, int]) -> TokenEstimator:
@@ -44,14 +43,14 @@ class TokenEstimator:
         per_word = (long_tokens - short_tokens) / (long_words - short_words)
         return cls(per_word, max(0.0, short_tokens - per_word * short_words))
 
-    def text(self, tokens: int) -> str:
+    def build_text(self, tokens: int) -> str:
         """Return random text of about this many tokens, which no prefix cache can contain."""
-        return random_text(max(0, round((tokens - self.fixed) / self.per_word)))
+        return random_text(max(0, round((tokens - self.fixed_tokens) / self.tokens_per_word)))
 
 
 @dataclass
 class ServerClient:
-    """Sends requests to a server."""
+    """Builds requests to a server and sends them, without options that it refused."""
 
     http: Http
     model: str
@@ -62,14 +61,14 @@ class ServerClient:
     refused_options: tuple[str, ...] = ()
     temperature: float = 0.0
 
-    def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """Return a request without `refused_options`."""
+    def build_request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+        """Return a request without `refused_options`. `run` sends it."""
         body = openai_api.build_stream_request(self.http, self.model, text, tokens, temperature=self.temperature)
         return Request({key: value for key, value in body.items() if key not in self.refused_options}, at_s, group)
 
-    def sized_request(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+    def build_sized_request(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request with a prompt of about this many tokens."""
-        return self.request(self.token_estimator.text(prompt_tokens), tokens, at_s=at_s, group=group)
+        return self.build_request(self.token_estimator.build_text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **options: Any) -> stream.Stream:
         """Send a request; if the server refuses options, send it again without them and add them to `refused_options`.

@@ -251,7 +251,7 @@ def measure_decode_rate(
     client = ServerClient(http, model, base_url, api_key)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
-        tokens_before, request = result.tokens, client.request(build_prompt(name), count)
+        tokens_before, request = result.tokens, client.build_request(build_prompt(name), count)
         return client.run(
             request, cap_s=cap_s, on_chunk=lambda n: progress(min(tokens_before + n, total_tokens), total_tokens)
         )

@@ -111,8 +111,8 @@ def _build_serve_phases(load: Load, client: ServerClient) -> list[Phase]:
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(prompts, times, strict=False):
         # prompts from a data set also begin with random text
-        prompt = f"{secrets.token_hex(16)} {text}" if text else client.token_estimator.text(prompt_tokens)
-        requests.append(client.request(prompt, tokens, at_s=at_s, group="request"))
+        prompt = f"{secrets.token_hex(16)} {text}" if text else client.token_estimator.build_text(prompt_tokens)
+        requests.append(client.build_request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
@@ -140,7 +140,7 @@ def _build_mixed_phases(load: Load, client: ServerClient) -> list[Phase]:
     requests = []
     for group, at_s in zip(groups, arrivals(load), strict=False):
         tokens = load.long_tokens if group == "long" else load.prompt_tokens
-        requests.append(client.sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
+        requests.append(client.build_sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
@@ -161,16 +161,16 @@ _PHASE_BUILDERS = {
 
 def _equal_requests(load: Load, client: ServerClient, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
     return tuple(
-        client.sized_request(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count)
+        client.build_sized_request(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count)
     )
 
 
 def _decoding_requests(load: Load, client: ServerClient) -> tuple[Request, ...]:
-    return tuple(client.sized_request(64, load.output_tokens, group="decoding") for _ in range(load.streams))
+    return tuple(client.build_sized_request(64, load.output_tokens, group="decoding") for _ in range(load.streams))
 
 
 def _long_request(load: Load, client: ServerClient, at_s: float) -> Request:
-    return client.sized_request(load.long_tokens, 8, at_s=at_s, group="long")
+    return client.build_sized_request(load.long_tokens, 8, at_s=at_s, group="long")
 
 
 def arrivals(load: Load) -> Iterator[float]:

@@ -206,7 +206,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
     sender = ServerClient(http, model, url, key)
 
     def run_stream(name: str, tokens: int) -> stream.Stream:
-        return sender.run(sender.request(throughput.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
+        return sender.run(sender.build_request(throughput.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
 
     with (
         suspend_gc(),

@@ -119,7 +119,7 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
     word_counts = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
         tokens = [
-            server.run(server.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            server.run(server.build_request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
             for count in word_counts
         ]
     except stream.StreamError as error:
@@ -130,7 +130,7 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
 def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, context: Context) -> LoadStep:
     """Send the prompts of one step. Raises Failed if a stream generates no token."""
     tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
-    requests = [server.sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
+    requests = [server.build_sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
     available_before = context.machine.meminfo()["MemAvailable"]
     options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
@@ -217,7 +217,7 @@ class DepthRates(Module["DepthRates.Args"]):
             if remaining_s <= 0:
                 yield Rate(depth, None)
                 continue
-            request = server.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
+            request = server.build_sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
             recording = server.run(request, cap_s=remaining_s, timeout_s=remaining_s)
             rate, ttft_s = recording.tok_per_s, recording.points[0][0] if recording.points else None
             yield Rate(depth, round(rate, 2) if rate else None, round(ttft_s, 3) if ttft_s else None)
