@@ -35,5 +35,5 @@ def test_invalid_json_is_a_value_error() -> None:
 def test_control_characters_and_extreme_numbers_are_sanitized() -> None:
     value = {"\x1b[2J": ["a\x07", True, None, 1.5, math.nan, math.inf, MAX_NUMBER * 2, MAX_NUMBER]}
     assert sanitize(value) == {r"\x1b[2J": [r"a\x07", True, None, 1.5, None, None, None, MAX_NUMBER]}
-    with pytest.raises(LimitExceeded, match="nested too deep"):
+    with pytest.raises(LimitExceeded, match="nested too deeply"):
         sanitize([[[]]], max_depth=2)

@@ -72,9 +72,9 @@ def measure_load(
         Failed: the server generates no token.
     """
     server_counters.wait_until_idle(target.counters, idle_s)
-    client = _warm_up(target, spec, timeout_s)
+    server = _warm_up(target, spec, timeout_s)
     counters_before, began_s = dict(target.counters()), time.time()
-    phases = workload.build_phases(spec, client)
+    phases = workload.build_phases(spec, server)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with LagSampler() as lag, gpu_sampler.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
@@ -108,20 +108,20 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
     The returned client has estimated the tokens per word from these requests.
     """
-    client = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
+    server = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return client.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            return server.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 
-    short_tokens = send(client.build_request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    long_tokens = send(client.build_request(random_text(MANY_WORDS), 1))
-    client.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
+    short_tokens = send(server.build_request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    long_tokens = send(server.build_request(random_text(MANY_WORDS), 1))
+    server.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
-        send(client.build_sized_request(tokens, WARM_UP_TOKENS))
-    return client
+        send(server.build_sized_request(tokens, WARM_UP_TOKENS))
+    return server
 
 
 def _acceptance_figures(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> dict[str, float]:

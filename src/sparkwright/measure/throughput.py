@@ -248,11 +248,11 @@ def measure_decode_rate(
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
     total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
-    client = ServerClient(http, model, base_url, api_key)
+    server = ServerClient(http, model, base_url, api_key)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
-        tokens_before, request = result.tokens, client.build_request(build_prompt(name), count)
-        return client.run(
+        tokens_before, request = result.tokens, server.build_request(build_prompt(name), count)
+        return server.run(
             request, cap_s=cap_s, on_chunk=lambda n: progress(min(tokens_before + n, total_tokens), total_tokens)
         )
 

@@ -125,7 +125,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
-    """Return the time in a line, in an arbitrary leap year because lines have no year; None if there is no time.
+    """Return the time in a line, in an arbitrary leap year because lines have no year; None if the line has none.
 
     pattern: may have the groups month, day, hour, minute, second and milli. Minutes may exceed 59, for a clock that starts with
     the process.
