@@ -160,14 +160,14 @@ def _gateway(folder: Path, port: int, short_port: int) -> subprocess.Popen[bytes
     models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check), short)
     paths = api_paths.merge_paths([VLLM])
     gateway = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, True, "none", 256, 2**20, 60, 600, 10, models, paths)
-    limits = Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9, until_s=4 * 10**9)
-    gateway = replace(gateway, named=tuple(replace(limits, name=f"client-{n}") for n in range(CLIENTS)))
+    limits = Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9, expires_at_s=4 * 10**9)
+    gateway = replace(gateway, named_clients=tuple(replace(limits, name=f"client-{n}") for n in range(CLIENTS)))
     of_clients = {f"client-{n}": _hash(f"key-of-client-{n:04}") for n in range(CLIENTS)}
     keys = {render.CLIENT_KEYS_FILE: _hash(KEYS[ONE]) + "\n", clients.KEYS_FILE: clients.format_keys(of_clients)}
     files = folder / "files"
     for path in (files, folder / "sockets"):
         path.mkdir()
-    for name, text in {**render.render_files(gateway), operations.OPERATORS_FILE: "", **keys}.items():
+    for name, text in {**render.render_files(gateway), operations.HOST_KEYS_FILE: "", **keys}.items():
         (files / name).write_text(text)
     log = (folder / "log").open("wb")
     words, env = ["haproxy", *render.HAPROXY_ARGUMENTS], {**os.environ, **render.ENVIRONMENT}

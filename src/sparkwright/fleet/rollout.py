@@ -23,7 +23,7 @@ from sparkwright.units import MIB
 # It is written before and after every batch, so that the run can be resumed if the laptop fails. A host that was in progress
 # counts as unfinished. The file is removed when all hosts are finished.
 
-RECORD_SCHEMA = 1
+RECORD_SCHEMA = 2
 RECORD_FOLDER = ".sparkwright"
 MAX_RECORD_AGE_S = 7 * 86400.0
 #: size limit of the file, in which a host takes about 1 kB

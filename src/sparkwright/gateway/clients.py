@@ -15,7 +15,7 @@ from sparkwright.gateway.model import Gateway
 
 #: map from the SHA-256 of a key to its client's name; written on the host, like all secrets
 KEYS_FILE = "clients.map"
-#: maps from a client's name to its permissions and limits
+#: map from `CLIENT:BACKEND` and `CLIENT:ADAPTER` to 1 if the client may use it; maps from a client's name to its limits
 MODELS_FILE, RATES_FILE, CONCURRENT_FILE = "client_models.map", "client_rates.map", "client_concurrent.map"
 TOKENS_FILE, EXPIRY_FILE = "client_tokens.map", "client_until.map"
 FILES = (KEYS_FILE, MODELS_FILE, RATES_FILE, CONCURRENT_FILE, TOKENS_FILE, EXPIRY_FILE)

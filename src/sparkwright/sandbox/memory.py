@@ -13,7 +13,7 @@ SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA_BYTES = 32 * 2**20  # reserved for devices
 RELEASE_DELAY_S = 0.4  # delay before the memory of an exited container is released
 OVERSHOOT_BYTES_PER_S = 3 * GIB  # growth of a starting server that exceeds its share (measured on a GB10)
-LEAK_BYTES_PER_S = GIB // 2
+LEAK_BYTES_PER_S = GIB // 2  # growth of a server with a leak
 GROWTH_INTERVAL_S = 0.05
 
 

@@ -22,7 +22,7 @@ from sparkwright.units import GB, GIB, format_gib
 MAX_USED_SWAP_BYTES = 2 * GIB
 #: free disk space below which a warning is reported; a 20 GB image needs twice its size while it is unpacked
 DISK_LOW_GB = 50
-#: free disk space below which an error is reported
+#: free disk space below which the verdict is bad
 DISK_CRITICAL_GB = 5
 BUDGET_CHECK = "memory budget"
 GUARD_CHECK, WAKE_CHECK = "memory guard", "wake on request"

@@ -14,7 +14,7 @@ from sparkwright.visible import one_line
 
 #: clock offset between host and laptop above which a warning is reported, in seconds
 CLOCK_WARNING_S = 30.0
-#: clock offset above which an error is reported, in seconds
+#: clock offset above which the verdict is bad, in seconds
 CLOCK_BAD_S = 300.0
 
 RELEASE_CHECK = "DGX OS"

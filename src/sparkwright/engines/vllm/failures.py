@@ -13,7 +13,10 @@ from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILUR
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"
 #: phrases in the failure message of a member that failed because another member did; the cause is in the other member's log
-PEER_FAILURE_PHRASES = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
+PEER_FAILURE_PHRASES = (
+    *("members joined within", "did not answer within", "the head at", "a rank did not answer"),
+    *("the connection to the member", "RDMA to"),
+)
 #: NCCL's version as a number, such as 22809 for 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 HEAD_UNREACHABLE = "the head at {0}:{1} did not answer: see its own log, and check that the hosts can reach each other over the fabric."

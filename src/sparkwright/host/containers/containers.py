@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENDPOINT_EXISTS = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
 #: prefix that `describe_port_holder` uses for a container
 CONTAINER_PREFIX = "container "
-#: prefix that it uses for another simulated Spark on this machine; its folder follows
+#: prefix that `describe_port_holder` uses for another simulated Spark on this machine; its folder follows
 SANDBOX_PREFIX = "the sandbox in"
 
 
