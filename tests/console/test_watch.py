@@ -24,7 +24,7 @@ def test_screen_of_80_columns_has_the_fleet_and_the_history_of_the_selected_host
     rows = [make_row(f"spark{n}") for n in range(1, 8)] + [make_row("spark8", "degraded", why="swap is 93 % full")]
     traffic = {"spark2": Traffic(3, 2, 141.5, 61)}
     history = {"spark2": [HistoryEntry(1.8e9, "verified  by ops@laptop")]}
-    lines = screen_text(View(rows, traffic, history, selected=1, answered_at="12:30:05"))
+    lines = screen_text(View(rows, traffic, history, selected_index=1, answered_at="12:30:05"))
     text = "\n".join(lines)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert "12:30:05" in lines[0] and "7 ok, 1 degraded" in lines[0]
@@ -35,7 +35,7 @@ def test_screen_of_80_columns_has_the_fleet_and_the_history_of_the_selected_host
 
 @pytest.mark.parametrize("selected", [0, 17, 39])
 def test_selected_host_is_visible_in_a_large_fleet(selected: int) -> None:
-    lines = screen_text(View([make_row(f"spark{n}") for n in range(40)], selected=selected), height=16)
+    lines = screen_text(View([make_row(f"spark{n}") for n in range(40)], selected_index=selected), height=16)
     assert len(lines) <= 16
     assert any(line.startswith(f">  spark{selected} ") for line in lines) and any("more" in line for line in lines)
 

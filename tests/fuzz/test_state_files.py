@@ -87,7 +87,7 @@ def read_verified_states(context: RecordingContext) -> None:
 def read_restart_plan(context: RecordingContext) -> None:
     context.state.write("verified", GOOD)
     wedged = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
-    decision = heal.decide(wedged, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
+    decision = heal.decide_restart(wedged, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
     assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 

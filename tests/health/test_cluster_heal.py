@@ -52,7 +52,7 @@ class Member:
 
     def check(self) -> heal.Decision:
         """Run the check and return the decision. Only a member whose record recommends it proposes a restart."""
-        own = heal.decide_by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
+        own = heal.decide_from_saved_plan(self.state) if self.record.cure == "restart" else heal.Decision()
         return cluster_heal.vote_on_decision(self.context, self.settings, self.record, own, lambda: self.busy)
 
     def begin(self) -> Future[heal.Decision]:
@@ -100,7 +100,7 @@ def test_a_worker_never_starts_a_restart(pair: tuple[Member, Member]) -> None:
     _, worker = pair
     worker.record = replace(worker.record, seen="down", state="down", cure="restart")
     past = CheckHistory(cures=5)
-    decided = heal.decide(worker.record, past, worker.settings, worker.state, NOW_S)
+    decided = heal.decide_restart(worker.record, past, worker.settings, worker.state, NOW_S)
     assert decided.plan is None and "the head of its cluster decides" in decided.message
     assert cluster_heal.vote_on_decision(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
 
@@ -126,7 +126,7 @@ def test_a_member_that_declines_reports_its_reason(pair: tuple[Member, Member]) 
     worker.record = replace(worker.record, drift=("image",))
     heads, workers = run_both_checks(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
-    assert "spark2 (rank 1) failed: the running server is not the last good state" in heads.message
+    assert "spark2 (rank 1) failed: the running server differs from the last good state" in heads.message
 
 
 def test_a_run_on_the_heads_host_takes_precedence(pair: tuple[Member, Member]) -> None:

@@ -51,7 +51,7 @@ def save_plan(state: StateFolder, restart_plan: dict[str, Any], *secrets: str) -
 
 
 def decide(state: StateFolder) -> heal.Decision:
-    return heal.decide(make_record(), CheckHistory(cures=2), ON, state, NOW_S)
+    return heal.decide_restart(make_record(), CheckHistory(cures=2), ON, state, NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_a_restart_needs_permission(
     result = heal.reason_against_restart(record, past, settings, NOW_S)
     assert reason in result and bool(reason) == bool(result)
     save_plan(state, make_plan())
-    assert (heal.decide(record, past, settings, state, NOW_S).plan is None) == bool(reason)
+    assert (heal.decide_restart(record, past, settings, state, NOW_S).plan is None) == bool(reason)
 
 
 def test_the_message_recommends_a_power_cycle_if_nothing_else_helps(state: StateFolder) -> None:
-    assert "AC power" in heal.decide(make_record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
+    assert "AC power" in heal.decide_restart(make_record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.wake import Decision, Situation, TurnServer, decide, wake_delays_s
+from sparkwright.health.wake import Decision, Situation, TurnServer, decide_switch, wake_delays_s
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 
 #: `large` has been awake since 1000, and keeps its turn until 1600
@@ -19,12 +19,12 @@ def make_situation(*servers: TurnServer, awake: str = "large", awake_since_s: fl
 
 
 def decide_wake(now: Situation, now_s: float, **record: Any) -> Decision:
-    return decide(now, WakeRecord(**record), now_s)
+    return decide_switch(now, WakeRecord(**record), now_s)
 
 
 def test_the_server_requested_first_is_woken_first() -> None:
-    decision = decide_wake(make_situation(requested_s={"small": 1710.0, "third": 1700.0}), 1711.0)
-    assert (decision.server, decision.why) == ("third", "requested at the gateway")
+    decision = decide_wake(make_situation(request_times_s={"small": 1710.0, "third": 1700.0}), 1711.0)
+    assert (decision.server, decision.reason) == ("third", "requested at the gateway")
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,17 @@ def test_the_server_requested_first_is_woken_first() -> None:
     ],
 )
 def test_a_request_expires_and_waits_for_the_minimum_turn(requested_s: float, now_s: float, server: str) -> None:
-    assert decide_wake(make_situation(requested_s={"small": requested_s}), now_s).server == server
+    assert decide_wake(make_situation(request_times_s={"small": requested_s}), now_s).server == server
 
 
 def test_no_switch_starts_during_another_run() -> None:
-    decision = decide_wake(make_situation(requested_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
+    decision = decide_wake(make_situation(request_times_s={"small": 1700.0}, active_run="deploy by me"), 1701.0)
     assert decision.server == "" and decision.messages["small"].endswith("; waiting for deploy by me")
 
 
 def test_a_server_that_requests_may_not_wake_is_neither_woken_nor_reported() -> None:
     quiet = TurnServer("quiet", 500.0)
-    now = make_situation(LARGE, quiet, requested_s={"quiet": 1700.0})
+    now = make_situation(LARGE, quiet, request_times_s={"quiet": 1700.0})
     assert decide_wake(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
 
 
@@ -66,7 +66,7 @@ def test_after_a_failure_there_is_a_pause_and_after_two_no_more_attempts(
     count: int, requested_s: float, now_s: float, server: str
 ) -> None:
     failures = {"small": SwitchFailure(count, 1800.0, "out of memory")}
-    decision = decide_wake(make_situation(requested_s={"small": requested_s}), now_s, failures=failures)
+    decision = decide_wake(make_situation(request_times_s={"small": requested_s}), now_s, failures=failures)
     assert decision.server == server
     assert server or (now_s > 3600 and count == 1) or "out of memory" in decision.messages["small"]
     reported = wake_delays_s(make_situation(), WakeRecord(failures=failures), now_s)
@@ -76,7 +76,7 @@ def test_after_a_failure_there_is_a_pause_and_after_two_no_more_attempts(
 def test_a_later_verification_ends_the_pause() -> None:
     verified = TurnServer("small", 1900.0, on_request=True)
     failures = {"small": SwitchFailure(2, 1800.0, "out of memory")}
-    now = make_situation(LARGE, verified, requested_s={"small": 2000.0})
+    now = make_situation(LARGE, verified, request_times_s={"small": 2000.0})
     assert decide_wake(now, 2001.0, failures=failures).server == "small"
 
 

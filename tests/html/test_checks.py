@@ -50,7 +50,7 @@ def test_only_new_measurements_are_points() -> None:
 
 def test_unknown_fields_of_a_newer_host_are_ignored() -> None:
     event: dict[str, Any] = {"fields": ["time_s", "state", "mood"], "rows": [[weeks.SINCE_S + 5, "ok", "good"]]}
-    host = checks.build_host("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
+    host = checks.parse_host_checks("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
     assert [check.state for check in host.checks] == ["ok"]
     assert host.spans[0].memory_gib is None
 
@@ -71,7 +71,7 @@ def test_a_manual_check_counts_for_ten_minutes() -> None:
     host = weeks.make_host([dataclasses.replace(weeks.make_check(weeks.SINCE_S), every_s=0.0)])
     (period,) = host.periods
     assert (period.state, period.end_s - period.start_s, period.is_end_known) == ("ok", 600, False)
-    page = html.page([host], weeks.SINCE_S, weeks.UNTIL_S)
+    page = html.render_hosts_page([host], weeks.SINCE_S, weeks.UNTIL_S)
     assert "<title>unknown</title>" in page
     assert ">99.9 %<" in page  # unknown
 

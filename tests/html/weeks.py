@@ -42,4 +42,4 @@ def make_checks(change: Callable[[float], dict[str, Any] | None] = lambda hours:
 def make_host(records: list[Record], name: str = "spark1") -> html.HostChecks:
     """Return the host as parsed from its answer."""
     event = {"fields": list(CHECK_FIELDS), "rows": [check_row(record) for record in records]}
-    return html.build_host(name, event, SINCE_S, UNTIL_S)
+    return html.parse_host_checks(name, event, SINCE_S, UNTIL_S)

@@ -20,9 +20,9 @@ from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
 #: the start of a line, below which its continuation lines are blank: a table's first cells with their gaps, a bar or an arrow
-_HANGING = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
+_HANGING_INDENT_PATTERN = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
 #: a quoted command, which is not broken across lines
-_COMMAND = re.compile(r"`[^`\n]{1,200}`")
+_COMMAND_PATTERN = re.compile(r"`[^`\n]{1,200}`")
 #: placeholder for a space at which a line must not be wrapped
 _UNBREAKABLE_SPACE = "\ue000"
 
@@ -55,26 +55,26 @@ def wrap_sentence(text: str, max_width: int | None, indent: str = "", *, break_l
     def keep_together(match: re.Match[str]) -> str:
         return match[0].replace(" ", _UNBREAKABLE_SPACE) if len(match[0]) <= max_command_width else match[0]
 
-    wrapped = [
-        [paragraph] if len(paragraph) <= max_width else wrapper.wrap(_COMMAND.sub(keep_together, paragraph)) or [""]
+    wrapped_paragraphs = [
+        [paragraph] if len(paragraph) <= max_width else wrapper.wrap(_COMMAND_PATTERN.sub(keep_together, paragraph)) or [""]
         for paragraph in paragraphs
     ]
-    return [line.replace(_UNBREAKABLE_SPACE, " ") for lines in wrapped for line in lines]
+    return [line.replace(_UNBREAKABLE_SPACE, " ") for lines in wrapped_paragraphs for line in lines]
 
 
 def wrap_hanging(text: str, max_width: int | None, *, break_long_words: bool = True) -> list[str]:
     """Wrap lines between words. Continuation lines are aligned with the text after a line's first cells."""
     if max_width is None:
         return text.split("\n")
-    wrapped = []
+    wrapped_lines = []
     for line in text.split("\n"):
-        indent = " " * min(len(match[0]) if (match := _HANGING.match(line)) else 0, max_width // 2)
-        wrapped += (
+        indent = " " * min(len(match[0]) if (match := _HANGING_INDENT_PATTERN.match(line)) else 0, max_width // 2)
+        wrapped_lines += (
             wrap_sentence(line, max_width, indent, break_long_words=break_long_words)
             if " " in line.strip() or break_long_words
             else [line]
         )
-    return wrapped
+    return wrapped_lines
 
 
 def print_text(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:

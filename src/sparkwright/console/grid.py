@@ -47,32 +47,32 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     shown_numbers = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
     longest_sentence = max((len(row[-1]) for row in rows), default=0)
-    same_line = (
+    is_same_line = (
         max_width is None
         or not has_sentence
         or max_width - _total_width(columns, rows, shown_numbers) >= min(MIN_SENTENCE_WIDTH, longest_sentence)
     )
     while (
         max_width is not None
-        and _total_width(columns, rows, shown_numbers, is_last=not same_line or not has_sentence) > max_width
+        and _total_width(columns, rows, shown_numbers, is_last=not is_same_line or not has_sentence) > max_width
     ):
-        dropped = max(shown_numbers, key=lambda n: columns[n].drop_order)
-        if not columns[dropped].drop_order:
+        dropped_number = max(shown_numbers, key=lambda n: columns[n].drop_order)
+        if not columns[dropped_number].drop_order:
             break
-        shown_numbers.remove(dropped)
+        shown_numbers.remove(dropped_number)
     overflows = (
         max_width is not None
-        and _total_width(columns, rows, shown_numbers, is_last=not same_line or not has_sentence) > max_width
+        and _total_width(columns, rows, shown_numbers, is_last=not is_same_line or not has_sentence) > max_width
     )
     layout = _Layout(
         columns,
         [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown_numbers],
         max_width,
-        same_line and not overflows,
+        is_same_line and not overflows,
     )
     titles = [
         *(column.title for column in columns[:-1]),
-        columns[-1].title if has_sentence and layout.same_line else "",
+        columns[-1].title if has_sentence and layout.is_same_line else "",
     ]
     return [list(layout.row_lines(row)) for row in (titles, *rows)]
 
@@ -88,16 +88,16 @@ class _Layout:
     #: characters per line; None if unlimited
     max_width: int | None
     #: True if the sentence is next to the other columns, False if it is below them
-    same_line: bool
+    is_same_line: bool
 
     def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
-        start = sum(width + len(GAP) for _, width in self.shown_columns) if self.same_line else len(INDENT)
-        sentence_width = None if self.max_width is None else max(MIN_SENTENCE_WIDTH_BELOW, self.max_width - start)
-        first, *rest = wrap_sentence(row[-1], sentence_width)
-        if not self.same_line:
-            first, rest = "", [first, *rest] if first else []
-        yield from self._cells(row, first)
-        yield from ([("", " " * start), (self.columns[-1].title, line)] for line in rest)
+        sentence_start = sum(width + len(GAP) for _, width in self.shown_columns) if self.is_same_line else len(INDENT)
+        sentence_width = None if self.max_width is None else max(MIN_SENTENCE_WIDTH_BELOW, self.max_width - sentence_start)
+        first_line, *other_lines = wrap_sentence(row[-1], sentence_width)
+        if not self.is_same_line:
+            first_line, other_lines = "", [first_line, *other_lines] if first_line else []
+        yield from self._cells(row, first_line)
+        yield from ([("", " " * sentence_start), (self.columns[-1].title, line)] for line in other_lines)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
         """Yield the shown columns and the sentence next to them, over several lines in a narrow window."""

@@ -45,20 +45,20 @@ def build_table(rows: Sequence[HostStatus], max_width: int | None = None) -> Tex
         max_width: characters per line; None if unlimited.
     """
     cells = [_cells(row) for row in rows]
-    title, *row_lines = grid.format_rows(
+    title_lines, *row_lines = grid.format_rows(
         COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], max_width
     )
     styles = [state_style(row.state) for row in rows]
-    return Text("\n").join([*_style_lines(title, row_lines, styles), *gateway_lines(rows, max_width)])
+    return Text("\n").join([*_style_lines(title_lines, row_lines, styles), *gateway_lines(rows, max_width)])
 
 
 def gateway_lines(rows: Sequence[HostStatus], max_width: int | None) -> list[Text]:
     """Return the table of gateways: an empty line, the titles, and a line per model; empty without gateways."""
-    cells = [pair for row in rows if row.gateway is not None for pair in _gateway_cells(row.host, row.gateway)]
+    cells = [row_cells for row in rows if row.gateway is not None for row_cells in _gateway_cells(row.host, row.gateway)]
     if not cells:
         return []
-    title, *row_lines = grid.format_rows(GATEWAY_COLUMNS, [list(pair) for pair in cells], max_width)
-    return [Text(), *_style_lines(title, row_lines, [state_style(pair[1]) for pair in cells])]
+    title_lines, *row_lines = grid.format_rows(GATEWAY_COLUMNS, [list(row_cells) for row_cells in cells], max_width)
+    return [Text(), *_style_lines(title_lines, row_lines, [state_style(row_cells[1]) for row_cells in cells])]
 
 
 def _gateway_cells(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
@@ -72,9 +72,9 @@ def _gateway_cells(host: str, gateway: GatewayRow) -> Iterator[tuple[str, ...]]:
 
 
 def _style_lines(
-    title: Sequence[grid.Line], row_lines: Sequence[Sequence[grid.Line]], styles: Sequence[str]
+    title_lines: Sequence[grid.Line], row_lines: Sequence[Sequence[grid.Line]], styles: Sequence[str]
 ) -> list[Text]:
-    lines = [Text(grid.plain_text(line), style="dim") for line in title]
+    lines = [Text(grid.plain_text(line), style="dim") for line in title_lines]
     return lines + [
         style_table_line(line, "STATE", style) for style, rows in zip(styles, row_lines, strict=True) for line in rows
     ]
@@ -111,23 +111,23 @@ def format_throughput(row: HostStatus) -> str:
     """Return the current throughput and the baseline, such as "45.2 / 47.0"; a dash if both are unknown."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
-    current = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
-    return current if row.baseline_tok_per_s is None else f"{current} / {row.baseline_tok_per_s:.1f}"
+    current_text = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
+    return current_text if row.baseline_tok_per_s is None else f"{current_text} / {row.baseline_tok_per_s:.1f}"
 
 
 def _format_memory(row: HostStatus) -> str:
     if row.memory_available_bytes is None:
         return "-"
-    total = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / units.GIB:.0f}"
-    return f"{units.format_gib(row.memory_available_bytes)}{total} GiB free"
+    total_clause = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / units.GIB:.0f}"
+    return f"{units.format_gib(row.memory_available_bytes)}{total_clause} GiB free"
 
 
 def _format_drift(row: HostStatus) -> str:
-    behind = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
+    behind_clause = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
     if "recipe" in row.behind:
-        behind = f"{row.recipe} is not deployed yet"
-    drift = format_drift(row.drift) if row.drift else ""
-    return "; ".join(filter(None, (drift, behind))) or ("-" if row.drift is None else "none")
+        behind_clause = f"{row.recipe} is not deployed yet"
+    drift_clause = format_drift(row.drift) if row.drift else ""
+    return "; ".join(filter(None, (drift_clause, behind_clause))) or ("-" if row.drift is None else "none")
 
 
 def format_check_age(row: HostStatus) -> str:
@@ -142,8 +142,8 @@ def state_reason(row: HostStatus) -> str:
 
     For a healthy server, the reason why the last check is no longer valid is added.
     """
-    flapping = "flapping: it changed state several times in the last checks" if row.flapping else ""
-    reason = row.busy or row.interrupted or (flapping if row.state == "ok" else row.why)
+    flapping_reason = "flapping: it changed state several times in the last checks" if row.flapping else ""
+    reason = row.busy or row.interrupted or (flapping_reason if row.state == "ok" else row.why)
     return formatters.format_value(
         "; ".join(filter(None, (reason, row.outdated if row.state in HEALTHY_STATES and not row.busy else "")))
     )

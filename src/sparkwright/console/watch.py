@@ -77,7 +77,7 @@ class HistoryEntry:
     #: seconds since the epoch
     at_s: float
     #: description of the event
-    what: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class View:
     #: latest history entries by host
     history: Mapping[str, Sequence[HistoryEntry]] = field(default_factory=dict)
     #: index of the selected row
-    selected: int = 0
+    selected_index: int = 0
     #: refresh interval
     interval_s: float = 5.0
     #: time of the last response as text; empty before the first one
@@ -100,7 +100,7 @@ class View:
     @property
     def host(self) -> str:
         """The name of the selected host; empty while there are no rows."""
-        return self.rows[self.selected].host if self.rows else ""
+        return self.rows[self.selected_index].host if self.rows else ""
 
 
 def screen_lines(view: View, width: int, height: int) -> list[Text]:
@@ -117,8 +117,8 @@ def screen_lines(view: View, width: int, height: int) -> list[Text]:
 def _title(view: View) -> Text:
     counts = Counter(row.state for row in view.rows)
     states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    refreshed = f"{view.answered_at}, every {view.interval_s:g} s" if view.answered_at else "querying ..."
-    return Text.assemble(("sparkwright status", "bold"), f"  {refreshed}  {states}")
+    refresh_text = f"{view.answered_at}, every {view.interval_s:g} s" if view.answered_at else "querying ..."
+    return Text.assemble(("sparkwright status", "bold"), f"  {refresh_text}  {states}")
 
 
 def _key_line(width: int) -> Text:
@@ -132,13 +132,13 @@ def _key_line(width: int) -> Text:
 def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
     """Return the part of the table around the selected row. The lines of a row are never separated."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
-    title, *row_lines = grid.format_rows(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
-    head = [Text(grid.plain_text(line), style="dim") for line in title]
+    title_lines, *row_lines = grid.format_rows(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
+    head_lines = [Text(grid.plain_text(line), style="dim") for line in title_lines]
     blocks = [
         [style_table_line(line, "STATE", state_style(row.state)) for line in lines]
         for row, lines in zip(view.rows, row_lines, strict=True)
     ]
-    return head + _visible_rows(blocks, view.selected, max_lines - len(head))
+    return head_lines + _visible_rows(blocks, view.selected_index, max_lines - len(head_lines))
 
 
 def _visible_rows(blocks: Sequence[list[Text]], selected: int, max_lines: int) -> list[Text]:
@@ -169,7 +169,7 @@ def _visible_rows(blocks: Sequence[list[Text]], selected: int, max_lines: int) -
 def _cells(view: View, number: int, row: HostStatus) -> dict[str, str]:
     traffic = view.traffic.get(row.host, Traffic())
     return {
-        "": ">" if number == view.selected else " ",
+        "": ">" if number == view.selected_index else " ",
         "HOST": host_label(row),
         "STATE": row.state,
         "REQUESTS": _format_requests(traffic),
@@ -198,7 +198,7 @@ def _history_lines(view: View) -> list[Text]:
         style="dim",
     )
     lines = (
-        f"  {units.format_time(entry.at_s)}  {escape_invisible(formatters.format_value(entry.what))}"
+        f"  {units.format_time(entry.at_s)}  {escape_invisible(formatters.format_value(entry.description))}"
         for entry in entries
     )
     return [heading, *map(Text, lines)]
@@ -265,10 +265,10 @@ class Screen:
 
     def wait(self, timeout_s: float) -> str:
         """Return the name of the next key; empty after `wake`, a resize of the window, or the timeout."""
-        ready, _, _ = select.select([self._input, self._wake_reader], [], [], max(0.0, timeout_s))
-        if self._wake_reader in ready:
+        readable, _, _ = select.select([self._input, self._wake_reader], [], [], max(0.0, timeout_s))
+        if self._wake_reader in readable:
             os.read(self._wake_reader, 4096)
-        return self._read_key() if self._input in ready else ""
+        return self._read_key() if self._input in readable else ""
 
     def wake(self) -> None:
         """End the current `wait`; can be called from any thread."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkwright.doctor.host import Host
 
-ADAPTERS = "/sys/class/infiniband"
-INTERFACES = "/sys/class/net"
+ADAPTERS_FOLDER = "/sys/class/infiniband"
+INTERFACES_FOLDER = "/sys/class/net"
 #: limits, higher than the counts on any Spark
 MAX_ADAPTERS, MAX_GIDS, MAX_ADDRESSES = 16, 64, 8
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -73,17 +73,17 @@ class NetworkPath:
 
 def list_links(host: Host) -> list[Link]:
     """Return the RDMA adapters of a host, ordered by name; empty if there are none."""
-    adapters = [name for name in host.list_folder(ADAPTERS) if NAME_PATTERN.fullmatch(name)][:MAX_ADAPTERS]
+    adapters = [name for name in host.list_folder(ADAPTERS_FOLDER) if NAME_PATTERN.fullmatch(name)][:MAX_ADAPTERS]
     addresses = addresses_by_interface(host) if adapters else {}
     return [_read_link(host, name, addresses) for name in adapters]
 
 
 def group_by_port(links: list[Link]) -> dict[str, list[Link]]:
     """Return the links by port. The link in PCI domain 0 comes first."""
-    by_port: dict[str, list[Link]] = {}
+    links_by_port: dict[str, list[Link]] = {}
     for link in sorted(links, key=lambda link: "P" in link.adapter.removeprefix("roce")):
-        by_port.setdefault(link.port, []).append(link)
-    return by_port
+        links_by_port.setdefault(link.port, []).append(link)
+    return links_by_port
 
 
 def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
@@ -98,22 +98,22 @@ def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
 
 
 def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:
-    adapter_path = f"{ADAPTERS}/{adapter}"
+    adapter_path = f"{ADAPTERS_FOLDER}/{adapter}"
     interface = next(
         (name for name in host.list_folder(f"{adapter_path}/device/net") if NAME_PATTERN.fullmatch(name)), ""
     )
-    interface_path = f"{INTERFACES}/{interface}"
-    rate = RATE_PATTERN.match(_read_line(host, f"{adapter_path}/ports/1/rate"))
-    firmware = FIRMWARE_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/fw_ver"))
+    interface_path = f"{INTERFACES_FOLDER}/{interface}"
+    rate_match = RATE_PATTERN.match(_read_line(host, f"{adapter_path}/ports/1/rate"))
+    firmware_match = FIRMWARE_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/fw_ver"))
     carrier = _read_line(host, f"{interface_path}/carrier")
     return Link(
         adapter=adapter,
         interface=interface,
         active=_read_line(host, f"{adapter_path}/ports/1/state").startswith("4:"),
-        rate_gbps=float(rate[1]) if rate else 0.0,
+        rate_gbps=float(rate_match[1]) if rate_match else 0.0,
         mtu=_parse_number(_read_line(host, f"{interface_path}/mtu")),
         carrier={"1": True, "0": False}.get(carrier),
-        firmware=firmware[0] if firmware else "",
+        firmware=firmware_match[0] if firmware_match else "",
         addresses=addresses.get(interface, ()),
         gids=tuple(_read_gids(host, adapter_path).values()),
         pci=_read_pci_speed(host, f"{interface_path}/device"),
@@ -122,7 +122,7 @@ def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) 
 
 def gid_index(host: Host, adapter: str, address: str) -> int | None:
     """Return the current index of an address's RoCE v2 GID in an adapter's table, or None."""
-    gids = _read_gids(host, f"{ADAPTERS}/{adapter}").items()
+    gids = _read_gids(host, f"{ADAPTERS_FOLDER}/{adapter}").items()
     return next((index for index, gid_address in gids if gid_address == address), None)
 
 
@@ -130,9 +130,9 @@ def _read_gids(host: Host, adapter_path: str) -> dict[int, str]:
     """Return the addresses of an adapter's RoCE v2 GIDs, by index."""
     addresses = {}
     for index in [name for name in host.list_folder(f"{adapter_path}/ports/1/gids") if name.isdigit()][:MAX_GIDS]:
-        mapped = MAPPED_GID_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{index}"))
-        if mapped and _read_line(host, f"{adapter_path}/ports/1/gid_attrs/types/{index}") == "RoCE v2":
-            addresses[int(index)] = str(IPv4Address(int(mapped[1] + mapped[2], 16)))
+        gid_match = MAPPED_GID_PATTERN.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{index}"))
+        if gid_match and _read_line(host, f"{adapter_path}/ports/1/gid_attrs/types/{index}") == "RoCE v2":
+            addresses[int(index)] = str(IPv4Address(int(gid_match[1] + gid_match[2], 16)))
     return addresses
 
 
@@ -171,7 +171,7 @@ def probe_path(host: Host, address: IPv4Address) -> NetworkPath:
     interface = str(_find_route(host, peer).get("dev") or "")
     if not NAME_PATTERN.fullmatch(interface):
         return NetworkPath(peer)
-    mtu = _parse_number(_read_line(host, f"{INTERFACES}/{interface}/mtu"))
+    mtu = _parse_number(_read_line(host, f"{INTERFACES_FOLDER}/{interface}/mtu"))
     if mtu <= PING_HEADER_BYTES:
         return NetworkPath(peer, interface)
     size = str(min(mtu, 65535) - PING_HEADER_BYTES)

@@ -213,7 +213,7 @@ FIXES: dict[str, Fix] = {
         ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),
     ),
     "CDI service": Fix(
-        "writes the CDI specification for this driver", ("systemctl", "restart", known_facts.CDI_REFRESH)
+        "writes the CDI specification for this driver", ("systemctl", "restart", known_facts.CDI_REFRESH_SERVICE)
     ),
     "clock": Fix("enables NTP (systemd-timesyncd)", ("timedatectl", "set-ntp", "true")),
     "locale": Fix("sets C.UTF-8 as the login locale", ("update-locale", "LANG=C.UTF-8")),

@@ -102,7 +102,7 @@ TOOLKIT = KnownFact("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
 CDI = KnownFact("containers get the driver libraries that the specification lists", "NVIDIA Container Toolkit, CDI")
 #: first version of the toolkit with a service that updates the specification
 FIRST_TOOLKIT_WITH_CDI_REFRESH = (1, 18)
-CDI_REFRESH = "nvidia-cdi-refresh.service"
+CDI_REFRESH_SERVICE = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
 REMOVE_IPC = KnownFact("a user's shared memory is removed at the last logout", "logind.conf(5), RemoveIPC=")

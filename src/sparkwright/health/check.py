@@ -42,7 +42,7 @@ class HealthCheck:
     #: True if the check was started by the host's timer
     scheduled: bool = False
     #: True to measure the decode rate even if it is not due
-    smoke: bool = False
+    measure_now: bool = False
     #: returns the time in seconds since the epoch; replaced in tests
     now: Callable[[], float] = time.time
     #: waits for a number of seconds; replaced in tests
@@ -64,7 +64,7 @@ class HealthCheck:
         with store.acquire_check_lock(self.context.state):
             history = CheckHistory.load(self.context.state)
         outcome = heal.restart(
-            self.context, joint_decision, history, joint_decision.why or record.why, self.now(), self.run_plan
+            self.context, joint_decision, history, joint_decision.restart_reason or record.why, self.now(), self.run_plan
         )
         return self._check_again(outcome, restarted=True)
 
@@ -100,7 +100,7 @@ class HealthCheck:
             evaluation = evaluate_observation(observation, self.settings.limits)
         evaluation = self._break_loop(observation, evaluation, history)
         record = self._build_record(observation, evaluation, history, prober)
-        decision = heal.decide(record, history, self.settings, self.context.state, observation.time_s)
+        decision = heal.decide_restart(record, history, self.settings, self.context.state, observation.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - began_cpu_s, 3))
         record = replace(record, healed=heal_outcome or decision.message, cost=cost)
         self._save_and_notify(observation, record, history, prober)
@@ -123,7 +123,7 @@ class HealthCheck:
         While a run is in progress on the host, the check does not count and the history stays unchanged.
         """
         previous_state = history.state
-        if observation.busy:
+        if observation.active_run:
             reported_state, flapping = evaluation.state, False
             since_s = observation.time_s
         else:
@@ -144,7 +144,7 @@ class HealthCheck:
             why=evaluation.why,
             cure=evaluation.cure,
             flapping=flapping,
-            busy=observation.busy,
+            busy=observation.active_run,
             evidence=evaluation.evidence,
             container=observation.container,
             rank=observation.rank,
@@ -186,7 +186,7 @@ class HealthCheck:
 
     def _update_guard(self, observation: Observation) -> None:
         """Pass the running containers to the memory guard, if one is installed."""
-        if self.context.check or observation.busy or observation.engine_error or not self.settings.every_s:
+        if self.context.check or observation.active_run or observation.engine_error or not self.settings.every_s:
             return
         try:
             service_guard.write_configuration(self.context)
@@ -202,63 +202,63 @@ class HealthCheck:
         age_s = observation.time_s - (last_speed.measured_s or 0.0)
         is_due = self.scheduled and bool(interval_s) and not 0 <= age_s < interval_s
         if (
-            not (is_due or self.smoke)
+            not (is_due or self.measure_now)
             or evaluation.state not in ("ok", "degraded")
             or observation.server.token != "made"
             or self.context.check
         ):
             return last_speed
-        measured = self.measure(self.context, observation, self.settings.smoke_tokens)
-        if measured.tok_per_s is None:
+        new_speed = self.measure(self.context, observation, self.settings.smoke_tokens)
+        if new_speed.tok_per_s is None:
             return replace(
-                last_speed, verdict=last_speed.verdict if last_speed.tok_per_s is not None else measured.verdict
+                last_speed, verdict=last_speed.verdict if last_speed.tok_per_s is not None else new_speed.verdict
             )
-        history.speed = dataclasses.asdict(measured)
-        return measured
+        history.speed = dataclasses.asdict(new_speed)
+        return new_speed
 
     def _break_loop(self, observation: Observation, evaluation: Evaluation, history: CheckHistory) -> Evaluation:
         """Stop a crash loop immediately, unless a run is in progress on the host."""
-        if not observation.crash_loop or self.context.check:
+        if not observation.crash_loop_reason or self.context.check:
             return evaluation
         name = observation.container.name
         requester = run_history.requester(self.context) or heal.ACTOR
         owner = lock.LockOwner("stopping a crash loop", requester, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.acquire(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, observation.crash_loop, requester)
+                crash_loop.break_loop(self.context, name, observation.crash_loop_reason, requester)
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation
         since = str(verified_states.load_last(self.context.state).get("since", ""))
-        history.broken = {"id": observation.container.id, "why": observation.crash_loop, "since": since}
+        history.broken = {"id": observation.container.id, "why": observation.crash_loop_reason, "since": since}
         return replace(evaluation, why=f"{evaluation.why}: stopped, restart policy set to no")
 
 
 def _counters_after_check(observation: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
     """Return the server's counters including this check's tokens, so that the next check does not count them as traffic."""
-    http, check_tokens = prober.api, 1 if observation.server.token == "made" else 0
-    generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
-    is_measured = generated is not None and record.speed.measured_s == observation.time_s
-    if is_measured or (check_tokens and http.has_separate_heartbeat):
-        counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
-        generated, heartbeat, check_tokens = counters.get(engine_http.GENERATED), counters.get(engine_http.HEARTBEAT), 0
+    api, check_tokens = prober.api, 1 if observation.server.token == "made" else 0
+    generated_tokens, heartbeat = observation.server.generated_tokens, observation.heartbeat
+    is_measured = generated_tokens is not None and record.speed.measured_s == observation.time_s
+    if is_measured or (check_tokens and api.has_separate_heartbeat):
+        counters = server_counters.read_counters(api, observation.server.url, prober.key)[0]
+        generated_tokens, heartbeat, check_tokens = counters.get(engine_http.GENERATED), counters.get(engine_http.HEARTBEAT), 0
     counters_after = (
-        {"generated": generated, "heartbeat": heartbeat} if http.has_separate_heartbeat else {"generated": generated}
+        {"generated": generated_tokens, "heartbeat": heartbeat} if api.has_separate_heartbeat else {"generated": generated_tokens}
     )
     return {name: None if count is None else count + check_tokens for name, count in counters_after.items()}
 
 
 def _served_tok_per_s(observation: Observation, history: CheckHistory) -> float | None:
     """Return the tokens per second of all streams since the previous check; None if the server was restarted in between."""
-    last_counters, generated = history.counted, observation.server.generated_tokens
+    last_counters, generated_tokens = history.counted, observation.server.generated_tokens
     if (
-        generated is None
+        generated_tokens is None
         or last_counters.get("start") != start_id(observation.container)
         or last_counters.get("generated") is None
     ):
         return None
     seconds = observation.time_s - float(last_counters["time_s"])
-    return round((generated - float(last_counters["generated"])) / seconds, 2) if seconds > 0 else None
+    return round((generated_tokens - float(last_counters["generated"])) / seconds, 2) if seconds > 0 else None
 
 
 def _describe_active_run(context: Context) -> str:

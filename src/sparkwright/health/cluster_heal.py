@@ -1,4 +1,4 @@
-"""Heal a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
+"""Heal a cluster without the user's machine: members vote during their health checks, then each runs its own restart plan.
 
 No server is changed before the vote. Only the head's check opens a vote, and only the other members' checks join it, so two
 members can't start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import store
-from sparkwright.health.heal import NOT_RESTARTED, Decision, decide_by_plan
+from sparkwright.health.heal import NOT_RESTARTED, Decision, decide_from_saved_plan
 from sparkwright.health.judging.questions import POWER_CYCLE_FIX
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
@@ -45,7 +45,7 @@ class HealVote:
     cluster: Cluster
     record: Record
     #: returns the run in progress on this host, which has priority; empty if there is none
-    busy: Callable[[], str]
+    describe_run: Callable[[], str]
 
     def open_vote(self, decision: Decision) -> Decision:
         """Open the vote as the head, and wait for the other members' checks. Return the joint decision."""
@@ -60,7 +60,7 @@ class HealVote:
                 exit_stack.callback(coordinator.close)
                 return self._join_members(self._open_channel(exit_stack), decision)
             except SparkwrightError as error:
-                return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
+                return Decision(message=f"{NOT_RESTARTED}{self.describe_run() or error.message.rstrip('.')}")
 
     def join_vote(self) -> Decision:
         """Join the vote as a worker. Return an empty decision if the head has not opened a vote."""
@@ -79,7 +79,7 @@ class HealVote:
                     return decision
                 return self._join_members(channel, decision)
             except SparkwrightError as error:
-                return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
+                return Decision(message=f"{NOT_RESTARTED}{self.describe_run() or error.message.rstrip('.')}")
 
     @property
     def _vote_token(self) -> Secret:
@@ -90,8 +90,8 @@ class HealVote:
         if self.record.cure == "power":
             return Decision(message=f"{NOT_RESTARTED}{POWER_CYCLE_FIX}")
         if self.record.drift:
-            return Decision(message=f"{NOT_RESTARTED}the running server is not the last good state")
-        return decide_by_plan(self.context.state)
+            return Decision(message=f"{NOT_RESTARTED}the running server differs from the last good state")
+        return decide_from_saved_plan(self.context.state)
 
     @property
     def _vote_cluster(self) -> Cluster:
@@ -100,9 +100,9 @@ class HealVote:
 
     def _open_channel(self, exit_stack: ExitStack) -> Channel:
         redactor = Redactor(secret.reveal() for secret in self.context.secrets.values())
-        is_stopped = lambda: bool(self.busy())  # noqa: E731
+        should_stop = lambda: bool(self.describe_run())  # noqa: E731
         channel = Channel(
-            self._vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=is_stopped
+            self._vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=should_stop
         )
         exit_stack.callback(channel.close)
         return channel
@@ -125,7 +125,7 @@ class HealVote:
         return Decision(
             replace(decision.plan, cluster=replace(self.cluster, join_s=HEAL_JOIN_TIMEOUT_S)),
             {**decision.secrets, TOKEN_SECRET: token},
-            why="; ".join(f"{host}: {why}" for host, why in reasons.items() if why),
+            restart_reason="; ".join(f"{host}: {reason}" for host, reason in reasons.items() if reason),
         )
 
 

@@ -26,7 +26,7 @@ def evaluate_snapshot(
     rank: Rank = NO_RANK,
     *,
     limits: Limits,
-    stopped_loop: str = "",
+    loop_stop_reason: str = "",
     stopping_run: str = "",
     awake_server: str = "",
     wake_message: str = "",
@@ -36,7 +36,7 @@ def evaluate_snapshot(
     Args:
         rank: the rank of a cluster's worker, which has no /health.
         limits: the limits of the host's checks.
-        stopped_loop, stopping_run, awake_server, wake_message: see `Observation`.
+        loop_stop_reason, stopping_run, awake_server, wake_message: see `Observation`.
 
     Returns:
         The state and the reason. "up" replaces "ok": a snapshot does not prove that the server generates.
@@ -48,7 +48,7 @@ def evaluate_snapshot(
         current.time_s,
         engine_error=current.error,
         container=container,
-        stopped_loop=stopped_loop,
+        loop_stop_reason=loop_stop_reason,
         stopping_run=stopping_run,
         awake_server=awake_server,
         wake_message=wake_message,
@@ -91,7 +91,7 @@ def build_record(
         verified_state,
         rank,
         limits=Settings.load(folder).limits,
-        stopped_loop=history.loop_stop_reason(container.id, verified_state),
+        loop_stop_reason=history.loop_stop_reason(container.id, verified_state),
         stopping_run=history.find_stopping_run(folder, container.id),
         awake_server=turns.other_awake_server(folder),
         wake_message=wake_message,

@@ -51,7 +51,7 @@ _REASONS_AGAINST_RESTART: tuple[tuple[Predicate, str], ...] = (
     ),
     (
         lambda record, history, settings, now_s: bool(record.drift),
-        "not restarted: the running server is not the last good state",
+        "not restarted: the running server differs from the last good state",
     ),
     (
         lambda record, history, settings, now_s: history.cures < MIN_CHECKS_BEFORE_RESTART,
@@ -63,7 +63,7 @@ _REASONS_AGAINST_RESTART: tuple[tuple[Predicate, str], ...] = (
     ),
     (
         lambda record, history, settings, now_s: any(
-            0 <= now_s - heal_s < settings.heal_every_s for heal_s in history.heals
+            0 <= now_s - restart_time_s < settings.heal_every_s for restart_time_s in history.heals
         ),
         "not restarted: the last restart was less than --heal-every ago",
     ),
@@ -81,18 +81,18 @@ class Decision:
     #: reason why the server is not restarted, for the record
     message: str = ""
     #: reasons of all members of a cluster for the restart, for the history; empty to use the reason of this host's check
-    why: str = ""
+    restart_reason: str = ""
 
 
-def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
+def decide_restart(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
     """Decide whether to restart the server now, and with which plan."""
     reason = reason_against_restart(record, history, settings, now_s)
     if reason:
         return Decision(message=reason if record.cure in ("restart", "power") and settings.heal != "none" else "")
-    return decide_by_plan(state)
+    return decide_from_saved_plan(state)
 
 
-def decide_by_plan(state: StateFolder) -> Decision:
+def decide_from_saved_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why it can't be used."""
     if forbidden_reason := host_outage.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
         return Decision(message=f"{NOT_RESTARTED}{forbidden_reason}")
@@ -115,7 +115,7 @@ def restart(
 ) -> str:
     """Restart the server, and return a message about the outcome. reason: reason for the history."""
     assert decision.plan is not None
-    history.heals = [*(heal_s for heal_s in history.heals if 0 <= now_s - heal_s < 86400), now_s]
+    history.heals = [*(restart_time_s for restart_time_s in history.heals if 0 <= now_s - restart_time_s < 86400), now_s]
     history.save(context.state)
     registered = {restart_plans.CHECK_RESULT: {"why": reason}}
     plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)

@@ -90,8 +90,8 @@ def load_model_files(context: Context, settings: Settings, now_s: float) -> Mode
     since_s = hashes.finished_s or hashes.began_s
     is_late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
     age_s = now_s - hashes.finished_s if hashes.finished_s else None
-    total = len(manifest.entries()) + len(hashes.wrong)
-    return ModelFiles(total, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, is_late)
+    file_count = len(manifest.entries()) + len(hashes.wrong)
+    return ModelFiles(file_count, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, is_late)
 
 
 def hash_more_files(
@@ -135,9 +135,9 @@ def is_quiet(quiet_hours: str, now_s: float) -> bool:
     """Return True if a time is within the quiet hours (local time). quiet_hours: such as 22:00-05:00; empty means any time."""
     if not quiet_hours:
         return True
-    begin, end = quiet_hours.split("-")
+    quiet_start, quiet_end = quiet_hours.split("-")
     time_of_day = time.strftime("%H:%M", time.localtime(now_s))
-    return begin <= time_of_day < end if begin < end else time_of_day >= begin or time_of_day < end
+    return quiet_start <= time_of_day < quiet_end if quiet_start < quiet_end else time_of_day >= quiet_start or time_of_day < quiet_end
 
 
 # -- hashing -----------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ def _unverify_file(context: Context, manifest: Manifest, path: str) -> None:
         "recording a damaged model file", history.requester(context) or ACTOR, context.run_id, os.getpid(), time.time()
     )
     with lock.acquire(context.state, owner, host="the host"):
-        current = Manifest.load(context.state, manifest.folder)
-        current.rows.pop(path, None)
-        current.save()
+        current_manifest = Manifest.load(context.state, manifest.folder)
+        current_manifest.rows.pop(path, None)
+        current_manifest.save()
 
 
 def _save_progress(context: Context, hashes: ModelHashes, pause_reason: str) -> str:

@@ -137,8 +137,8 @@ def post_with_retries(url: str, message: Post, *, pause: Callable[[float], None]
     except RetryError as error:
         last_error = error.last_attempt.exception()
         # the message of a library's exception may contain the URL
-        kind = str(last_error) if isinstance(last_error, ConnectionError) else type(last_error).__name__
-        raise NotificationFailed(f"the webhook at {urlsplit(url).hostname}: {kind}") from None
+        reason = str(last_error) if isinstance(last_error, ConnectionError) else type(last_error).__name__
+        raise NotificationFailed(f"the webhook at {urlsplit(url).hostname}: {reason}") from None
 
 
 def _post_once(url: str, message: Post) -> None:

@@ -67,15 +67,15 @@ class Prober:
     def probe(self, *, current_run: str = "") -> Observation:
         """Observe once. current_run: the run in progress on the host, which must not be disturbed; empty if there is none."""
         state = self.context.state
-        level = service_guard.read_level(state)
+        memory_level = service_guard.read_level(state)
         observation = Observation(
             self.now(),
-            busy=current_run,
+            active_run=current_run,
             has_verified_server=bool(self.verified_state),
             machine=replace(
-                read_machine(self.context), mem_verified_bytes=level.left_bytes, mem_lowest_bytes=level.lowest_bytes
+                read_machine(self.context), mem_verified_bytes=memory_level.left_bytes, mem_lowest_bytes=memory_level.lowest_bytes
             ),
-            memory_level=level,
+            memory_level=memory_level,
             gpus=self._sample_gpus(),
             gateway_problem=None if current_run else find_gateway_problem(self.context),
             host_outage=str(host_outage.read_last_outage(state).get("why", "")),
@@ -108,9 +108,9 @@ class Prober:
             if inspected is None:
                 return {}, replace(observation, container=Container(name, status="absent"))
             container = parse_container(inspected, verified_id)
-            loop_reason = ""
+            crash_loop_reason = ""
             if container.exit_code or container.status != "exited":
-                loop_reason = crash_loop.check_and_record(inspected, self.context)
+                crash_loop_reason = crash_loop.check_and_record(inspected, self.context)
             drift = snapshot.find_drift(self.context, self.verified_state, inspected)
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
@@ -125,10 +125,10 @@ class Prober:
         return inspected, replace(
             observation,
             container=container,
-            crash_loop=loop_reason,
-            stopped_loop=self.history.loop_stop_reason(container.id, self.verified_state),
+            crash_loop_reason=crash_loop_reason,
+            loop_stop_reason=self.history.loop_stop_reason(container.id, self.verified_state),
             stopping_run=self.history.find_stopping_run(self.context.state, container.id),
-            guard_stop=service_guard.stop_reason(self.context.state, container.id, container.started_s or 0),
+            guard_stop_reason=service_guard.stop_reason(self.context.state, container.id, container.started_s or 0),
             rank=rank,
             drift=drift,
             has_answered=has_answered,
@@ -189,12 +189,12 @@ class Prober:
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(api, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
-            after = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
-            if after is not None and after > (observation.heartbeat or 0):
+            later_heartbeat = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
+            if later_heartbeat is not None and later_heartbeat > (observation.heartbeat or 0):
                 # other requests make progress, so this one is only queued
                 token, frozen_s = "skipped", None
             else:
-                is_frozen = is_busy_cluster and after is not None and after == observation.heartbeat
+                is_frozen = is_busy_cluster and later_heartbeat is not None and later_heartbeat == observation.heartbeat
                 token, frozen_s = "none", check.token_s if is_frozen else observation.frozen_s
             return replace(observation, server=replace(observation.server, token=token), frozen_s=frozen_s)
         token_s = round(check.token_s, 3) if check.token == "made" else None
@@ -228,7 +228,7 @@ class Prober:
 def read_machine(context: Context) -> Machine:
     """Return the host's memory, disk and uptime; None for values that can't be read."""
     machine, memory = context.machine, evidence.read_meminfo(context) or {}
-    swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+    swap_total_bytes, swap_free_bytes = memory.get("SwapTotal"), memory.get("SwapFree")
     try:
         free_bytes = machine.free_bytes(machine.home)
     except OSError:
@@ -237,8 +237,8 @@ def read_machine(context: Context) -> Machine:
         uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         uptime_s = None
-    swap_used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
-    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, swap_used, free_bytes, uptime_s)
+    swap_used_bytes = swap_total_bytes - swap_free_bytes if swap_total_bytes is not None and swap_free_bytes is not None else None
+    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total_bytes, swap_used_bytes, free_bytes, uptime_s)
 
 
 def find_gateway_problem(context: Context) -> str | None:
@@ -264,15 +264,15 @@ def deployed_rank(verified_state: Mapping[str, Any]) -> Rank:
 
 
 def read_rank(
-    context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory, start: str
+    context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory, current_start_id: str
 ) -> Rank:
-    """Return the observed state of this host's rank. container: the current container. start: see `probe_rank`."""
+    """Return the observed state of this host's rank. container: the current container. current_start_id: see `start_id`."""
     deployed = deployed_rank(verified_state)
     if not deployed.cluster or container.status in ("", "absent"):
         return deployed
     try:
         inspected = containers.inspect(context.docker(), container.name) or {}
-        return probe_rank(context, deployed, container, inspected, history, start)
+        return probe_rank(context, deployed, container, inspected, history, current_start_id)
     except SparkwrightError as error:
         return replace(deployed, error=error.message.rstrip("."))
     except Exception as error:  # raised by requests or docker: the Docker Engine hangs or its answer is invalid
@@ -285,18 +285,18 @@ def probe_rank(
     container: Container,
     inspected: Mapping[str, Any],
     history: CheckHistory,
-    start: str,
+    current_start_id: str,
 ) -> Rank:
     """Return the observed state of a member's rank.
 
     A rank keeps its place in the group for the life of the process, so the log is read only until it shows the place.
 
     Args:
-        start: see `start_id`.
+        current_start_id: see `start_id`.
     """
     if not deployed.cluster or not inspected:
         return deployed
-    if container.status == "running" and history.joined.get("start") == start:
+    if container.status == "running" and history.joined.get("start") == current_start_id:
         group = history.joined
         return replace(deployed, group_rank=group["rank"], group_world=group["world"], transport=group["transport"])
     try:
@@ -305,7 +305,7 @@ def probe_rank(
         return replace(deployed, error=error.message.rstrip("."))
     if container.status == "running" and member_log.rank is not None and member_log.world_size is not None:
         group = {"rank": member_log.rank, "world": member_log.world_size, "transport": member_log.transport}
-        history.joined = {"start": start, **group}
+        history.joined = {"start": current_start_id, **group}
     return replace(
         deployed,
         group_rank=member_log.rank,

@@ -266,8 +266,8 @@ def format_drift(drift: Sequence[str]) -> str:
     """Return a record's drift as text: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
     files = [name.removeprefix(MODEL_FILE_PREFIX) for name in drift if name.startswith(MODEL_FILE_PREFIX)]
     fields = [name for name in drift if not name.startswith(MODEL_FILE_PREFIX)]
-    model = f"{len(files)} files of its model: " if len(files) > 1 else MODEL_FILE_PREFIX
-    return ", ".join(filter(None, (join_first(fields, 6), model + join_first(files, 3) if files else "")))
+    file_prefix = f"{len(files)} files of its model: " if len(files) > 1 else MODEL_FILE_PREFIX
+    return ", ".join(filter(None, (join_first(fields, 6), file_prefix + join_first(files, 3) if files else "")))
 
 
 def validity_s(every_s: float) -> float:

@@ -30,8 +30,8 @@ TIMER_UNIT = "sparkwright-health.timer"
 GUARD_UNIT = "sparkwright-guard.service"
 WAKE_UNIT = "sparkwright-wake.service"
 CRON_MARK = "# sparkwright health"
-CRON_GUARD = "# sparkwright guard"
-CRON_WAKE = "# sparkwright wake"
+CRON_GUARD_MARK = "# sparkwright guard"
+CRON_WAKE_MARK = "# sparkwright wake"
 
 #: hardening for every unit, without namespaces: privileges, system calls, address families
 HARDENING: tuple[str, ...] = (
@@ -58,7 +58,7 @@ NAMESPACE_HARDENING: tuple[str, ...] = (
     "ProtectControlGroups=yes",
 )
 #: a user namespace, without which a user's systemd silently ignores NAMESPACE_HARDENING
-USER_NAMESPACE: tuple[str, ...] = ("PrivateUsers=yes",)
+USER_NAMESPACE_HARDENING: tuple[str, ...] = ("PrivateUsers=yes",)
 #: hardening that requires root's systemd. ProtectClock is omitted: it would deny access to all devices, including the GPU
 ROOT_HARDENING: tuple[str, ...] = (
     "CapabilityBoundingSet=",
@@ -69,7 +69,7 @@ ROOT_HARDENING: tuple[str, ...] = (
     "ProtectKernelModules=yes",
 )
 RESOURCE_LIMITS = ("Nice=5", "MemoryMax=2G", "TasksMax=256")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
+_PLAIN_WORD_PATTERN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: time limit for a check, in seconds
 CHECK_TIMEOUT_S = 300
 #: time limit for a check that may restart the server: a large model takes minutes to start, and twice that if a start fails
@@ -85,7 +85,7 @@ class Schedule:
     """The programs that a host's scheduler starts."""
 
     #: command line of the check
-    program: Sequence[str]
+    check_command: Sequence[str]
     #: interval of the checks
     interval_s: float
     #: folders that the programs may write to
@@ -141,12 +141,12 @@ class Scheduler:
         """Return the schedule for these settings. confined: True to harden the units with namespaces."""
         env = {name: context.machine.env[name] for name in PASSED_VARIABLES if context.machine.env.get(name)}
         # a restart renames compile caches into the trash next to them, so both must be in one mount; "-": may not exist yet
-        share = Path(f"-{context.machine.home / own_folders.SHARE_FOLDER}")
+        share_folder = Path(f"-{context.machine.home / own_folders.SHARE_FOLDER}")
         textfile_folder = [expand_home(check_settings.textfile)] if check_settings.textfile else []
         return Schedule(
             check_command(),
             check_settings.every_s,
-            writable_folders=[context.state.path, share, *textfile_folder],
+            writable_folders=[context.state.path, share_folder, *textfile_folder],
             env=env,
             user=self.user if self.scope == "system" else "",
             may_restart=check_settings.heal != "none",
@@ -258,7 +258,7 @@ def render_wake_unit(schedule: Schedule) -> str:
 
 def render_service_unit(schedule: Schedule) -> str:
     """Return the service unit of a check."""
-    rows = ["Type=oneshot", *_run_settings(schedule, schedule.program)]
+    rows = ["Type=oneshot", *_run_settings(schedule, schedule.check_command)]
     rows += [f"TimeoutStartSec={_check_timeout_s(schedule):g}", *RESOURCE_LIMITS, *_hardening_settings(schedule)]
     return _render_unit("health of the model server", _ordering(schedule), rows)
 
@@ -296,12 +296,12 @@ def _install_section(schedule: Schedule) -> list[str]:
     return ["", "[Install]", f"WantedBy={'multi-user.target' if schedule.user else 'default.target'}"]
 
 
-def _run_settings(schedule: Schedule, command: Sequence[str], extra: Sequence[str] = ()) -> list[str]:
-    """Return the settings that run a program. extra: settings that precede the environment variables."""
+def _run_settings(schedule: Schedule, command: Sequence[str], extra_settings: Sequence[str] = ()) -> list[str]:
+    """Return the settings that run a program. extra_settings: settings that precede the environment variables."""
     return [
         *((f"User={_require_one_line(schedule.user)}",) if schedule.user else ()),
         f"ExecStart={' '.join(_escape_argument(word) for word in command)}",
-        *extra,
+        *extra_settings,
         *(f"Environment={_quote(f'{name}={value}')}" for name, value in sorted(schedule.env.items())),
     ]
 
@@ -310,7 +310,7 @@ def _hardening_settings(schedule: Schedule) -> list[str]:
     return [
         *HARDENING,
         *(NAMESPACE_HARDENING if schedule.confined else ()),
-        *(USER_NAMESPACE if schedule.confined and not schedule.user else ()),
+        *(USER_NAMESPACE_HARDENING if schedule.confined and not schedule.user else ()),
         *(f"ReadWritePaths={_quote(str(path))}" for path in (schedule.writable_folders if schedule.confined else ())),
         *(ROOT_HARDENING if schedule.user else ()),
     ]
@@ -329,13 +329,13 @@ def render_cron_lines(schedule: Schedule) -> str:
     are already running.
     """
     minutes = max(1, int(schedule.interval_s // 60))
-    when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
+    check_time_fields = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
     env = ["env", *(f"{name}={value}" for name, value in sorted(schedule.env.items()))] if schedule.env else []
     lines = []
     for time_fields, command, marker in (
-        (when, schedule.program, CRON_MARK),
-        ("* * * * *", schedule.guard_command, CRON_GUARD),
-        ("* * * * *", schedule.wake_command, CRON_WAKE),
+        (check_time_fields, schedule.check_command, CRON_MARK),
+        ("* * * * *", schedule.guard_command, CRON_GUARD_MARK),
+        ("* * * * *", schedule.wake_command, CRON_WAKE_MARK),
     ):
         if command:
             command_line = join([_require_one_line(word) for word in [*env, *command]])
@@ -348,10 +348,10 @@ def _escape_for_cron(line: str) -> str:
     return line.replace("\\%", "\\''%").replace("%", "\\%")
 
 
-def replace_cron_lines(table: str, lines: str) -> str:
+def replace_cron_lines(crontab: str, lines: str) -> str:
     """Return a crontab with sparkwright's lines replaced. lines: the new lines; empty to remove them."""
-    markers = (CRON_MARK, CRON_GUARD, CRON_WAKE)
-    rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(markers)] if table else []
+    markers = (CRON_MARK, CRON_GUARD_MARK, CRON_WAKE_MARK)
+    rows = [row for row in crontab.removesuffix("\n").split("\n") if not row.endswith(markers)] if crontab else []
     return "".join(f"{row}\n" for row in [*rows, *([lines] if lines else [])])
 
 
@@ -363,7 +363,7 @@ def _escape_argument(text: str) -> str:
 def _quote(text: str) -> str:
     """Return a word of a setting in the syntax of systemd.syntax(7), quoted unless all of its characters are plain."""
     escaped = _require_one_line(text).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return escaped if _PLAIN_WORD.fullmatch(text) else f'"{escaped}"'
+    return escaped if _PLAIN_WORD_PATTERN.fullmatch(text) else f'"{escaped}"'
 
 
 def _require_one_line(text: str) -> str:

@@ -111,18 +111,18 @@ def ready_s(verified_state: Mapping[str, Any]) -> float | None:
     return None if measured is None else float(measured)
 
 
-def describe_outdated(record: Record, snapshot: Snapshot, verified_state: Mapping[str, Any]) -> str:
+def outdated_reason(record: Record, snapshot: Snapshot, verified_state: Mapping[str, Any]) -> str:
     """Return the reason why a check is no longer valid; empty if it is valid."""
-    recorded, container = record.container, snapshot.container
+    recorded_container, container = record.container, snapshot.container
     if not record.every_s and not 0 <= snapshot.time_s - record.time_s < validity_s(0):
         return "no check in the last 10 minutes"
     if float(verified_state.get("since") or 0) > record.time_s:
         return "no check since the last deploy"
-    if (recorded.id, recorded.started_s) != (container.id, container.started_s):
+    if (recorded_container.id, recorded_container.started_s) != (container.id, container.started_s):
         return "no check since the container was started"
-    if recorded.status != container.status or (record.server.health_status == 200) != (snapshot.health_status == 200):
+    if recorded_container.status != container.status or (record.server.health_status == 200) != (snapshot.health_status == 200):
         return "no check since the container's status or /health changed"
-    is_restarting = bool(recorded.restarts) and not record.server.health_status  # Docker is restarting it
+    is_restarting = bool(recorded_container.restarts) and not record.server.health_status  # Docker is restarting it
     return "no newer check" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""
 
 
@@ -198,6 +198,6 @@ def list_changed_files(context: Context, verified_state: Mapping[str, Any]) -> l
     for model in verified_states.models_of(verified_state):
         if folder := model.get("dir"):
             prefix = f"{model['role']}: " if model.get("role") else ""
-            changed = Manifest.load(context.state, context.machine.expand(folder)).changed()
-            files += [f"{prefix}{path}" for path in changed]
+            changed_paths = Manifest.load(context.state, context.machine.expand(folder)).changed()
+            files += [f"{prefix}{path}" for path in changed_paths]
     return files

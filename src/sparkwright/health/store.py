@@ -80,12 +80,12 @@ class CheckHistory:
 
     def loop_stop_reason(self, container_id: str, verified_state: Mapping[str, Any]) -> str:
         """Return the reason why this container's crash loop was stopped; empty if it was not, or has been verified since."""
-        stopped_loop = self.broken
-        is_same = stopped_loop.get("id") == container_id and stopped_loop.get("since", "") in (
+        broken_loop = self.broken
+        is_same = broken_loop.get("id") == container_id and broken_loop.get("since", "") in (
             "",
             str(verified_state.get("since", "")),
         )
-        return stopped_loop.get("why", "") if is_same else ""
+        return broken_loop.get("why", "") if is_same else ""
 
     @staticmethod
     def find_stopping_run(state: StateFolder, container_id: str) -> str:
@@ -94,19 +94,19 @@ class CheckHistory:
         is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
         return str(previous.get("run", "")) if is_stopped else ""
 
-    def unchanged_since_s(self, start: str, heartbeat: float | None) -> float | None:
+    def unchanged_since_s(self, current_start_id: str, heartbeat: float | None) -> float | None:
         """Return the time since which the heartbeat counter has been unchanged although requests were running, or None.
 
         A test request of the previous check that got no token in time counts as a running request.
 
         Args:
-            start: identifier of the container's current start. If it was different at the previous check, the result is None.
+            current_start_id: identifier of the container's current start. If it was different at the previous check, the result is None.
             heartbeat: current value of the counter.
         """
         last_check = self.counted
         had_requests = last_check.get("running") or last_check.get("token") == "none"
         is_unchanged = (
-            last_check.get("start") == start and last_check.get("heartbeat", last_check.get("generated")) == heartbeat
+            last_check.get("start") == current_start_id and last_check.get("heartbeat", last_check.get("generated")) == heartbeat
         )
         return float(last_check["time_s"]) if had_requests and is_unchanged and heartbeat is not None else None
 
@@ -167,10 +167,10 @@ def load_latest(folder: Path) -> Record | None:
 def load_history(folder: Path, since_s: float = 0.0) -> list[Record]:
     """Return the recorded checks, oldest first. since_s: the earliest time, in seconds since the epoch."""
     files = [folder / f"{HISTORY_FILE}.{n}" for n in range(MAX_ROTATED_FILES, 0, -1)] + [folder / HISTORY_FILE]
-    return [record for path in files for record in _parse_records(path) if record.time_s >= since_s]
+    return [record for path in files for record in _read_records(path) if record.time_s >= since_s]
 
 
-def _parse_records(path: Path) -> Iterator[Record]:
+def _read_records(path: Path) -> Iterator[Record]:
     """Yield the records in JSON lines, skipping invalid lines such as truncated ones."""
     with contextlib.suppress(OSError):
         for row in path.read_text(errors="replace").splitlines():

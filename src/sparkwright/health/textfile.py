@@ -32,7 +32,7 @@ class Metric:
     name: str
     description: str
     #: returns the value from a record; None (unknown) omits the metric
-    value: Callable[[Record], float | None]
+    read_value: Callable[[Record], float | None]
 
 
 def _scale(value: float | None, factor: float) -> float | None:
@@ -97,7 +97,7 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
     else:
         path, mode = context.state.ensure_records_folder() / FILE, private.FILE_MODE
     try:
-        write_atomically(path, render_metrics(record, heals=len(history.heals), server=server).encode(), mode=mode)
+        write_atomically(path, render_metrics(record, heal_count=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
         context.note(f"cannot write {path}: {error.strerror}")
 
@@ -107,11 +107,11 @@ def shared_file(server: str) -> str:
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
-def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
+def render_metrics(record: Record, *, heal_count: int = 0, server: str = "") -> str:
     """Return the text of all metrics.
 
     Args:
-        heals: number of restarts by the health check in the last 24 hours.
+        heal_count: number of restarts by the health check in the last 24 hours.
         server: label of each sample, see `shared_file`.
     """
     server_label = {"server": server} if server else {}
@@ -122,9 +122,9 @@ def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
         _format_sample(STATE_METRIC, {**server_label, "state": state}, float(state == record.state)) for state in STATES
     ]
     blocks += [_format_head(INFO_METRIC), _format_sample(INFO_METRIC, {**server_label, **info_labels}, 1.0)]
-    blocks += [_format_head(HEALS_METRIC), _format_sample(HEALS_METRIC, server_label, float(heals))]
+    blocks += [_format_head(HEALS_METRIC), _format_sample(HEALS_METRIC, server_label, float(heal_count))]
     for metric in METRICS:
-        value = metric.value(record)
+        value = metric.read_value(record)
         if value is not None:
             blocks += [_format_head(metric), _format_sample(metric, server_label, value)]
     return "".join(blocks)

@@ -65,20 +65,20 @@ class Situation:
 
     servers: Mapping[str, TurnServer]
     #: name of the awake server
-    awake: str
+    awake_name: str
     #: start of the awake server's turn, in seconds since the epoch
     awake_since_s: float
     #: time of the last request, by sleeping server
-    requested_s: Mapping[str, float] = field(default_factory=dict)
+    request_times_s: Mapping[str, float] = field(default_factory=dict)
     #: time of the last request to the awake server
     last_used_s: float = math.inf
     #: the run that holds the host's lock; empty if there is none
-    busy: str = ""
+    active_run: str = ""
 
     @property
     def turn_end_s(self) -> float:
         """End of the awake server's minimum turn, in seconds since the epoch."""
-        awake_server = self.servers.get(self.awake)
+        awake_server = self.servers.get(self.awake_name)
         return self.awake_since_s + awake_server.stay_awake_s if awake_server else 0.0
 
 
@@ -89,7 +89,7 @@ class Decision:
     #: the server to switch to; empty for no switch
     server: str = ""
     #: reason for the switch, for the history
-    why: str = ""
+    reason: str = ""
     #: message about a server's turn for `status`, by server
     messages: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,56 +100,56 @@ def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dic
     Servers that requests can't wake are omitted.
     """
     delays_s = {}
-    for server in _list_asleep(situation):
+    for server in _list_sleeping_servers(situation):
         ready_s = _earliest_wake_s(server, situation, record)
         if not server.obstacle and ready_s < math.inf:
             delays_s[server.name] = math.ceil(max(0.0, ready_s - now_s) + server.switch_s) if server.switch_s else 0
     return delays_s
 
 
-def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
+def decide_switch(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
     """Decide whether to switch to the server requested first, or back from an idle server to the one that it replaced."""
-    messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_asleep(situation)}
-    ready = [
+    messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_sleeping_servers(situation)}
+    ready_servers = [
         server
-        for server in _list_asleep(situation)
+        for server in _list_sleeping_servers(situation)
         if _is_requested(server, situation, record, now_s)
         and _earliest_wake_s(server, situation, record) <= now_s
         and not server.obstacle
     ]
-    if ready and not situation.busy:
-        first = min(ready, key=lambda server: situation.requested_s[server.name])
-        return Decision(first.name, "requested at the gateway", messages)
-    awake_server, home = situation.servers.get(situation.awake), situation.servers.get(record.home)
-    if not awake_server or not home or record.woken != situation.awake or not awake_server.sleep_after_s:
+    if ready_servers and not situation.active_run:
+        first_server = min(ready_servers, key=lambda server: situation.request_times_s[server.name])
+        return Decision(first_server.name, "requested at the gateway", messages)
+    awake_server, home_server = situation.servers.get(situation.awake_name), situation.servers.get(record.home)
+    if not awake_server or not home_server or record.woken != situation.awake_name or not awake_server.sleep_after_s:
         return Decision(messages=messages)
-    idle = f"{units.format_rough_duration(awake_server.sleep_after_s)} without a request"
-    messages[awake_server.name] = f"woken by a request; {home.name} will be woken again after {idle}"
-    if home.obstacle or _next_attempt_s(home, record) > now_s:
+    idle_duration = f"{units.format_rough_duration(awake_server.sleep_after_s)} without a request"
+    messages[awake_server.name] = f"woken by a request; {home_server.name} will be woken again after {idle_duration}"
+    if home_server.obstacle or _next_attempt_s(home_server, record) > now_s:
         messages[awake_server.name] = (
-            f"woken by a request; {home.name} can't be woken again: {_describe_obstacle(home, record)}"
+            f"woken by a request; {home_server.name} can't be woken again: {_describe_obstacle(home_server, record)}"
         )
     elif (
         now_s - situation.last_used_s >= awake_server.sleep_after_s
         and now_s >= situation.turn_end_s
-        and not situation.busy
+        and not situation.active_run
     ):
-        idle = units.format_rough_duration(now_s - situation.last_used_s)
-        return Decision(home.name, f"{awake_server.name}, woken by a request, was idle for {idle}", messages)
+        idle_duration = units.format_rough_duration(now_s - situation.last_used_s)
+        return Decision(home_server.name, f"{awake_server.name}, woken by a request, was idle for {idle_duration}", messages)
     return Decision(messages=messages)
 
 
-def _list_asleep(situation: Situation) -> Iterator[TurnServer]:
+def _list_sleeping_servers(situation: Situation) -> Iterator[TurnServer]:
     """Yield the sleeping servers that requests may wake."""
-    return (server for server in situation.servers.values() if server.on_request and server.name != situation.awake)
+    return (server for server in situation.servers.values() if server.on_request and server.name != situation.awake_name)
 
 
 def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> bool:
     """Return True if this server has a valid request since its last turn and since the last failed switch to it."""
-    requested_s = situation.requested_s.get(server.name, -math.inf)
-    awake_server = situation.servers.get(situation.awake)
-    valid_s = max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
-    return requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= valid_s
+    requested_s = situation.request_times_s.get(server.name, -math.inf)
+    awake_server = situation.servers.get(situation.awake_name)
+    validity_s = max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
+    return requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= validity_s
 
 
 def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
@@ -180,18 +180,18 @@ def _describe_obstacle(server: TurnServer, record: WakeRecord) -> str:
 
 
 def _describe_turn(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> str:
-    pause_s = _next_attempt_s(server, record)
-    if server.obstacle or pause_s == math.inf:
+    next_attempt_s = _next_attempt_s(server, record)
+    if server.obstacle or next_attempt_s == math.inf:
         return f"a request can't wake it: {_describe_obstacle(server, record)}"
-    if pause_s > now_s:
-        return f"a request can't wake it until {_format_time(pause_s)}: {_describe_obstacle(server, record)}"
+    if next_attempt_s > now_s:
+        return f"a request can't wake it until {_format_time(next_attempt_s)}: {_describe_obstacle(server, record)}"
     if not _is_requested(server, situation, record, now_s):
         duration = f" in {units.format_rough_duration(server.switch_s)}" if server.switch_s else ""
         return f"a request wakes it{duration}"
-    requested = f"requested at {_format_time(situation.requested_s[server.name])}"
+    request_clause = f"requested at {_format_time(situation.request_times_s[server.name])}"
     if situation.turn_end_s > now_s:
-        return f"{requested}; {situation.awake} keeps its turn until {_format_time(situation.turn_end_s)}"
-    return f"{requested}; {f'waiting for {situation.busy}' if situation.busy else 'waking now'}"
+        return f"{request_clause}; {situation.awake_name} keeps its turn until {_format_time(situation.turn_end_s)}"
+    return f"{request_clause}; {f'waiting for {situation.active_run}' if situation.active_run else 'waking now'}"
 
 
 def _format_time(time_s: float) -> str:
@@ -236,16 +236,16 @@ class Waker:
             record.home = record.woken = ""
         turn_start_s = float((state.read(turns.RECORD_NAME) or {}).get("since") or 0)
         awake_since_s = max(turn_start_s, turn_servers[awake_name].verified_s)
-        situation = Situation(turn_servers, awake_name, awake_since_s, busy=self._describe_active_run())
+        situation = Situation(turn_servers, awake_name, awake_since_s, active_run=self._describe_active_run())
         decision = self._resume_interrupted_switch(record, situation)
         if not decision.server:
-            ages_s = self._report_asleep(servers, wake_delays_s(situation, record, now_s))
+            ages_s = self._report_sleeping_servers(servers, wake_delays_s(situation, record, now_s))
             situation = replace(
                 situation,
-                requested_s={name: now_s - age_s for name, age_s in ages_s.items()},
+                request_times_s={name: now_s - age_s for name, age_s in ages_s.items()},
                 last_used_s=self._poll_last_use(servers[awake_name], now_s),
             )
-            decision = decide(situation, record, now_s)
+            decision = decide_switch(situation, record, now_s)
         record.messages = dict(decision.messages)
         record.save(state)
         if decision.server:
@@ -294,10 +294,10 @@ class Waker:
 
     def _resume_interrupted_switch(self, record: WakeRecord, situation: Situation) -> Decision:
         """Return the decision to repeat a switch by this service that was cut off. The interrupted switch counts as a failure."""
-        if not record.begun or situation.busy:
+        if not record.begun or situation.active_run:
             return Decision()
         server, record.begun = record.begun, ""
-        if situation.awake != server or journal.read_recap(self.context.state.path / "runs" / record.run) is not None:
+        if situation.awake_name != server or journal.read_recap(self.context.state.path / "runs" / record.run) is not None:
             return Decision()
         self._record_failure(record, server, f"run {record.run} was cut off")
         may_retry = record.failures[server].count < MAX_FAILURES
@@ -305,7 +305,7 @@ class Waker:
 
     # -- the gateways ----------------------------------------------------------------------------------------------------
 
-    def _report_asleep(self, servers: Mapping[str, StateFolder], delays_s: Mapping[str, int]) -> dict[str, float]:
+    def _report_sleeping_servers(self, servers: Mapping[str, StateFolder], delays_s: Mapping[str, int]) -> dict[str, float]:
         """Report the sleeping servers to their gateways.
 
         Args:
@@ -317,7 +317,7 @@ class Waker:
         ages_s = dict[str, float]()
         key = server_operations.load_key(self.context.state)
         for name, delay_s in delays_s.items():
-            for gateway in _gateways(servers[name]):
+            for gateway in _load_gateways(servers[name]):
                 with suppress(GatewayError):
                     for row in server_operations.list_servers(gateway, key):
                         age_s = server_operations.report_asleep(gateway, key, row, delay_s)
@@ -329,7 +329,7 @@ class Waker:
         """Return the time of the awake server's last request: now if a gateway does not answer or requests are running."""
         key, counts = server_operations.load_key(self.context.state), dict[tuple[str, str], int]()
         busy = False
-        for gateway in _gateways(folder):
+        for gateway in _load_gateways(folder):
             try:
                 for row in server_operations.list_servers(gateway, key):
                     counts[gateway.name, row.backend] = row.requests
@@ -345,22 +345,22 @@ class Waker:
         self, servers: Mapping[str, StateFolder], server: str, last_duration_s: float
     ) -> Iterator[None]:
         """Report the remaining seconds to the gateways while the block wakes the server. last_duration_s: 0 if unknown."""
-        ended, started_s = threading.Event(), time.monotonic()
+        end_event, started_s = threading.Event(), time.monotonic()
 
         def report() -> None:
-            while not ended.wait(POLL_INTERVAL_S):
+            while not end_event.wait(POLL_INTERVAL_S):
                 remaining_s = (
                     max(POLL_INTERVAL_S, last_duration_s - (time.monotonic() - started_s)) if last_duration_s else 0
                 )
                 with suppress(SparkwrightError, OSError):
-                    self._report_asleep(servers, {server: round(remaining_s)})
+                    self._report_sleeping_servers(servers, {server: round(remaining_s)})
 
         thread = threading.Thread(target=report, daemon=True)
         thread.start()
         try:
             yield
         finally:
-            ended.set()
+            end_event.set()
             thread.join()
 
     # -- the switch ------------------------------------------------------------------------------------------------------
@@ -371,11 +371,11 @@ class Waker:
         """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
         plan, secrets = self._load_plan(servers[server])
-        registered = {restart_plans.CHECK_RESULT: {"why": decision.why}}
+        registered = {restart_plans.CHECK_RESULT: {"why": decision.reason}}
         plan = replace(plan, run_id=new_run_id(), who=ACTOR, registered=registered)
         record.begun, record.run = server, plan.run_id
         record.save(state)
-        self.context.note(f"switching to {server} (run {plan.run_id}): {decision.why}")
+        self.context.note(f"switching to {server} (run {plan.run_id}): {decision.reason}")
         with self._keep_reporting(servers, server, record.took_s.get(server, 0.0)):
             recap = self.run_plan(self.context, plan, secrets)
         record.begun = ""
@@ -392,8 +392,8 @@ class Waker:
 
     def _record_success(self, record: WakeRecord, server: str, previous_name: str) -> None:
         record.failures.pop(server, None)
-        home = record.home if record.woken else previous_name
-        record.home, record.woken = (home, server) if server not in (home, "") else ("", "")
+        home_name = record.home if record.woken else previous_name
+        record.home, record.woken = (home_name, server) if server not in (home_name, "") else ("", "")
         self.request_counts, self.last_used_s = {}, self.now()
 
     def _record_failure(self, record: WakeRecord, server: str, reason: str) -> None:
@@ -401,7 +401,7 @@ class Waker:
         record.failures[server] = SwitchFailure(previous.count + 1 if previous else 1, self.now(), reason[:500])
 
 
-def _gateways(folder: StateFolder) -> Iterator[Gateway]:
+def _load_gateways(folder: StateFolder) -> Iterator[Gateway]:
     """Yield the gateways in front of a server, from its plan."""
     rows: list[dict[str, Any]] = restart_plans.read_wake(folder)["gateways"]
     for row in rows:

@@ -4,7 +4,7 @@ All pages share page.py, page.html.j2, style.css and plot.py. hosts_page.py and 
 for experiments.
 """
 
-from sparkwright.html.checks import HostChecks, build_host
-from sparkwright.html.hosts_page import page
+from sparkwright.html.checks import HostChecks, parse_host_checks
+from sparkwright.html.hosts_page import render_hosts_page
 
-__all__ = ["HostChecks", "build_host", "page"]
+__all__ = ["HostChecks", "parse_host_checks", "render_hosts_page"]

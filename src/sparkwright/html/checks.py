@@ -109,7 +109,7 @@ class Span:
     memory_gib: float | None
     #: highest temperature; None if unknown
     temperature_c: float | None
-    #: `healed` of the checks, without duplicates
+    #: distinct values of `healed` in the checks
     healed: str = ""
 
 
@@ -176,7 +176,7 @@ class HostChecks:
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return a metric as (start, value) pairs, without the spans that have no value."""
         values = [(span.start_s, getattr(span, name)) for span in self.spans]
-        return [(at_s, value) for at_s, value in values if value is not None]
+        return [(start_s, value) for start_s, value in values if value is not None]
 
     @property
     def baseline_tok_per_s(self) -> float | None:
@@ -184,7 +184,7 @@ class HostChecks:
         return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 
-def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> HostChecks:
+def parse_host_checks(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> HostChecks:
     """Return the checks in a host's `checks` event (runner/status.py), ignoring unknown fields. Raises ValueError if invalid."""
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [build_dataclass(Check, row) for row in validate(rows, [CHECK_SHAPE], "a check")]
@@ -195,7 +195,7 @@ def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: flo
 
 def span_length_s(total_s: float, checks: Sequence[Check]) -> float:
     """Return the length of a span in seconds: at most MAX_SPANS spans, none shorter than the median interval between checks."""
-    gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
+    gaps = [later.time_s - earlier.time_s for earlier, later in itertools.pairwise(checks)]
     min_s = max(total_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((length_s for length_s in SPAN_LENGTHS_S if length_s >= min_s), 86400 * math.ceil(min_s / 86400)))
 
@@ -203,19 +203,19 @@ def span_length_s(total_s: float, checks: Sequence[Check]) -> float:
 def summarize_spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
     """Yield the spans that contain checks, oldest first. They begin at multiples of span_s."""
     for start, group in itertools.groupby(checks, key=lambda check: check.time_s // span_s * span_s):
-        rows = list(group)
-        worst = max(rows, key=lambda check: severity(check.state))
+        span_checks = list(group)
+        worst_check = max(span_checks, key=lambda check: severity(check.state))
         rates, memory, temperatures = (
-            [value for check in rows if (value := getattr(check, name)) is not None]
+            [value for check in span_checks if (value := getattr(check, name)) is not None]
             for name in ("tok_per_s", "mem_available_bytes", "temperature_c")
         )
         yield Span(
             start_s=start,
-            checks=len(rows),
-            state=worst.state,
-            why=worst.why,
+            checks=len(span_checks),
+            state=worst_check.state,
+            why=worst_check.why,
             tok_per_s=statistics.median(rates) if rates else None,
             memory_gib=min(memory) / GIB if memory else None,
             temperature_c=max(temperatures, default=None),
-            healed="; ".join(dict.fromkeys(check.healed for check in rows if check.healed)),
+            healed="; ".join(dict.fromkeys(check.healed for check in span_checks if check.healed)),
         )

@@ -53,8 +53,8 @@ def render_page(results: Results) -> str:
 
 
 def _format_subtitle(results: Results) -> str:
-    where = f"on {results.host}, " if results.host else ""
-    return f"{results.experiment} {where}{summary.MEASURED_FROM[results.measured_from]}, {results.created_at}"
+    host_clause = f"on {results.host}, " if results.host else ""
+    return f"{results.experiment} {host_clause}{summary.MEASURED_FROM[results.measured_from]}, {results.created_at}"
 
 
 def _table_rows(results: Results) -> list[list[str]]:
@@ -124,24 +124,24 @@ def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
     name = axes[0]
     if _has_numeric_values(results, axes):
         return {arm.name: float(arm.at[name]) for arm in results.arms if name in arm.at}
-    order = _swept_values(results, name)
-    return {arm.name: float(order.index(format_value(arm.at[name]))) for arm in results.arms if name in arm.at}
+    swept_values = _swept_values(results, name)
+    return {arm.name: float(swept_values.index(format_value(arm.at[name]))) for arm in results.arms if name in arm.at}
 
 
 def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
     """Yield a heat map of each load over two swept flags, with the first flag's values as rows and the second's as columns."""
-    first, second = (_swept_values(results, axis) for axis in axes)
+    row_values, column_values = (_swept_values(results, axis) for axis in axes)
     for load_number, load_text in enumerate(dict.fromkeys(row.description for row in build_rows(results))):
-        points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
+        points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in row_values}
         for row in build_rows(results):
-            at, figure = results.arm(row.arm).at, row.figure(name)
-            if row.description == load_text and figure is not None and all(axis in at for axis in axes):
-                points_by_value[format_value(at[axes[0]])].append(
-                    (float(second.index(format_value(at[axes[1]]))), figure)
+            arm_values, figure = results.arm(row.arm).at, row.figure(name)
+            if row.description == load_text and figure is not None and all(axis in arm_values for axis in axes):
+                points_by_value[format_value(arm_values[axes[0]])].append(
+                    (float(column_values.index(format_value(arm_values[axes[1]]))), figure)
                 )
         lines = tuple(Line(value, tuple(sorted(points))) for value, points in points_by_value.items())
         if any(line.points for line in lines):
-            body = ((line.name, *_format_cells(line, len(second))) for line in lines)
+            body = ((line.name, *_format_cells(line, len(column_values))) for line in lines)
             yield Chart(
                 f"grid-{load_number}-{name}",
                 f"{title} over {axes[0]} and {axes[1]}, {load_text}",
@@ -150,8 +150,8 @@ def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: st
                 axes[0],
                 lines,
                 kind="heat",
-                categories=tuple(second),
-                table=((f"{axes[0]}, {unit}", *(f"{axes[1]} {value}" for value in second)), *body),
+                categories=tuple(column_values),
+                table=((f"{axes[0]}, {unit}", *(f"{axes[1]} {value}" for value in column_values)), *body),
             )
 
 
@@ -190,7 +190,7 @@ def _build_gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
     for line in lines:
         gaps = sorted(gap for _, gap in line.points)
         largest_gaps = sorted(line.points, key=lambda point: -point[1])[:5]
-        largest_text = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest_gaps)
+        largest_text = ", ".join(f"{gap:.0f} ({at_s:.2f})" for at_s, gap in largest_gaps)
         rows.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", largest_text))
     return (head, *rows)
 
@@ -238,9 +238,9 @@ def _bar_charts(
 
 def _throughput_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of the total throughput by number of streams or arrival rate."""
-    for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
+    for name, x_title in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
         serve_rows = [row for row in build_rows(results) if row.load.get("kind") == "serve" and row.load.get(name)]
-        for figure, title, y in (
+        for figure, title, y_title in (
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
         ):
@@ -252,18 +252,18 @@ def _throughput_charts(results: Results) -> Iterator[Chart]:
                     f"serve-{name}-{figure}",
                     f"{title} against {'concurrency' if name == 'concurrency' else 'rate'}",
                     f"{title} of all requests together; medians over repetitions.",
-                    x,
-                    y,
+                    x_title,
+                    y_title,
                     lines,
                     log_x=name == "concurrency",
-                    table=_build_table(x, lines, y.rsplit(", ", 1)[-1]),
+                    table=_build_table(x_title, lines, y_title.rsplit(", ", 1)[-1]),
                 )
 
 
 def _depth_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of decode rate, time to first token and memory by prompt length."""
     rows = [row for row in build_rows(results) if row.load.get("kind") == "depth"]
-    x = "tokens of the prompt"
+    x_title = "tokens of the prompt"
     for key, title, name, unit, divisor, caption in DEPTH_CHARTS:
         points = []
         for row in rows:
@@ -274,9 +274,9 @@ def _depth_charts(results: Results) -> Iterator[Chart]:
             points.append((label, float(row.load["prompt_tokens"]), None if value is None else value / divisor))
         lines = _build_lines(points)
         if lines:
-            table = _build_table(x, lines, unit)
+            table = _build_table(x_title, lines, unit)
             yield Chart(
-                f"depth-{key}", f"{title} against depth", caption, x, f"{title}, {unit}", lines, log_x=True, table=table
+                f"depth-{key}", f"{title} against depth", caption, x_title, f"{title}, {unit}", lines, log_x=True, table=table
             )
 
 

@@ -17,7 +17,7 @@ from sparkwright.html.page import render
 MAX_TEMPERATURE_C = 100.0
 
 
-def page(hosts: Sequence[HostChecks], since_s: float, until_s: float) -> str:
+def render_hosts_page(hosts: Sequence[HostChecks], since_s: float, until_s: float) -> str:
     """Return the HTML page of all hosts. Times are in seconds since the epoch."""
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
     return render(

@@ -17,7 +17,7 @@ from sparkwright.html.checks import Period
 from sparkwright.visible import one_line
 
 WIDTH, HEIGHT, BAND_HEIGHT, CHART_HEIGHT = 720, 120, 34, 340
-LEFT, RIGHT, TOP, BOTTOM = 60, 8, 26, 18
+LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 60, 8, 26, 18
 #: height of a legend row, and height below a chart's axis, in pixels
 LEGEND_ROW_HEIGHT, AXIS_HEIGHT = 17, 36
 #: width of a character in a label, in pixels
@@ -133,7 +133,7 @@ class Scale:
 def render_chart(chart: Chart) -> str:
     """Return a chart as SVG, for inlining into a page in which `KEY-name` is the id of the chart's heading."""
     legend, rows = _draw_legend(chart) if chart.kind != "heat" and len(chart.lines) > 1 else ([], 0)
-    top, axis_y = TOP + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
+    top, axis_y = TOP_MARGIN + rows * LEGEND_ROW_HEIGHT, CHART_HEIGHT - AXIS_HEIGHT
     parts = [_draw_text(0, 11, chart.y_title, "name"), *legend]
     if chart.kind == "heat":
         parts += _draw_heat_map(chart, top, axis_y)
@@ -144,13 +144,13 @@ def render_chart(chart: Chart) -> str:
         y = Scale(low, max(high, 2 * low) if chart.log_y else _round_up(high * 1.05), axis_y, top, chart.log_y)
         parts += _draw_grid(y, y.ticks())
         parts += _draw_bars(chart, y) if chart.kind == "bars" else _draw_lines(chart, y)
-    parts.append(_draw_text((LEFT + WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, chart.x_title, "label middle"))
+    parts.append(_draw_text((LEFT_MARGIN + WIDTH - RIGHT_MARGIN) / 2, CHART_HEIGHT - 6, chart.x_title, "label middle"))
     return _wrap_svg(parts, CHART_HEIGHT, f'aria-labelledby="{escape(chart.key)}-name"')
 
 
 def time_axis(since_s: float, until_s: float) -> Scale:
     """Return a time axis, in seconds since the epoch."""
-    return Scale(since_s, max(until_s, since_s + 1), LEFT, WIDTH - RIGHT)
+    return Scale(since_s, max(until_s, since_s + 1), LEFT_MARGIN, WIDTH - RIGHT_MARGIN)
 
 
 def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, label: str) -> str:
@@ -162,7 +162,7 @@ def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, 
         label: alternative text for screen readers.
     """
     values = [value for _, value in points] + ([plot.reference[1]] if plot.reference else [])
-    y = Scale(0.0, plot.top or _round_up(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM, TOP)
+    y = Scale(0.0, plot.top or _round_up(max(values, default=1.0) * 1.1), HEIGHT - BOTTOM_MARGIN, TOP_MARGIN)
     parts = [
         _draw_text(0, 11, plot.name, "name"),
         *_draw_grid(y, [y.high * share for share in (0, 0.5, 1)]),
@@ -170,24 +170,24 @@ def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, 
     ]
     if plot.reference:
         parts.append(
-            _draw_rule("reference", LEFT, y.position(plot.reference[1]), WIDTH - RIGHT, y.position(plot.reference[1]))
+            _draw_rule("reference", LEFT_MARGIN, y.position(plot.reference[1]), WIDTH - RIGHT_MARGIN, y.position(plot.reference[1]))
         )
-        parts.append(_draw_text(WIDTH - RIGHT, y.position(plot.reference[1]) - 3, plot.reference[0], "label end"))
+        parts.append(_draw_text(WIDTH - RIGHT_MARGIN, y.position(plot.reference[1]) - 3, plot.reference[0], "label end"))
     for piece in _split_at_gaps(points, math.inf if plot.joined else MAX_GAP_SPANS * span_s):
         parts.append(_draw_polyline("line", piece, x, y))
         if plot.joined or len(piece) == 1:
             parts += [
-                f'<circle class="dot" cx="{x.position(at):.1f}" cy="{y.position(value):.1f}" r="2"/>'
-                for at, value in piece
+                f'<circle class="dot" cx="{x.position(time_s):.1f}" cy="{y.position(value):.1f}" r="2"/>'
+                for time_s, value in piece
             ]
     if not points:
-        parts.append(_draw_text(LEFT + 8, (y.start + y.end) / 2, "unknown", "label"))
+        parts.append(_draw_text(LEFT_MARGIN + 8, (y.start + y.end) / 2, "unknown", "label"))
     return _wrap_svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
 
 
 def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
     """Return a band that shows the states as colours, worse states on top, with gaps where the state is unknown."""
-    frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
+    frame = f'x="{LEFT_MARGIN}" y="16" width="{WIDTH - LEFT_MARGIN - RIGHT_MARGIN}" height="{BAND_HEIGHT - 18}"'
     parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>unknown</title></rect>']
     for period in sorted(periods, key=lambda period: severity(period.state)):
         start, end = x.position(period.start_s), x.position(period.end_s)
@@ -202,32 +202,32 @@ def _draw_lines(chart: Chart, y: Scale) -> list[str]:
     xs = sorted({x for line in chart.lines for x, _ in line.points})
     log = chart.log_x and bool(xs) and xs[0] > 0
     low, high = (xs[0], xs[-1]) if xs else (0.0, 1.0)
-    x = Scale(low, high if high > low else low + 1, LEFT + 12, WIDTH - RIGHT - 24, log)
+    x = Scale(low, high if high > low else low + 1, LEFT_MARGIN + 12, WIDTH - RIGHT_MARGIN - 24, log)
     parts = _draw_axis_labels(
         [(x.position(value), f"{value:g}") for value in (xs if log or low == high else x.ticks())], y.start
     )
     for n, line in enumerate(chart.lines):
         colour, stroke = _colour_class(n), STROKES[n % len(STROKES)]
-        parts += [_draw_rule(f"event {colour}", x.position(at), y.start, x.position(at), y.end) for at in line.event_xs]
+        parts += [_draw_rule(f"event {colour}", x.position(x_value), y.start, x.position(x_value), y.end) for x_value in line.event_xs]
         is_thin = chart.kind == "dots"
         parts.append(
             _draw_polyline(f"series {colour}{' thin' if is_thin else ''}", line.points, x, y, "" if is_thin else stroke)
         )
-        parts.append(_draw_markers(n, [(x.position(at), y.position(value)) for at, value in line.points]))
+        parts.append(_draw_markers(n, [(x.position(x_value), y.position(value)) for x_value, value in line.points]))
     return parts
 
 
 def _draw_bars(chart: Chart, y: Scale) -> list[str]:
     """Draw groups of bars, with the values above them."""
-    group_width = (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories))
+    group_width = (WIDTH - RIGHT_MARGIN - LEFT_MARGIN) / max(1, len(chart.categories))
     bar_width = 0.8 * group_width / max(1, len(chart.lines))
     parts = _draw_axis_labels(
-        [(LEFT + (n + 0.5) * group_width, name) for n, name in enumerate(chart.categories)], y.start, group_width
+        [(LEFT_MARGIN + (n + 0.5) * group_width, name) for n, name in enumerate(chart.categories)], y.start, group_width
     )
     for n, line in enumerate(chart.lines):
         shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
-        for at, value in line.points:
-            left, top = LEFT + (at + 0.1) * group_width + n * bar_width, y.position(value)
+        for x_value, value in line.points:
+            left, top = LEFT_MARGIN + (x_value + 0.1) * group_width + n * bar_width, y.position(value)
             size = f'width="{bar_width * 0.92:.1f}" height="{y.start - top:.1f}"'
             parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{top:.1f}" {size} {shade}/>')
             parts.append(_draw_text(left + bar_width * 0.46, top - 3, f"{value:,.0f}", "label middle"))
@@ -237,21 +237,21 @@ def _draw_bars(chart: Chart, y: Scale) -> list[str]:
 def _draw_heat_map(chart: Chart, top: float, axis_y: float) -> list[str]:
     """Draw a heat map whose cells show their values. Cells without a value are empty."""
     cell_width, cell_height = (
-        (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories)),
+        (WIDTH - RIGHT_MARGIN - LEFT_MARGIN) / max(1, len(chart.categories)),
         (axis_y - top) / max(1, len(chart.lines)),
     )
     values = [value for line in chart.lines for _, value in line.points]
     shade = Scale(min(values), max(values), 0.1, 0.6)
     parts = _draw_axis_labels(
-        [(LEFT + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.categories)], axis_y, cell_width
+        [(LEFT_MARGIN + (n + 0.5) * cell_width, name) for n, name in enumerate(chart.categories)], axis_y, cell_width
     )
     for n, line in enumerate(chart.lines):
         middle = top + (n + 0.5) * cell_height
         parts.append(
-            _draw_text(LEFT - 4, middle + 3, one_line(line.name, max_chars=int(LEFT / CHARACTER_WIDTH)), "label end")
+            _draw_text(LEFT_MARGIN - 4, middle + 3, one_line(line.name, max_chars=int(LEFT_MARGIN / CHARACTER_WIDTH)), "label end")
         )
         for column, value in line.points:
-            left, size = LEFT + column * cell_width, f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
+            left, size = LEFT_MARGIN + column * cell_width, f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
             fill = f'fill-opacity="{shade.position(value):.2f}"'
             parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * cell_height:.1f}" {size} {fill}/>')
             parts.append(_draw_text(left + cell_width / 2, middle + 3, f"{value:,.1f}", "figure middle"))
@@ -260,13 +260,13 @@ def _draw_heat_map(chart: Chart, top: float, axis_y: float) -> list[str]:
 
 def _draw_legend(chart: Chart) -> tuple[list[str], int]:
     """Return the legend with the lines' names and markers, and its number of rows."""
-    parts, left, row = [], float(LEFT), 0
+    parts, left, row = [], float(LEFT_MARGIN), 0
     for n, line in enumerate(chart.lines):
         name = one_line(line.name, max_chars=MAX_LEGEND_CHARS)
         width = 26 + CHARACTER_WIDTH * len(name)
-        if left > LEFT and left + width > WIDTH - RIGHT:
-            left, row = float(LEFT), row + 1
-        y = TOP - 6 + row * LEGEND_ROW_HEIGHT
+        if left > LEFT_MARGIN and left + width > WIDTH - RIGHT_MARGIN:
+            left, row = float(LEFT_MARGIN), row + 1
+        y = TOP_MARGIN - 6 + row * LEGEND_ROW_HEIGHT
         if chart.kind == "bars":
             shade = f'fill-opacity="{SHADES[n % len(SHADES)]}"'
             parts.append(f'<rect class="bar {_colour_class(n)}" x="{left:.1f}" y="{y}" width="12" height="9" {shade}/>')
@@ -286,28 +286,28 @@ def _draw_markers(n: int, positions: Points) -> str:
     return f'<path class="mark {_colour_class(n)}" d="{path}"/>'
 
 
-def _draw_polyline(kind: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
-    coordinates = " ".join(f"{x.position(at):.1f},{y.position(value):.1f}" for at, value in points)
+def _draw_polyline(css_class: str, points: Points, x: Scale, y: Scale, stroke: str = "") -> str:
+    coordinates = " ".join(f"{x.position(x_value):.1f},{y.position(value):.1f}" for x_value, value in points)
     dashes = f' stroke-dasharray="{stroke}"' if stroke else ""
-    return f'<polyline class="{kind}" points="{coordinates}"{dashes}/>'
+    return f'<polyline class="{css_class}" points="{coordinates}"{dashes}/>'
 
 
 def _wrap_svg(parts: Iterable[str], height: int, label_attribute: str) -> str:
     return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" {label_attribute}>' + "".join(parts) + "</svg>"
 
 
-def _draw_text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+def _draw_text(x: float, y: float, text: str, css_class: str) -> str:
+    return f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def _draw_rule(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+def _draw_rule(css_class: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{css_class}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
     """Return a rule and a label for each tick of the vertical axis."""
-    rules = [_draw_rule("grid", LEFT, y.position(tick), WIDTH - RIGHT, y.position(tick)) for tick in ticks]
-    return rules + [_draw_text(LEFT - 4, y.position(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
+    rules = [_draw_rule("grid", LEFT_MARGIN, y.position(tick), WIDTH - RIGHT_MARGIN, y.position(tick)) for tick in ticks]
+    return rules + [_draw_text(LEFT_MARGIN - 4, y.position(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 
 def _draw_axis_labels(labels: Sequence[tuple[float, str]], axis_y: float, max_label_width: float = 0) -> list[str]:
@@ -328,11 +328,11 @@ def _draw_time_labels(x: Scale, axis_y: float) -> list[str]:
     step_s = next((step_s for step_s in LABEL_STEPS_S if span_s / step_s <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
     time_format = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
     utc_offset_s = time.localtime(x.high).tm_gmtoff
-    first = math.ceil((x.low + utc_offset_s) / step_s) * step_s - utc_offset_s
+    first_label_s = math.ceil((x.low + utc_offset_s) / step_s) * step_s - utc_offset_s
     parts = []
-    for time_s in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
+    for time_s in (first_label_s + n * step_s for n in range(MAX_TIME_LABELS + 1)):
         if time_s <= x.high:
-            position = min(max(x.position(time_s), LEFT + 18), WIDTH - RIGHT - 18)
+            position = min(max(x.position(time_s), LEFT_MARGIN + 18), WIDTH - RIGHT_MARGIN - 18)
             text = time.strftime(time_format, time.localtime(time_s))
             parts.append(_draw_text(position, axis_y + 13, text, "label middle"))
     return parts

@@ -100,7 +100,7 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     def work(emit: Callable[[Event], None]) -> None:
         engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
         context = RunContext(machine, state, new_run_id("check"), emit, secrets=secrets, task=TASK, engine=engine)
-        records.append(build_check(context, settings, smoke=request["smoke"]).run())
+        records.append(build_check(context, settings, measure_now=request["smoke"]).run())
 
     yield from stream_events(work)
     if interrupted := journal.interruption_notice(state):

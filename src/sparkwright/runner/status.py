@@ -57,7 +57,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
     current = snapshot.inspect(machine, verified_state, name, now_s)
-    outdated = "" if last_check is None else snapshot.describe_outdated(last_check, current, verified_state)
+    outdated = "" if last_check is None else snapshot.outdated_reason(last_check, current, verified_state)
     late = last_check is not None and last_check.is_overdue(now_s)
     if last_check is not None and not outdated:
         outdated = _describe_gateway_change(last_check, gateway)

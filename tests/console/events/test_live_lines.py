@@ -70,7 +70,7 @@ def test_running_and_failed_hosts_are_shown_first_if_space_is_limited() -> None:
     shown = [row.host for row in board.select_rows(4)]
     assert {"s50", "s90"} <= set(shown) and "s3" not in shown
     assert shown == sorted(shown, key=lambda name: int(name[1:]))
-    assert board.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
+    assert board.format_totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
 
 
 def print_lines(*events: Event) -> list[str]:

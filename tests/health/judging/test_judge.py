@@ -84,9 +84,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "slow start": (starting(799), "starting", "", "up to 800 s, the last start took 400 s"),
     "start beyond the limit": (starting(801), "down", "restart", "a start may take 800 s"),
     "start without an earlier measurement": ({**starting(899), "ready_s": None}, "starting", "", "up to 900 s"),
-    "crash loop": ({"crash_loop": "it restarted 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
+    "crash loop": ({"crash_loop_reason": "it restarted 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
     "stopped crash loop": (
-        {**stopped(exit_code=1), "stopped_loop": "it restarted 4 times"}, "crash-looping", "person", "stopped for a crash loop"),
+        {**stopped(exit_code=1), "loop_stop_reason": "it restarted 4 times"}, "crash-looping", "person", "stopped for a crash loop"),
     "no token without other requests": ({"server": NO_TOKEN}, "wedged", "restart", "no token within 30 s"),
     "no token with other requests": (
         {"server": make_server(token="none", running=2.0)}, "unknown", "", "possibly a long prefill; one check can't confirm a stall"),
@@ -109,7 +109,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no restart policy": ({"container": make_container(policy="no")}, "degraded", "deploy", "will not start after a reboot"),
     "unknown API key": ({"server": make_server(token="refused")}, "unknown", "person", "API key"),
     "no answer from Docker": ({"engine_error": "it hangs", "container": Container("qwen35")}, "unknown", "person", "it hangs"),
-    "deploy in progress": ({"busy": "ops runs deploy", **UNDEPLOYED}, "unknown", "", "in progress"),
+    "deploy in progress": ({"active_run": "ops runs deploy", **UNDEPLOYED}, "unknown", "", "in progress"),
     "nothing deployed": ({"has_verified_server": False, **UNDEPLOYED}, "unknown", "deploy", "been verified"),
 }  # fmt: skip
 

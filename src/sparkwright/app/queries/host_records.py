@@ -207,7 +207,7 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
     else:
         path = Path(to)
         try:
-            write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
+            write_atomically(path, html.render_hosts_page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
         checks = format_count(sum(len(host.checks) for host in hosts), "check")
@@ -239,7 +239,7 @@ def query_reports(selection: Selection, since_s: float, until_s: float) -> list[
 
 
 def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.HostChecks:
-    host = host_requests.parse_answer(answer, lambda event: html.build_host(name, event, since_s, until_s))
+    host = host_requests.parse_answer(answer, lambda event: html.parse_host_checks(name, event, since_s, until_s))
     if isinstance(host, SparkwrightError):
         return html.HostChecks(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
     return host

@@ -33,10 +33,10 @@ VERDICT_WIDTH = 12
 MAX_MESSAGE_CHARS = 1000
 
 #: matches the message of a run that failed because of another member
-OTHER_MEMBER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
+OTHER_MEMBER_PATTERN = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
 
 #: matches the message of a run whose own rank exited
-RANK_EXITED = re.compile(r"rank \d{1,3} exited")
+RANK_EXITED_PATTERN = re.compile(r"rank \d{1,3} exited")
 
 
 @dataclass
@@ -50,7 +50,7 @@ class HostRow:
     #: waiting, running, or the outcome
     verdict: str = "waiting"
     proof: str = ""
-    counts: str = ""
+    counts_text: str = ""
     #: True if the previous server was restored
     restored: bool = False
     #: the first failed task
@@ -97,7 +97,7 @@ class Board:
             return row.duration_s
         return self.clock() - row.began_s
 
-    def totals(self) -> str:
+    def format_totals(self) -> str:
         """Return a summary such as "8 hosts: 6 ok, 1 failed, 1 waiting"."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
@@ -108,8 +108,8 @@ class Board:
         rows = list(self.rows.values())
         if len(rows) <= max_rows:
             return rows
-        ranked = sorted(rows, key=_display_priority)[:max_rows]
-        return [row for row in rows if row in ranked]
+        ranked_rows = sorted(rows, key=_display_priority)[:max_rows]
+        return [row for row in rows if row in ranked_rows]
 
     def _on_run_started(self, row: HostRow, event: Event) -> None:
         row.verdict, row.duration_s = "running", None
@@ -141,19 +141,19 @@ class Board:
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
         row.duration_s, row.progress = float(event["seconds"]), ""
-        row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
+        row.counts_text = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
-        row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
+        row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts_text
         row.same_as = next((item.host for item in self.rows.values() if _has_same_failure(item, row)), "")
 
     _on_host_finished = _on_recap
 
 
-def _has_same_failure(first: HostRow, row: HostRow) -> bool:
+def _has_same_failure(first_row: HostRow, row: HostRow) -> bool:
     """Return True if a host failed for the same reason as the first one."""
-    if first is row or row.style != "failed" or not first.ended or first.same_as:
+    if first_row is row or row.style != "failed" or not first_row.ended or first_row.same_as:
         return False
-    return (first.verdict, first.stage, _failure_details(first)) == (row.verdict, row.stage, _failure_details(row))
+    return (first_row.verdict, first_row.stage, _failure_details(first_row)) == (row.verdict, row.stage, _failure_details(row))
 
 
 def _failure_details(row: HostRow) -> list[object]:
@@ -177,7 +177,7 @@ class HostLines:
     """
 
     #: whether to show notes that are meant for task-by-task output
-    details = True
+    shows_details = True
 
     def __init__(
         self, *, write: Callable[[str, str], None] = print_plain, board: Board | None = None, is_cluster: bool = False
@@ -207,9 +207,9 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._announced_sandboxes:
             self._announced_sandboxes.add(host)
             self.write("muted", formatters.sandbox_notice(host))
-        elif kind == "note" and (self._is_cluster or not event["task"]) and (self.details or not event.get("detail")):
-            start = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
-            self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
+        elif kind == "note" and (self._is_cluster or not event["task"]) and (self.shows_details or not event.get("detail")):
+            prefix = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
+            self.write("muted", prefix + event["text"].replace("\n", "\n" + " " * len(prefix)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported_hosts):
             self._reported_hosts.add(host)
             self._unprinted_rows.append(self.board.rows[host])
@@ -218,10 +218,10 @@ class HostLines:
         elif kind == "rolled":
             self._rollout_event = event
 
-    def _is_cause_known(self, last: HostRow) -> bool:
-        """Return True if all hosts have ended, or if `last` was refused for a reason unrelated to other members."""
+    def _is_cause_known(self, last_row: HostRow) -> bool:
+        """Return True if all hosts have ended, or if `last_row` was refused for a reason unrelated to other members."""
         # it may take minutes before other members fail because of the refusal
-        is_refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
+        is_refused = last_row.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last_row)
         return is_refused or all(row.ended for row in self.board.rows.values())
 
     def _print_ended_hosts(self) -> None:
@@ -232,7 +232,7 @@ class HostLines:
     def close(self) -> None:
         self._print_ended_hosts()
         self.write("", "")
-        self.write("title", self.board.totals())
+        self.write("title", self.board.format_totals())
         for style, text in lines.rollout_summary(self._rollout_event) if self._rollout_event else ():
             self.write(style, text)
 
@@ -251,7 +251,7 @@ def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:
 
     A rank that exited comes before a server that answered with an error, and both before members that lost contact with another.
     """
-    return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED.match(_failure_message(row))))
+    return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED_PATTERN.match(_failure_message(row))))
 
 
 def _failure_message(row: HostRow) -> str:
@@ -261,5 +261,5 @@ def _failure_message(row: HostRow) -> str:
 def is_caused_by_another(row: HostRow) -> bool:
     """Return True if a member failed because of another."""
     message = _failure_message(row)
-    other, parallel = OTHER_MEMBER.match(message), get_engine(DEFAULT_ENGINE).parallel
-    return bool((other and other[1] != row.host) or (parallel and parallel.is_peer_failure(message)))
+    member_match, parallel = OTHER_MEMBER_PATTERN.match(message), get_engine(DEFAULT_ENGINE).parallel
+    return bool((member_match and member_match[1] != row.host) or (parallel and parallel.is_peer_failure(message)))

@@ -48,8 +48,8 @@ class TaskLines:
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
         self.write = write or print_plain
-        self._progress_at: dict[str, float] = {}
-        self._names: dict[tuple[str, str], str] = {}
+        self._progress_times_s: dict[str, float] = {}
+        self._task_names: dict[tuple[str, str], str] = {}
         self._announced_sandboxes: set[str] = set()
         self._skipped_names: dict[str, list[str]] = {}
         self._failure_messages: dict[str, set[str]] = {}
@@ -105,13 +105,13 @@ class TaskLines:
             self.write("muted", f"check mode: no changes on {event['host']}.")
 
     def _on_task_started(self, event: Event) -> None:
-        self._names[event["host"], event["task"]] = event["name"]
+        self._task_names[event["host"], event["task"]] = event["name"]
 
     def _on_progress(self, event: Event) -> None:
-        host, time = event["host"], event["time"]
-        if time - self._progress_at.setdefault(host, time) < PROGRESS_INTERVAL_S:
+        host, time_s = event["host"], event["time"]
+        if time_s - self._progress_times_s.setdefault(host, time_s) < PROGRESS_INTERVAL_S:
             return
-        self._progress_at[host] = time
+        self._progress_times_s[host] = time_s
         progress = formatters.format_progress(event["done"], event["total"], event["unit"])
         self.write("muted", self._line("...", host, f"{progress}  {event['text']}".rstrip()))
 
@@ -126,7 +126,7 @@ class TaskLines:
     _on_raw = _on_note
 
     def _on_task_finished(self, event: Event) -> None:
-        self._progress_at.pop(event["host"], None)
+        self._progress_times_s.pop(event["host"], None)
         self._add_to_stage(event)
         if _is_skip(event):
             self._skipped_names.setdefault(event["host"], []).append(event["name"])
@@ -138,8 +138,8 @@ class TaskLines:
         if event["status"] in ("failed", "ignored"):
             for style, text in failure_lines(event, " " * (STATUS_WIDTH + 1)):
                 self.write(style, text)
-            reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
-            self._failure_messages.setdefault(event["host"], set()).update(reported)
+            reported_messages = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
+            self._failure_messages.setdefault(event["host"], set()).update(reported_messages)
         elif event["module"] == BUDGET_MODULE:
             for text in budget_lines((event.get("data") or {}).get("budget")):
                 self.write("muted", f"{' ' * (STATUS_WIDTH + 1)}{text}")
@@ -174,15 +174,15 @@ class TaskLines:
 
     def _line(self, status: str, host: str, text: str) -> str:
         host_column = f"{host:<{self._host_width}}  " if self._has_many_hosts else ""
-        start = f"{status:<{STATUS_WIDTH}} {host_column}"
-        return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
+        prefix = f"{status:<{STATUS_WIDTH}} {host_column}"
+        return prefix + text.replace("\n", "\n" + " " * len(prefix))  # indents continuation lines
 
     def _print_diff(self, event: Event) -> None:
         indent = " " * (STATUS_WIDTH + 1)
         for change in event.get("diff", ()):
             comment = f"   # {change['why']}" if change.get("why") else ""
-            for field, before, after in changed_fields(change):
-                for prefix, row in changed_rows(before, after):
+            for field, old_value, new_value in changed_fields(change):
+                for prefix, row in changed_rows(old_value, new_value):
                     style = {"-": "removed", "+": "added"}.get(prefix, "muted")
                     self.write(style, f"{indent}{prefix} {field}: {row}{comment if prefix == '+' else ''}")
 
@@ -201,8 +201,8 @@ class TaskLines:
             self.write("muted", f"  stages: {text}")
         message = recap.get("msg")
         if message and message not in self._failure_messages.get(recap["host"], ()):  # not printed with the failed task
-            first = first_hosts.setdefault(message, recap["host"])
-            text = message if first == recap["host"] else formatters.same_reason(first)
+            first_host = first_hosts.setdefault(message, recap["host"])
+            text = message if first_host == recap["host"] else formatters.same_reason(first_host)
             self.write("fix", "  " + text.replace("\n", "\n  "))
 
 
@@ -233,22 +233,22 @@ def budget_lines(data: Any) -> list[str]:
 
 def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield a changed field with its old and new value; for a mapping, yield each key that differs."""
-    field, before, after = change["field"], change["before"], change["after"]
-    if not (isinstance(before, dict) and isinstance(after, dict)):
-        yield field, before, after
+    field, old_value, new_value = change["field"], change["before"], change["after"]
+    if not (isinstance(old_value, dict) and isinstance(new_value, dict)):
+        yield field, old_value, new_value
         return
-    for key in dict.fromkeys((*before, *after)):
-        if before.get(key) != after.get(key):
-            yield f"{field}.{key}", before.get(key), after.get(key)
+    for key in dict.fromkeys((*old_value, *new_value)):
+        if old_value.get(key) != new_value.get(key):
+            yield f"{field}.{key}", old_value.get(key), new_value.get(key)
 
 
-def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
+def changed_rows(old_value: Any, new_value: Any) -> list[tuple[str, str]]:
     """Return the removed and added lines with their prefixes; for multi-line texts, the changes and one line of context."""
-    are_texts = isinstance(before, str) and isinstance(after, str)
-    if are_texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
-        diff_lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
+    are_texts = isinstance(old_value, str) and isinstance(new_value, str)
+    if are_texts and "\n" in old_value + new_value and len(old_value) + len(new_value) <= MAX_COMPARED_CHARS:
+        diff_lines = list(difflib.unified_diff(old_value.splitlines(), new_value.splitlines(), n=1, lineterm=""))[2:]
         return [(row[0], row[1:]) for row in diff_lines if not row.startswith("@@")]
-    sides = (("-", before), ("+", after))
+    sides = (("-", old_value), ("+", new_value))
     return [(prefix, row) for prefix, value in sides if value is not None for row in _value_lines(value)]
 
 
@@ -257,8 +257,8 @@ def _value_lines(value: Any) -> list[str]:
     text = value if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS else ""
     if "\n" in text:
         return text.splitlines()
-    full = formatters.format_value(value)
-    return [full if terminal_width() is None and len(full) <= MAX_COMPARED_CHARS else formatters.truncate_value(value)]
+    full_line = formatters.format_value(value)
+    return [full_line if terminal_width() is None and len(full_line) <= MAX_COMPARED_CHARS else formatters.truncate_value(value)]
 
 
 def print_plain(style: str, text: str) -> None:
@@ -279,8 +279,8 @@ def count_hosts(names: Collection[str]) -> str:
 
 def batch_title(event: Event) -> str:
     kind = "canary" if event["canary"] else f"batch {event['n']}"
-    left = f", {event['left']} left" if event["left"] else ""
-    return f"{kind}: {formatters.join_names(event['hosts'])}{left}"
+    remaining_clause = f", {event['left']} left" if event["left"] else ""
+    return f"{kind}: {formatters.join_names(event['hosts'])}{remaining_clause}"
 
 
 def rollout_summary(event: Event) -> list[tuple[str, str]]:

@@ -93,11 +93,11 @@ class LiveTaskLines(TaskLines):
 
 def print_line(console: Console, style: str, text: str) -> None:
     """Print a line, wrapped between words. Continuation lines are aligned with the text after the first word."""
-    first, *rest = wrap_hanging(
+    first_line, *other_lines = wrap_hanging(
         escape_invisible(text).rstrip(), console.width if console.is_terminal else terminal_width()
     )
-    console.print(style_line(style, first), soft_wrap=True)
-    for line in rest:
+    console.print(style_line(style, first_line), soft_wrap=True)
+    for line in other_lines:
         console.print(Text(line, "" if style in STATUS_WORDS else STYLES.get(style, "")), soft_wrap=True)
 
 
@@ -114,7 +114,7 @@ def style_line(style: str, text: str) -> Text:
 class HostTable(HostLines):
     """A live table with one row per host. Failures are explained above it."""
 
-    details = False
+    shows_details = False
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None, is_cluster: bool = False) -> None:
         super().__init__(write=self._print, board=board, is_cluster=is_cluster)
@@ -147,12 +147,12 @@ class HostTable(HostLines):
         host_count = len(self.board.rows)
         max_rows = host_count if self._is_closed else max(3, self._console.size.height - RESERVED_LINES)
         rows = self.board.select_rows(max_rows)
-        title, *row_lines = grid.format_rows(COLUMNS, [self._cells(row) for row in rows], self._console.width)
-        lines = [Text(grid.plain_text(line), style="dim") for line in title]
+        title_lines, *row_lines = grid.format_rows(COLUMNS, [self._cells(row) for row in rows], self._console.width)
+        lines = [Text(grid.plain_text(line), style="dim") for line in title_lines]
         for row, table_lines in zip(rows, row_lines, strict=True):
             lines += [style_table_line(line, "VERDICT", STYLES.get(row.style, "")) for line in table_lines]
         if len(rows) < host_count:
-            lines.append(Text(f"and {host_count - len(rows)} more; {self.board.totals()}", style="dim"))
+            lines.append(Text(f"and {host_count - len(rows)} more; {self.board.format_totals()}", style="dim"))
         return Text("\n").join(lines)
 
     def _cells(self, row: HostRow) -> tuple[str, ...]:
@@ -161,5 +161,5 @@ class HostTable(HostLines):
         stage = escape_invisible(
             formatters.format_value(stage) if self._is_closed or row.ended else formatters.truncate_value(stage, 60)
         )
-        time = "" if elapsed_s is None else units.format_duration(elapsed_s)
-        return escape_invisible(row.host), row.verdict, time, escape_invisible(row.progress), stage
+        elapsed_text = "" if elapsed_s is None else units.format_duration(elapsed_s)
+        return escape_invisible(row.host), row.verdict, elapsed_text, escape_invisible(row.progress), stage

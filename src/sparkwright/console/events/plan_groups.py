@@ -61,8 +61,8 @@ class PlanGroups:
             self._changes.setdefault(host, {})[(("muted", event["text"]),)] = None
         elif kind == "task_finished":
             self._add(event)
-        ended = sum(row.ended for row in self._board.rows.values())
-        self._show_progress(f"{ended} of {count_hosts(self._board.rows)} checked")
+        ended_count = sum(row.ended for row in self._board.rows.values())
+        self._show_progress(f"{ended_count} of {count_hosts(self._board.rows)} checked")
 
     def close(self) -> None:
         self._show_progress("")
@@ -79,7 +79,7 @@ class PlanGroups:
             self._print_group(hosts, changes)
         self._print_unchanged()
         self._print_failures()
-        self.write("title", self._board.totals())
+        self.write("title", self._board.format_totals())
 
     def _add(self, event: Event) -> None:
         if event["status"] == "changed":
@@ -116,9 +116,9 @@ class PlanGroups:
             self.write(style, f"  {text}")
 
     def _print_unchanged(self) -> None:
-        unchanged = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
-        if unchanged:
-            self.write("ok", f"{count_hosts(unchanged)} without changes: {formatters.join_names(unchanged)}")
+        unchanged_hosts = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
+        if unchanged_hosts:
+            self.write("ok", f"{count_hosts(unchanged_hosts)} without changes: {formatters.join_names(unchanged_hosts)}")
 
     def _print_failures(self) -> None:
         """Print each failure once, with all hosts that have it."""
@@ -139,11 +139,11 @@ def _task_changes(event: Event) -> Iterator[ChangeLines]:
         return
     for change in diff:
         comment = f"   # {change['why']}" if change.get("why") else ""
-        for field, before, after in changed_fields(change):
-            rows = changed_rows(before, after)
+        for field, old_value, new_value in changed_fields(change):
+            rows = changed_rows(old_value, new_value)
             if len(rows) == 2 and rows[0][0] == "-" and rows[1][0] == "+":
-                old, new = (formatters.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
-                yield (("changed", f"{field} {old} -> {new}{comment}"),)
+                old_text, new_text = (formatters.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
+                yield (("changed", f"{field} {old_text} -> {new_text}{comment}"),)
             else:
                 lines = [
                     (

@@ -54,7 +54,7 @@ class Stage:
     #: (style, text) of each result, change and note
     facts: list[tuple[str, str]] = field(default_factory=list)
     #: number of finished tasks
-    finished: int = 0
+    finished_count: int = 0
     outcome: str = "ok"
 
 
@@ -71,7 +71,7 @@ class HostRun:
     progress: Event | None = None
     failures: list[Event] = field(default_factory=list)
     #: True if the diagnostics of a failed server were saved
-    incident: bool = False
+    has_incident: bool = False
 
 
 class StageLines:
@@ -193,9 +193,9 @@ class StageLines:
         if run.stage is None:  # the result of a block that could not start
             run.stage = Stage(event.get("stage") or self._play.lower() or "run", self._clock())
         stage = run.stage
-        stage.finished += 1
+        stage.finished_count += 1
         stage.seconds += event["seconds"]
-        run.incident |= event["module"] == INCIDENT_MODULE and event["status"] in ("ok", "changed")
+        run.has_incident |= event["module"] == INCIDENT_MODULE and event["status"] in ("ok", "changed")
         if event["status"] == "failed":
             is_repeated = event["module"] == REPORT_MODULE and any(
                 failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures
@@ -240,23 +240,23 @@ class StageLines:
     def _format_stage(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
         """Yield the lines of a stage: its name and duration, followed by its results and changes."""
         facts = list(dict.fromkeys(stage.facts)) or [
-            ("muted", f"{format_count(stage.finished, 'task')}, nothing to change")
+            ("muted", f"{format_count(stage.finished_count, 'task')}, nothing to change")
         ]
-        start = f"{mark} {self._format_host(host)}{stage.name:<{STAGE_WIDTH}} {units.format_duration(seconds):>{TIME_WIDTH}}  "
+        prefix = f"{mark} {self._format_host(host)}{stage.name:<{STAGE_WIDTH}} {units.format_duration(seconds):>{TIME_WIDTH}}  "
         indent = 2 + len(self._format_host("")) + STAGE_WIDTH + 1 + TIME_WIDTH + 2
         style = STYLES["failed" if stage.outcome == "failed" else "ok"]
         for n, line in enumerate(_flow_facts(facts, max(MIN_RESULTS_WIDTH, self._console.width - indent))):
-            head = Text(" " * indent) if n else Text(escape_invisible(start))
+            head = Text(" " * indent) if n else Text(escape_invisible(prefix))
             if n == 0:
                 head.stylize(style, 0, 1)
             yield Text.assemble(head, *line)
 
     def _print_line(self, host: str, style: str, mark: str, text: str) -> None:
-        start = f"{mark:<2}{self._format_host(host)}"
-        max_width = max(MIN_RESULTS_WIDTH, self._console.width - len(start))
+        prefix = f"{mark:<2}{self._format_host(host)}"
+        max_width = max(MIN_RESULTS_WIDTH, self._console.width - len(prefix))
         for n, line in enumerate(wrap_sentence(escape_invisible(text), max_width)):
             self._console.print(
-                Text(f"{start if n == 0 else ' ' * len(start)}{line}", style=STYLES.get(style, "")), soft_wrap=True
+                Text(f"{prefix if n == 0 else ' ' * len(prefix)}{line}", style=STYLES.get(style, "")), soft_wrap=True
             )
 
     def _format_host(self, host: str) -> str:
@@ -300,8 +300,8 @@ class StageLines:
         progress = run.progress
         if progress is not None:
             if progress["total"]:
-                done = min(BAR_WIDTH, int(BAR_WIDTH * progress["done"] / progress["total"]))
-                text.append("━" * done, STYLES["ok"]).append("━" * (BAR_WIDTH - done), "dim").append("  ")
+                done_width = min(BAR_WIDTH, int(BAR_WIDTH * progress["done"] / progress["total"]))
+                text.append("━" * done_width, STYLES["ok"]).append("━" * (BAR_WIDTH - done_width), "dim").append("  ")
             text.append(_format_progress(progress, self._clock() - run.task_began_s), "dim")
         text.truncate(self._console.width, overflow="ellipsis")
         return text
@@ -338,15 +338,15 @@ def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[t
     line: list[tuple[str, str]] = []
     for style, text in facts:
         used_width = sum(len(part) for part, _ in line)
-        wrapped = wrap_sentence(escape_invisible(text), max_width)
-        if line and len(wrapped) == 1 and used_width + 2 + len(wrapped[0]) <= max_width:
-            line += [("; ", ""), (wrapped[0], STYLES.get(style, ""))]
+        wrapped_lines = wrap_sentence(escape_invisible(text), max_width)
+        if line and len(wrapped_lines) == 1 and used_width + 2 + len(wrapped_lines[0]) <= max_width:
+            line += [("; ", ""), (wrapped_lines[0], STYLES.get(style, ""))]
             continue
         if line:
             yield line
-        for full_line in wrapped[:-1]:
+        for full_line in wrapped_lines[:-1]:
             yield [(full_line, STYLES.get(style, ""))]
-        line = [(wrapped[-1], STYLES.get(style, ""))]
+        line = [(wrapped_lines[-1], STYLES.get(style, ""))]
     yield line
 
 
@@ -361,32 +361,32 @@ def _explain_failure(run: HostRun, outcome: str, host: str) -> Iterator[tuple[st
             yield "fix", f"  {outcome}"
         return
     candidates = [failure for failure in failures[:-1] if failure["msg"] and outcome.startswith(failure["msg"])]
-    root = max(candidates, key=lambda failure: len(failure["msg"]), default=failures[0])
-    yield "failed", f"failed   {root['name']}: {root['msg']}"
-    yield from _evidence_lines(root, host)
-    fixes = list(dict.fromkeys(event["fix"] for event in (root, failures[-1]) if event.get("fix")))
-    consequence = outcome.removeprefix(root["msg"]).strip()
+    root_failure = max(candidates, key=lambda failure: len(failure["msg"]), default=failures[0])
+    yield "failed", f"failed   {root_failure['name']}: {root_failure['msg']}"
+    yield from _evidence_lines(root_failure, host)
+    fixes = list(dict.fromkeys(event["fix"] for event in (root_failure, failures[-1]) if event.get("fix")))
+    consequence = outcome.removeprefix(root_failure["msg"]).strip()
     for fix in fixes:
         consequence = consequence.removesuffix(fix).removeprefix(fix).strip()
     if consequence:
         yield "title", f"outcome  {consequence}"
-    if run.incident and not fixes:
+    if run.has_incident and not fixes:
         fixes = [rewrite_commands(f"`invoke incident --host {host}` downloads the diagnostics of the failed server.")]
     yield from (("fix", f"→ {fix}") for fix in fixes)
 
 
-def _evidence_lines(root: Event, host: str) -> Iterator[tuple[str, str]]:
+def _evidence_lines(root_failure: Event, host: str) -> Iterator[tuple[str, str]]:
     """Yield the style and text of the last lines of a failure's evidence, and of its location in the playbook."""
-    rows = (root.get("data") or {}).get("evidence", ())
+    rows = (root_failure.get("data") or {}).get("evidence", ())
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
-    tail: list[str] = []
+    last_lines: list[str] = []
     for line in reversed(lines):
-        tail.insert(0, formatters.truncate_value(line, MAX_EVIDENCE_CHARS))
-        if sum(1 + len(shown) // EVIDENCE_LINE_WIDTH for shown in tail) >= MAX_EVIDENCE_LINES:
+        last_lines.insert(0, formatters.truncate_value(line, MAX_EVIDENCE_CHARS))
+        if sum(1 + len(last_line) // EVIDENCE_LINE_WIDTH for last_line in last_lines) >= MAX_EVIDENCE_LINES:
             break
-    if len(lines) > len(tail):
+    if len(lines) > len(last_lines):
         text = rewrite_commands(f"`invoke attach --host {host}` shows all of it")
-        yield "muted", f"  | {format_count(len(lines) - len(tail), 'more line')}: {text}"
-    yield from (("muted", f"  | {line}") for line in tail)
-    if root.get("where"):
-        yield "muted", f"  at {root['where']}"
+        yield "muted", f"  | {format_count(len(lines) - len(last_lines), 'more line')}: {text}"
+    yield from (("muted", f"  | {line}") for line in last_lines)
+    if root_failure.get("where"):
+        yield "muted", f"  at {root_failure['where']}"

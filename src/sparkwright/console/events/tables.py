@@ -19,7 +19,7 @@ STYLES = {
     **dict.fromkeys(("inconclusive", "differs", "possible", "warning"), "changed"),
 }
 
-ARROW = "→ "
+FIX_PREFIX = "→ "
 #: columns as (title, key in a row); all of them are shown at any width
 Columns = Sequence[tuple[str, str]]
 
@@ -76,17 +76,17 @@ def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: in
     shown_columns = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in shown_columns] for row in rows]
     for row, row_cells in zip(rows, cells, strict=True):
-        row_cells[-1] += f"\n{ARROW}{row['fix']}" if row.get("fix") else ""
-    title, *row_lines = grid.format_rows([grid.Column(title) for title, _ in shown_columns], cells, max_width)
-    styled = [("muted", grid.plain_text(line)) for line in title]
+        row_cells[-1] += f"\n{FIX_PREFIX}{row['fix']}" if row.get("fix") else ""
+    title_lines, *row_lines = grid.format_rows([grid.Column(title) for title, _ in shown_columns], cells, max_width)
+    styled_lines = [("muted", grid.plain_text(line)) for line in title_lines]
     for row, lines_of_row in zip(rows, row_lines, strict=True):
-        styled += _style_row(STYLES.get(str(row["verdict"]), "muted"), [grid.plain_text(line) for line in lines_of_row])
-    return styled
+        styled_lines += _style_row(STYLES.get(str(row["verdict"]), "muted"), [grid.plain_text(line) for line in lines_of_row])
+    return styled_lines
 
 
 def _style_row(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a row's lines with their styles: the first line by verdict, then the evidence, then the fix."""
     style = "muted"
     for n, text in enumerate(texts):
-        style = "fix" if text.lstrip().startswith(ARROW) else style
+        style = "fix" if text.lstrip().startswith(FIX_PREFIX) else style
         yield (style if n else verdict), text

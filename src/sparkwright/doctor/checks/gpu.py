@@ -80,7 +80,7 @@ TOOLKIT_CHECK = "container toolkit"
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
 CONFIGURE_COMMAND = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 #: driver library in a CDI specification; its name ends with the driver's version
-DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
+DRIVER_LIBRARY_PATTERN = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
 @register_check(TOOLKIT_CHECK)
@@ -107,38 +107,38 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
 
 def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
     """Check the CDI specification by the driver version in it, because its date may be that of a copy."""
-    fact, drivers = known_facts.CDI, _cdi_drivers(host)
+    fact, driver_versions = known_facts.CDI, _read_cdi_driver_versions(host)
     supports_refresh = version_tuple(toolkit_version) >= known_facts.FIRST_TOOLKIT_WITH_CDI_REFRESH
-    has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
+    has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH_SERVICE) is not None
     fix_name = "CDI service" if has_refresh else "CDI"
     fix = FIXES[fix_name].manual_command(host.user)
-    outdated = [path for path, listed_driver in drivers.items() if listed_driver not in ("", driver)]
-    if outdated:
-        path = outdated[0]
-        evidence = f"{path} is for driver {drivers[path]}, but {driver} is installed: {fact.text}"
+    outdated_paths = [path for path, listed_driver in driver_versions.items() if listed_driver not in ("", driver)]
+    if outdated_paths:
+        path = outdated_paths[0]
+        evidence = f"{path} is for driver {driver_versions[path]}, but {driver} is installed: {fact.text}"
         is_generated = path.startswith(("/run", "/var/run")) if has_refresh else path == "/etc/cdi/nvidia.yaml"
         if is_generated:  # the repair writes this file
             return Finding("CDI", "bad", evidence, fix, fact.source, fix_name)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", fact.source)
-    if matching := [path for path, listed_driver in drivers.items() if listed_driver]:
-        return Finding("CDI", "ok", f"{', '.join(matching)} is for driver {driver}", source=fact.source)
-    if drivers:
-        return Finding("CDI", "unknown", f"{', '.join(drivers)} lists no driver libraries", fix, fact.source)
+    if matching_paths := [path for path, listed_driver in driver_versions.items() if listed_driver]:
+        return Finding("CDI", "ok", f"{', '.join(matching_paths)} is for driver {driver}", source=fact.source)
+    if driver_versions:
+        return Finding("CDI", "unknown", f"{', '.join(driver_versions)} lists no driver libraries", fix, fact.source)
     return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=fact.source)
 
 
-def _cdi_drivers(host: Host) -> dict[str, str]:
+def _read_cdi_driver_versions(host: Host) -> dict[str, str]:
     """Return the driver version in each NVIDIA specification, by path; the version is empty if the specification lists none."""
-    drivers: dict[str, str] = {}
+    driver_versions: dict[str, str] = {}
     for folder in known_facts.CDI_FOLDERS:
         for name in host.list_folder(folder):
             text = host.read(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
             if text is not None and "nvidia.com" in text:
-                match = DRIVER_LIBRARY.search(text)
-                drivers[f"{folder}/{name}"] = match[1] if match else ""
-    if "/var/run/cdi/nvidia.yaml" in drivers:
-        drivers.pop("/run/cdi/nvidia.yaml", None)  # /var/run is a link to /run on most systems
-    return drivers
+                match = DRIVER_LIBRARY_PATTERN.search(text)
+                driver_versions[f"{folder}/{name}"] = match[1] if match else ""
+    if "/var/run/cdi/nvidia.yaml" in driver_versions:
+        driver_versions.pop("/run/cdi/nvidia.yaml", None)  # /var/run is a link to /run on most systems
+    return driver_versions
 
 
 POWER_CHECK = "GPU power"
@@ -241,9 +241,9 @@ def _spin_finding(host: Host, pids: list[str]) -> Finding:
     time.sleep(CPU_SAMPLE_DURATION_S)
     duration_s = time.monotonic() - began_s
     shares = [
-        (after - before) / os.sysconf("SC_CLK_TCK") / duration_s
-        for pid, before in ticks_before.items()
-        if before is not None and (after := _cpu_ticks(host, pid)) is not None
+        (last_ticks - first_ticks) / os.sysconf("SC_CLK_TCK") / duration_s
+        for pid, first_ticks in ticks_before.items()
+        if first_ticks is not None and (last_ticks := _cpu_ticks(host, pid)) is not None
     ]
     if not shares:
         evidence = "cannot read the CPU time of the processes that use the GPU"

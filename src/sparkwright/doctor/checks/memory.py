@@ -76,14 +76,14 @@ def _check_budget(host: Host) -> Iterator[Finding]:
     if not engine_bytes:
         yield Finding(BUDGET_CHECK, "unknown", f"the memory that {host.server.recipe} needs is unknown", source=source)
         return
-    need, left_bytes = f"{host.server.recipe} needs {format_gib(engine_bytes)} GiB", memory_budget.left_bytes
+    need_clause, left_bytes = f"{host.server.recipe} needs {format_gib(engine_bytes)} GiB", memory_budget.left_bytes
     if memory_budget.fits:
-        evidence = f"{need}; {format_gib(left_bytes)} of {format_gib(memory_budget.total_bytes)} GiB left"
+        evidence = f"{need_clause}; {format_gib(left_bytes)} of {format_gib(memory_budget.total_bytes)} GiB left"
         yield Finding(BUDGET_CHECK, "ok", evidence, source=source)
         return
     largest_fit = budget.format_largest_fit(_intended_server(host).memory, memory_budget)
     hint = f" ({largest_fit} fits)" if largest_fit else ""
-    evidence = f"{need}: {format_gib(-left_bytes)} GiB more than this host has{hint}: {known_facts.BUDGET.text}"
+    evidence = f"{need_clause}: {format_gib(-left_bytes)} GiB more than this host has{hint}: {known_facts.BUDGET.text}"
     yield Finding(BUDGET_CHECK, "bad", evidence, source=source)
 
 
@@ -135,8 +135,8 @@ def check_shm(host: Host) -> Iterator[Finding]:
         return
     used_bytes = sum(_file_bytes(host, f"{SHM_FOLDER}/{name}") for name in host.list_folder(SHM_FOLDER))
     size_bytes = _shm_size_bytes(host)
-    capacity = "" if size_bytes is None else f" of {format_gib(size_bytes)}"
-    summary = f"{format_gib(used_bytes)}{capacity} GiB in {SHM_FOLDER}"
+    capacity_clause = "" if size_bytes is None else f" of {format_gib(size_bytes)}"
+    summary = f"{format_gib(used_bytes)}{capacity_clause} GiB in {SHM_FOLDER}"
     if size_bytes is not None and size_bytes < known_facts.MIN_SHM_BYTES and host.server.ipc == "host":
         small_fact = known_facts.SHM_SMALL
         fix = f"sudo mount -o remount,size=50% {SHM_FOLDER} (and in /etc/fstab)"
@@ -168,7 +168,7 @@ def _file_bytes(host: Host, path: str) -> int:
 
 
 EARLYOOM_CHECK = "earlyoom"
-EARLYOOM_CONFIG = "/etc/default/earlyoom"
+EARLYOOM_CONFIG_PATH = "/etc/default/earlyoom"
 
 
 @register_check(EARLYOOM_CHECK)
@@ -184,7 +184,7 @@ def check_earlyoom(host: Host) -> Iterator[Finding]:
         yield Finding(EARLYOOM_CHECK, "unknown", "running, but /proc/meminfo is not readable", source=source)
     elif (limit_bytes := threshold_bytes(processes[0][1:], memory["MemTotal"])) is None:
         evidence = f"cannot parse its options: {' '.join(processes[0])}"
-        yield Finding(EARLYOOM_CHECK, "unknown", evidence, f"cat {EARLYOOM_CONFIG}", source)
+        yield Finding(EARLYOOM_CHECK, "unknown", evidence, f"cat {EARLYOOM_CONFIG_PATH}", source)
     else:
         yield _earlyoom_finding(host, limit_bytes, memory["MemTotal"])
 
@@ -220,15 +220,15 @@ def _earlyoom_finding(host: Host, limit_bytes: int, total_bytes: int) -> Finding
         return Finding(EARLYOOM_CHECK, "unknown", evidence, source=fact.source)
     left_bytes = int(total_bytes * (1 - share))
     percent = max(1, int(100 * reserve_bytes / 2 / total_bytes))
-    edit_command = f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG}"
+    edit_command = f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG_PATH}"
     fix = f"{edit_command} && sudo systemctl restart earlyoom"
-    free_memory = f"the recipe {host.server.recipe} leaves at most {format_gib(left_bytes)} GiB"
+    free_memory_clause = f"the recipe {host.server.recipe} leaves at most {format_gib(left_bytes)} GiB"
     if limit_bytes >= left_bytes:
-        return Finding(EARLYOOM_CHECK, "bad", f"{summary}, and {free_memory}: {fact.text}", fix, fact.source)
+        return Finding(EARLYOOM_CHECK, "bad", f"{summary}, and {free_memory_clause}: {fact.text}", fix, fact.source)
     if limit_bytes >= reserve_bytes:
-        reserve = f"a deploy may leave only {format_gib(reserve_bytes)} GiB available (reserve_gib)"
-        return Finding(EARLYOOM_CHECK, "warning", f"{summary}, and {reserve}: {fact.text}", fix, fact.source)
-    return Finding(EARLYOOM_CHECK, "ok", f"{summary}; {free_memory}", source=fact.source)
+        reserve_clause = f"a deploy may leave only {format_gib(reserve_bytes)} GiB available (reserve_gib)"
+        return Finding(EARLYOOM_CHECK, "warning", f"{summary}, and {reserve_clause}: {fact.text}", fix, fact.source)
+    return Finding(EARLYOOM_CHECK, "ok", f"{summary}; {free_memory_clause}", source=fact.source)
 
 
 DISK_CHECK = "disk"
@@ -238,9 +238,9 @@ DISK_CHECK = "disk"
 def check_disk(host: Host) -> Iterator[Finding]:
     machine = host.context.machine
     folders = {"models": machine.expand(host.server.model_dir or "~")}
-    root = (host.engine_info() or {}).get("DockerRootDir")
-    if root and not machine.sandbox:
-        folders["images"] = Path(str(root))
+    docker_root = (host.engine_info() or {}).get("DockerRootDir")
+    if docker_root and not machine.sandbox:
+        folders["images"] = Path(str(docker_root))
     checked_devices: set[int] = set()
     yield from filter(
         None, (_disk_finding(host, purpose, folder, checked_devices) for purpose, folder in folders.items())
@@ -250,15 +250,15 @@ def check_disk(host: Host) -> Iterator[Finding]:
 def _disk_finding(host: Host, purpose: str, folder: Path, checked_devices: set[int]) -> Finding | None:
     """Return the finding about a folder's disk, and record the disk as checked; None if it already was."""
     try:
-        existing = next(parent for parent in (folder, *folder.parents) if _exists(parent))
-        device = existing.stat().st_dev
-        free_bytes = host.context.machine.free_bytes(existing)
+        existing_folder = next(parent for parent in (folder, *folder.parents) if _exists(parent))
+        device = existing_folder.stat().st_dev
+        free_bytes = host.context.machine.free_bytes(existing_folder)
     except OSError as error:
         return Finding(DISK_CHECK, "unknown", f"{folder}: {error.strerror}")
     if device in checked_devices:
         return None
     checked_devices.add(device)
-    summary = f"{units.format_size(free_bytes)} free for {purpose} in {existing}"
+    summary = f"{units.format_size(free_bytes)} free for {purpose} in {existing_folder}"
     fix = f"invoke images.prune --host {host.server.name or 'HOST'}"
     if free_bytes < DISK_CRITICAL_GB * GB:
         return Finding(DISK_CHECK, "bad", summary, fix, known_facts.DISK_NEED)

@@ -99,7 +99,7 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
 
 
 NAMES_CHECK = "names"
-NUMBERED_NAME = re.compile(r"^(.*)-(\d{1,4})$")
+NUMBERED_NAME_PATTERN = re.compile(r"^(.*)-(\d{1,4})$")
 
 
 @register_check(NAMES_CHECK)
@@ -131,8 +131,8 @@ def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     if not match:
         return
     announced_name = match[1].removesuffix(".local")
-    numbered = NUMBERED_NAME.match(announced_name)
-    if numbered and numbered[1] == hostname:
+    numbered_match = NUMBERED_NAME_PATTERN.match(announced_name)
+    if numbered_match and numbered_match[1] == hostname:
         edit_command = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
         fix = f"{edit_command} && sudo systemctl restart avahi-daemon"
         evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known_facts.AVAHI.text}"

@@ -33,22 +33,22 @@ def check_release(host: Host) -> Iterator[Finding]:
         else:
             yield Finding(RELEASE_CHECK, "unknown", f"{system}, and no GB10 was found: is this a DGX Spark?")
         return
-    build, update = release.get("DGX_SWBUILD_VERSION", ""), release.get("DGX_OTA_VERSION", "")
-    yield _release_finding(update or build, f"DGX OS {build or '?'}, OTA {update or 'none'}")
+    build_version, update_version = release.get("DGX_SWBUILD_VERSION", ""), release.get("DGX_OTA_VERSION", "")
+    yield _release_finding(update_version or build_version, f"DGX OS {build_version or '?'}, OTA {update_version or 'none'}")
     if gpu and GB10 in gpu[0]:
-        yield from _check_memory_size(host, update or build)
+        yield from _check_memory_size(host, update_version or build_version)
 
 
 def _release_finding(version: str, evidence: str) -> Finding:
     if not version:
         return Finding(RELEASE_CHECK, "unknown", "no version in /etc/dgx-release", "cat /etc/dgx-release")
-    newest = list(known_facts.RELEASES)[-1]
-    source = known_facts.RELEASES.get(version, known_facts.RELEASES[newest]).source
+    newest_release = list(known_facts.RELEASES)[-1]
+    source = known_facts.RELEASES.get(version, known_facts.RELEASES[newest_release]).source
     if version_tuple(version)[0] < known_facts.RELEASE_MAJOR:
         evidence = f"{evidence}: older than DGX OS {known_facts.RELEASE_MAJOR}"
         return Finding(RELEASE_CHECK, "bad", evidence, DASHBOARD_FIX, source)
-    if version_tuple(version) > version_tuple(newest):
-        return Finding(RELEASE_CHECK, "unknown", f"{evidence}: newer than {newest}, the newest known to sparkwright")
+    if version_tuple(version) > version_tuple(newest_release):
+        return Finding(RELEASE_CHECK, "unknown", f"{evidence}: newer than {newest_release}, the newest known to sparkwright")
     return Finding(RELEASE_CHECK, "ok", evidence, source=source)
 
 
@@ -57,9 +57,9 @@ def _check_memory_size(host: Host, version: str) -> Iterator[Finding]:
     if memory is None:
         yield Finding("memory", "unknown", "cannot read /proc/meminfo")
         return
-    total = memory["MemTotal"]
-    summary = f"MemTotal {format_gib(total)} GiB"
-    missing_bytes = known_facts.GB10_MEMORY_BYTES - total
+    total_bytes = memory["MemTotal"]
+    summary = f"MemTotal {format_gib(total_bytes)} GiB"
+    missing_bytes = known_facts.GB10_MEMORY_BYTES - total_bytes
     if missing_bytes > known_facts.MEMORY_SLACK_BYTES:
         fact = known_facts.RELEASES.get(version)
         reason = f" ({fact.text})" if fact and fact.text else ""
@@ -80,8 +80,8 @@ def check_kernel(host: Host) -> Iterator[Finding]:
     if fact is None:
         summary = release or "cannot read the kernel release"
         yield Finding(KERNEL_CHECK, "unknown", f"{summary}: not a known DGX OS 7 kernel", source=known_facts.WIKI)
-    elif fact.text and (links := _active_connectx_ports(host)):
-        evidence = f"{release}: {fact.text}, and {', '.join(links)} is up"
+    elif fact.text and (active_ports := _active_connectx_ports(host)):
+        evidence = f"{release}: {fact.text}, and {', '.join(active_ports)} is up"
         yield Finding(KERNEL_CHECK, "warning", evidence, "ib_write_bw (between two Sparks)", fact.source)
     else:
         yield Finding(KERNEL_CHECK, "ok", release, source=fact.source)
@@ -93,8 +93,8 @@ def check_kernel(host: Host) -> Iterator[Finding]:
 def _active_connectx_ports(host: Host) -> list[str]:
     """Return the ConnectX ports that are up."""
     devices = host.list_folder("/sys/class/infiniband")
-    state = "/sys/class/infiniband/{}/ports/1/state"
-    return [name for name in devices if "ACTIVE" in (host.read(state.format(name)) or "")]
+    state_path = "/sys/class/infiniband/{}/ports/1/state"
+    return [name for name in devices if "ACTIVE" in (host.read(state_path.format(name)) or "")]
 
 
 UPDATES_CHECK = "updates"
@@ -166,14 +166,14 @@ def compare_clocks(host_time_s: float, laptop_time_s: float, user: str) -> Findi
 
 
 LOGOUT_CHECK = "logout"
-LOGIND_CONFIG = "/etc/systemd/logind.conf"
+LOGIND_CONFIG_PATH = "/etc/systemd/logind.conf"
 SYSTEMD_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 FALSE_VALUES = ("no", "n", "false", "f", "off", "0")
 
 
 @register_check(LOGOUT_CHECK)
 def check_logout(host: Host) -> Iterator[Finding]:
-    if not any(host.path_exists(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", LOGIND_CONFIG)):
+    if not any(host.path_exists(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", LOGIND_CONFIG_PATH)):
         yield Finding(LOGOUT_CHECK, "unknown", "systemd is not running")
         return
     lingers = host.path_exists(f"/var/lib/systemd/linger/{host.user}")
@@ -191,8 +191,8 @@ def check_logout(host: Host) -> Iterator[Finding]:
     if remove_ipc in FALSE_VALUES:
         consequence, source = "user services stop at the last logout", "loginctl(1)"
     else:
-        ipc_host = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
-        consequence = f"{known_facts.REMOVE_IPC.text}{ipc_host}"
+        ipc_clause = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
+        consequence = f"{known_facts.REMOVE_IPC.text}{ipc_clause}"
     evidence = f"{origin}; linger is off for {host.user}: {consequence}"
     yield Finding(LOGOUT_CHECK, "warning", evidence, FIXES["linger"].manual_command(host.user), source, "linger")
 
@@ -204,7 +204,7 @@ def _read_remove_ipc(host: Host) -> tuple[str, str]:
         for folder in reversed(SYSTEMD_FOLDERS)
         for name in host.list_folder(f"{folder}/logind.conf.d")
     }
-    files = [LOGIND_CONFIG, *(drop_ins[name] for name in sorted(drop_ins) if name.endswith(".conf"))]
+    files = [LOGIND_CONFIG_PATH, *(drop_ins[name] for name in sorted(drop_ins) if name.endswith(".conf"))]
     for path in reversed(files):
         value = host.assignments(path).get("RemoveIPC")
         if value:
@@ -232,8 +232,8 @@ def check_locale(host: Host) -> Iterator[Finding]:
             LOCALE_CHECK, "unknown", "could not list the installed locales (`locale -a` failed)", source=source
         )
         return
-    installed = {_normalize_locale(line) for line in output.split()}
-    if _normalize_locale(locale) in BUILT_IN_LOCALES or _normalize_locale(locale) in installed:
+    installed_locales = {_normalize_locale(line) for line in output.split()}
+    if _normalize_locale(locale) in BUILT_IN_LOCALES or _normalize_locale(locale) in installed_locales:
         yield Finding(LOCALE_CHECK, "ok", f"{locale or 'C'} ({origin})", source=source)
         return
     if origin in LOCALE_FILES:

@@ -88,11 +88,11 @@ def check_mounts(host: Host) -> Iterator[Finding]:
         yield Finding(MOUNTS_CHECK, "unknown", "Docker did not answer", source=MOUNTS_SOURCE)
         return
     fix = _deploy_command(host)
-    problems = 0
+    problem_count = 0
     for container in own_containers:
         name = str(container["Name"]).lstrip("/")
         for inner, outer in mount_sources.find_nested(container):
-            problems += 1
+            problem_count += 1
             evidence = (
                 f"{name}: mount {inner} is inside mount {outer}, which the container can write to: it could replace "
                 f"{inner} with a link"
@@ -101,12 +101,12 @@ def check_mounts(host: Host) -> Iterator[Finding]:
         try:
             mount_sources.refuse_unsafe_container(host.context, container)
         except Refused as error:
-            problems += 1
+            problem_count += 1
             yield Finding(MOUNTS_CHECK, "bad", f"{name}: {error.message}", error.fix or fix, MOUNTS_SOURCE)
-    if not problems:
-        sources = sum(len(mount_sources.container_sources(container)) for container in own_containers)
-        mounts = f"{format_count(sources, 'mount')} of {format_count(len(own_containers), 'container')}"
-        yield Finding(MOUNTS_CHECK, "ok", f"{mounts}, no nested mounts, no links", source=MOUNTS_SOURCE)
+    if not problem_count:
+        source_count = sum(len(mount_sources.container_sources(container)) for container in own_containers)
+        mounts_text = f"{format_count(source_count, 'mount')} of {format_count(len(own_containers), 'container')}"
+        yield Finding(MOUNTS_CHECK, "ok", f"{mounts_text}, no nested mounts, no links", source=MOUNTS_SOURCE)
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
@@ -134,13 +134,13 @@ def check_containers(host: Host) -> Iterator[Finding]:
     if own_containers is None:
         yield Finding(CONTAINERS_CHECK, "unknown", "Docker did not answer", source=CONTAINERS_SOURCE)
         return
-    never_started = [
+    unstarted_containers = [
         container for container in own_containers if ownership.is_unstarted_replacement(host.context, container)
     ]
-    for container in never_started:
+    for container in unstarted_containers:
         evidence = f"{ownership.describe_holder(host.context, container)}; it uses no memory"
         yield Finding(CONTAINERS_CHECK, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
-    if not never_started:
+    if not unstarted_containers:
         containers_text = format_count(len(own_containers), "container")
         evidence = f"{containers_text} created by sparkwright, none left over from an interrupted run"
         yield Finding(CONTAINERS_CHECK, "ok", evidence, source=CONTAINERS_SOURCE)
@@ -178,9 +178,9 @@ def check_ollama(host: Host) -> Iterator[Finding]:
         yield Finding(OLLAMA_CHECK, "ok", "Ollama is not running", source=source)
         return
     elif status.held:
-        models = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
+        models_text = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
         deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.server.ollama, "")
-        evidence = f"{models} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
+        evidence = f"{models_text} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
         yield Finding(OLLAMA_CHECK, "ok", f"{', '.join(map(str, status.running))}, no model loaded", source=source)
@@ -230,7 +230,7 @@ SYSTEM_GLOBS = (
 )
 MAX_FILES, MAX_FILE_BYTES, MAX_FINDINGS = 400, 1 << 16, 3
 #: matches a command that starts a container or a server, and the image setting of a compose file or a unit
-START_COMMAND = re.compile(
+START_COMMAND_PATTERN = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
@@ -246,10 +246,10 @@ def check_other_starters(host: Host) -> Iterator[Finding]:
         return
     fact = known_facts.OTHER_START
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
-    for path, line, shared_setting in starts[:MAX_FINDINGS]:
-        total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
-        evidence = f"{one_line(path)}:{line} starts a server {shared_setting}: {fact.text}{total}"
-        yield Finding(OTHER_STARTERS_CHECK, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
+    for path, line_number, shared_setting in starts[:MAX_FINDINGS]:
+        total_clause = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
+        evidence = f"{one_line(path)}:{line_number} starts a server {shared_setting}: {fact.text}{total_clause}"
+        yield Finding(OTHER_STARTERS_CHECK, "warning", evidence, f"less +{line_number} {quote(path)}", fact.source)
     if not starts:
         evidence = "no script, unit, compose file or cron table starts the recipe's server"
         yield Finding(OTHER_STARTERS_CHECK, "ok", evidence, source=fact.source)
@@ -281,12 +281,12 @@ def _glob_files(folder: Path, glob: str) -> Iterator[Path]:
 def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
     """Return the line and shared setting ("on port 8000") of a command that starts the recipe's server; None if absent."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
-    if not START_COMMAND.search("\n".join(lines)):
+    if not START_COMMAND_PATTERN.search("\n".join(lines)):
         return None
     for shared_setting, pattern in _server_patterns(server):
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             if pattern.search(line):
-                return number, shared_setting
+                return line_number, shared_setting
     return None
 
 

@@ -119,22 +119,22 @@ class _Diagnosis:
         prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
         model = ""
         if self.url and server.container.status not in ("exited", "created", "paused", "dead", "absent"):
-            server = replace(server, probe=prober.health())
+            server = replace(server, probe=prober.probe_health())
             if server.probe.health == 200 and not server.active_run:
                 serve = self.verified_state.get("serve") or {}
-                model = prober.served_name(str(serve.get("served_name", "")) or self.recipe_facts.model)
-                server = self._with_token(prober, server, model)
+                model = prober.query_served_name(str(serve.get("served_name", "")) or self.recipe_facts.model)
+                server = self._probe_token(prober, server, model)
         elif self.url and not server.active_run:
             server = _with_listener(server, self.context, self.url)
         state = evaluate_state(server, self.limits) or _other_task_state(server)
         return self._measure(server, model) if state is None else self._explain_unmeasured(server, state)
 
-    def _with_token(self, prober: ServerProbe, server: DiagnosisInput, model: str) -> DiagnosisInput:
+    def _probe_token(self, prober: ServerProbe, server: DiagnosisInput, model: str) -> DiagnosisInput:
         """Add the result of a token request, unless others are using the server. After an error, inspect it again."""
         probe = prober.detect_traffic(server.probe, server)
         if not probe.running:
             words = list((server.inspected.get("Config") or {}).get("Cmd") or ())
-            probe = prober.token(probe, model, prober.http.low_priority(words))
+            probe = prober.probe_token(probe, model, prober.http.low_priority(words))
         server = replace(server, probe=probe)
         return self._inspect_after_error(server) if probe.token == "error" else server
 
@@ -145,12 +145,12 @@ class _Diagnosis:
         """
         began_s = time.monotonic()
         while server.inspected and time.monotonic() - began_s < EXIT_TIMEOUT_S:
-            current = inspect.inspect_again(server, self.context, self.verified_state)
+            server_now = inspect.inspect_again(server, self.context, self.verified_state)
             if (
-                start_id(current.container) != start_id(server.container)
-                or current.container.status != server.container.status
+                start_id(server_now.container) != start_id(server.container)
+                or server_now.container.status != server.container.status
             ):
-                return replace(current, probe=replace(server.probe, token="ended"))
+                return replace(server_now, probe=replace(server.probe, token="ended"))
             time.sleep(POLL_INTERVAL_S)
         return server
 
@@ -158,7 +158,7 @@ class _Diagnosis:
         gpu_sample = gpu_sampler.build_sample(nvidia_smi.sample_gpu(self.context.machine))
         facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.verified_state, server, None, "")
         causes = [
-            *down_causes.causes(server, self.limits),
+            *down_causes.find_causes(server, self.limits),
             *self._host_causes(server, Gpu(gpu_sample.temperature_c if gpu_sample else None)),
         ]
         if down_causes.has_failed(server):
@@ -171,12 +171,12 @@ class _Diagnosis:
         )
 
     def _measure(self, server: DiagnosisInput, model: str) -> DiagnosisResult:
-        expected = ExpectedRate.of(
+        expected_rate = ExpectedRate.from_verified_state(
             self.context, self.verified_state, self.recipe_facts.tok_per_s, verified=server.container.verified
         )
-        measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected)
-        share = None if measurement.doubt or measurement.error else expected.share(measurement.runs)
-        is_slow = None if share is None else share < 1 - expected.tolerance
+        measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected_rate)
+        share = None if measurement.doubt or measurement.error else expected_rate.share(measurement.runs)
+        is_slow = None if share is None else share < 1 - expected_rate.tolerance
         facts = inspect.build_rate_facts(
             self.context, self.recipe_facts, self.verified_state, server, measurement, self.url
         )
@@ -190,8 +190,8 @@ class _Diagnosis:
             causes.sort(key=lambda cause: cause.verdict != "found" or not cause.lowers_rate)
         return DiagnosisResult(
             server,
-            evaluate_measurement(expected, measurement, is_slow, causes),
-            expected,
+            evaluate_measurement(expected_rate, measurement, is_slow, causes),
+            expected_rate,
             measurement,
             _deduplicate(causes),
             gpu_state,
@@ -199,15 +199,15 @@ class _Diagnosis:
 
     def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
         """Return the causes that lie in the Docker Engine or the host."""
-        has_policy = server.container.policy and not server.stop_reason and not server.awake_server
+        has_policy = server.container.policy and not server.loop_stop_reason and not server.awake_server
         policy = str((self.verified_state.get("spec") or {}).get("restart", "")) if has_policy else ""
         return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 
 def _other_task_state(server: DiagnosisInput) -> ServerState | None:
     """Return the state of a server that does not generate text and so has no rate; None if it generates text."""
-    other, noun = tasks.reason_not_generating(server.engine.http), tasks.result_noun(server.engine.http)
-    return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
+    reason, noun = tasks.reason_not_generating(server.engine.http), tasks.result_noun(server.engine.http)
+    return ServerState("ok", f"it answers with a {noun}; {reason}, so no throughput is measured") if reason else None
 
 
 def _with_listener(server: DiagnosisInput, context: Context, url: str) -> DiagnosisInput:
@@ -269,7 +269,7 @@ def _docker_causes(server: DiagnosisInput) -> list[Cause]:
 
 def _deduplicate(causes: Sequence[Cause]) -> list[Cause]:
     """Drop causes with the same name as an earlier one. Two rules may find one cause; the first explains more."""
-    by_name: dict[str, Cause] = {}
+    causes_by_name: dict[str, Cause] = {}
     for cause in causes:
-        by_name.setdefault(cause.name, cause)
-    return list(by_name.values())
+        causes_by_name.setdefault(cause.name, cause)
+    return list(causes_by_name.values())

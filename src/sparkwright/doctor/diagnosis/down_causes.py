@@ -44,7 +44,7 @@ SLOWING_QUESTIONS = frozenset(("temperature", "memory", "swap", "drift"))
 HOST_CAUSE_WEIGHT = 70
 
 
-def causes(server: DiagnosisInput, limits: Limits) -> list[Cause]:
+def find_causes(server: DiagnosisInput, limits: Limits) -> list[Cause]:
     """Return all causes that have evidence."""
     return [*(cause for find_cause in CAUSE_RULES for cause in find_cause(server)), *_slow_start(server, limits)]
 
@@ -66,7 +66,7 @@ def has_failed(server: DiagnosisInput) -> bool:
 
 def restart_causes(server: DiagnosisInput) -> list[Cause]:
     """Return causes for an interrupted run and for restarts of a serving server. Restarts short of a crash loop are noted."""
-    verdict: Verdict = "found" if server.crash_loop else "noted"
+    verdict: Verdict = "found" if server.crash_loop_reason else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(server))
     return [replace(cause, lowers_rate=False) for cause in (*_interrupted_run(server), *restarts)]
 
@@ -90,8 +90,8 @@ def _engine_failure(server: DiagnosisInput) -> Iterator[Cause]:
 def _out_of_memory(server: DiagnosisInput) -> Iterator[Cause]:
     if server.last_exit.out_of_memory:
         evidence = f"Docker reports OOMKilled, exit code {server.last_exit.code}"
-        share = "".join(f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory"))
-        fix = f"{share}stop other processes"
+        lower_share_clause = "".join(f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory"))
+        fix = f"{lower_share_clause}stop other processes"
         yield Cause("it was OOM-killed", "found", evidence, fix, 190)
 
 
@@ -113,25 +113,25 @@ def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
     if (
         server.container.status != "exited"
         or server.last_exit.out_of_memory
-        or server.stop_reason
+        or server.loop_stop_reason
         or server.awake_server
     ):
         return
     if server.last_exit.code == DAEMON_RESTART_EXIT_CODE:
         return
-    name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
+    cause_name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
     if server.container.policy in ("always", "unless-stopped"):
         evidence = f"its restart policy is {server.container.policy}, so Docker restarts it unless it was stopped"
-        yield Cause(name, "possible", evidence, fix, 60)
+        yield Cause(cause_name, "possible", evidence, fix, 60)
     elif server.last_exit.code in (SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE):
-        yield Cause(name, "possible", f"exit code {server.last_exit.code}: it received a signal", fix, 40)
+        yield Cause(cause_name, "possible", f"exit code {server.last_exit.code}: it received a signal", fix, 40)
 
 
 def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield a cause if the host or the Docker Engine stopped while the server was running."""
     if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
-    observation = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
+    exit_evidence = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
     after_boot_s = (
         server.last_exit.at_s - server.booted_s
         if server.last_exit.at_s is not None and server.booted_s is not None
@@ -139,19 +139,19 @@ def _host_outage(server: DiagnosisInput) -> Iterator[Cause]:
     )
     if after_boot_s is not None and 0 <= after_boot_s <= MAX_BOOT_DETECTION_S:
         evidence = (
-            f"{observation}; the host had booted {units.format_rough_duration(after_boot_s)} "
+            f"{exit_evidence}; the host had booted {units.format_rough_duration(after_boot_s)} "
             f"earlier{f': {server.host_outage}' if server.host_outage else ''}"
         )
         fix = "`journalctl -b -1 -k` shows the kernel's log of the previous boot; `invoke restart` starts the server again"
         yield Cause("the host went down while it was running", "found", evidence, fix, 175)
         return
     fix = "`journalctl -u docker` shows when the engine stopped; `invoke restart` starts the server again"
-    yield Cause("the host or the Docker Engine stopped while it was running", "possible", observation, fix, 70)
+    yield Cause("the host or the Docker Engine stopped while it was running", "possible", exit_evidence, fix, 70)
 
 
 def _stopped_crash_loop(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.stop_reason:
-        evidence = f"a health check stopped it and disabled its restart policy: {server.stop_reason}"
+    if server.loop_stop_reason:
+        evidence = f"a health check stopped it and disabled its restart policy: {server.loop_stop_reason}"
         yield Cause("a crash loop was stopped", "found", evidence, "`invoke incident` fetches its diagnostics", 150)
 
 
@@ -164,8 +164,8 @@ def _interrupted_run(server: DiagnosisInput) -> Iterator[Cause]:
 def _hung_engine(server: DiagnosisInput) -> Iterator[Cause]:
     probe = server.probe
     if probe.token == "none" and not probe.running:
-        waited = f"no {tasks.result_noun(server.engine.http)} within {probe.waited_s:g} s"
-        evidence = f"{waited} with no other requests running; /health returns 200"
+        timeout_clause = f"no {tasks.result_noun(server.engine.http)} within {probe.waited_s:g} s"
+        evidence = f"{timeout_clause} with no other requests running; /health returns 200"
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", evidence, fix, 160)
     elif probe.stalled_s is not None:
@@ -183,25 +183,25 @@ def _failing_requests(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
-    ready = server.log is not None and server.log.ready
-    if ready or server.probe.health == 200 or not server.age_s or not is_slow_start(server, limits):
+    is_ready = server.log is not None and server.log.ready
+    if is_ready or server.probe.health == 200 or not server.age_s or not is_slow_start(server, limits):
         return
-    stage = f", current stage: {server.log.stage}" if server.log is not None and server.log.stage else ""
-    last = f", the last start took {server.ready_s:.0f} s" if server.ready_s else ""
+    stage_clause = f", current stage: {server.log.stage}" if server.log is not None and server.log.stage else ""
+    last_start_clause = f", the last start took {server.ready_s:.0f} s" if server.ready_s else ""
     fix = "`invoke logs` shows the stage; usual causes: cold page cache, slow disk, compilation without cache"
-    yield Cause("a slow start", "found", f"it has been loading for {server.age_s:.0f} s{last}{stage}", fix, 120)
+    yield Cause("a slow start", "found", f"it has been loading for {server.age_s:.0f} s{last_start_clause}{stage_clause}", fix, 120)
 
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
     """Yield a cause if Docker restarted the server after it exited; manual restarts are not counted."""
     if server.container.restarts and server.container.status != "exited" and not failure_reason(server).value:
-        when = (
+        age_clause = (
             f", the last one {units.format_rough_duration(server.now_s - server.last_exit.at_s)} ago"
             if server.last_exit.at_s is not None
             else ""
         )
-        restarts = f"{server.container.restarts} restarts{when} with exit code {server.last_exit.code}"
-        evidence = f"{restarts}; its last log line: {server.last_line}"
+        restarts_text = f"{server.container.restarts} restarts{age_clause} with exit code {server.last_exit.code}"
+        evidence = f"{restarts_text}; its last log line: {server.last_line}"
         yield Cause("it exits on its own", "found", evidence, "`invoke logs` shows why", 110)
 
 
@@ -222,7 +222,7 @@ CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
 
 def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
     """Return the causes that lie in the host, found or unknown, with evidence. policy: the verified restart policy."""
-    observed = Observation(
+    observation = Observation(
         server.now_s,
         container=server.container,
         restart_policy=policy,
@@ -233,7 +233,7 @@ def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str,
     )
     causes_found = []
     for question, (name, fix) in HOST_CAUSES.items():
-        answer = QUESTIONS[question](observed, limits)
+        answer = QUESTIONS[question](observation, limits)
         if answer is not None and answer[0] == "unknown":
             causes_found.append(Cause(name, "unknown", answer[1]))
         elif answer is not None and "degraded" in answer[2:]:

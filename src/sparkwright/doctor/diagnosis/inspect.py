@@ -110,17 +110,17 @@ def _with_container(
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # raised by docker or requests: the engine hangs or its answer is invalid
         return replace(server, engine_error=engine_socket.no_answer_message(error))
-    stop_reason = CheckHistory.load(context.state).loop_stop_reason(container.id, verified_state)
+    loop_stop_reason = CheckHistory.load(context.state).loop_stop_reason(container.id, verified_state)
     may_loop = container.exit_code or container.status != "exited"
-    loop = crash_loop.find_stop_reason(inspected, context) if may_loop else ""
+    crash_loop_reason = crash_loop.find_stop_reason(inspected, context) if may_loop else ""
     observed = replace(
         server,
         engine=container_labels.engine_of_container(inspected),
         container=container,
         inspected=inspected,
         last_exit=last_exit(inspected),
-        crash_loop=loop,
-        stop_reason=stop_reason,
+        crash_loop_reason=crash_loop_reason,
+        loop_stop_reason=loop_stop_reason,
     )
     return _with_drift(_with_log(observed, context), context, verified_state)
 
@@ -157,8 +157,8 @@ def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
     reader = LogReader(server.engine.log)
     reader.push("\n".join(previous_lines).encode())
     failure = reader.finish().failure
-    nonempty = [line for line in previous_lines if line.strip()]
-    last_line = one_line(nonempty[-1].strip(), max_chars=MAX_LINE_CHARS) if nonempty else ""
+    nonempty_lines = [line for line in previous_lines if line.strip()]
+    last_line = one_line(nonempty_lines[-1].strip(), max_chars=MAX_LINE_CHARS) if nonempty_lines else ""
     return replace(server, log=current_log, failure=failure, last_line=last_line)
 
 
@@ -166,8 +166,8 @@ def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
     """Return the last log lines of the most recent start that has ended, without those of the current start."""
     if server.container.status == "running" and not server.container.restarts:
         return []
-    raw = log_reader.read_tail(context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
-    return strip_terminal_codes(raw.decode(errors="replace")).splitlines()
+    log_bytes = log_reader.read_tail(context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
+    return strip_terminal_codes(log_bytes.decode(errors="replace")).splitlines()
 
 
 def _previous_exit_s(server: DiagnosisInput) -> float | None:
@@ -190,7 +190,7 @@ def _with_drift(server: DiagnosisInput, context: Context, verified_state: Mappin
 
 def build_rate_facts(
     context: Context,
-    facts: RecipeFacts,
+    recipe_facts: RecipeFacts,
     verified_state: Mapping[str, Any],
     server: DiagnosisInput,
     measurement: Measurement | None,
@@ -213,28 +213,28 @@ def build_rate_facts(
     container_settings = {"network": str((server.inspected.get("HostConfig") or {}).get("NetworkMode") or "")}
     flags = {**command.flags, **model_flag}
     request = advice.ServerRequest(
-        flags, str(config.get("Image") or ""), facts.platform, env, container=container_settings
+        flags, str(config.get("Image") or ""), recipe_facts.platform, env, container=container_settings
     )
-    observed = measurement or Measurement()
+    measured = measurement or Measurement()
     on_gpu, on_gpu_evidence = _runs_on_gpu(context, server)
     return slowness.SlownessEvidence(
         engine=server.engine,
         on_gpu=on_gpu,
         on_gpu_evidence=on_gpu_evidence,
-        gpu=observed.gpu.sentence,
-        gpu_degraded=observed.gpu_degraded,
+        gpu=measured.gpu.sentence,
+        gpu_degraded=measured.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
         ollama=evidence.list_ollama_models(context),
         memory=evidence.read_meminfo(context),
-        busy=server_counters.count_active_requests(observed.before),
-        kv_used=observed.after.get(engine_http.KV_CACHE_USED),
-        preempted=counter_increase(observed.before, observed.after, engine_http.PREEMPTIONS),
-        acceptance=observed.acceptance,
+        busy=server_counters.count_active_requests(measured.counters_before),
+        kv_used=measured.counters_after.get(engine_http.KV_CACHE_USED),
+        preempted=counter_increase(measured.counters_before, measured.counters_after, engine_http.PREEMPTIONS),
+        acceptance=measured.acceptance,
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
-        model=str((verified_state.get("model") or {}).get("id", "")) or facts.model_id or command.model,
-        thinking_tokens=observed.reasoning_tokens,
-        answer_tokens=observed.response_tokens,
+        model=str((verified_state.get("model") or {}).get("id", "")) or recipe_facts.model_id or command.model,
+        thinking_tokens=measured.reasoning_tokens,
+        answer_tokens=measured.response_tokens,
         budget=advisor.effective_settings(request, model, version).budget if server.inspected else None,
     )
 
@@ -253,8 +253,8 @@ def _runs_on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None,
 
 def _engine_version(server: DiagnosisInput, url: str) -> str | None:
     """Return the engine's version from the log, or else from the server."""
-    logged = server.log.value("version") if server.log is not None else None
-    engine_version = logged or (http_probe.query_version(server.engine.http, url) if url else None)
+    logged_version = server.log.value("version") if server.log is not None else None
+    engine_version = logged_version or (http_probe.query_version(server.engine.http, url) if url else None)
     return str(engine_version) if engine_version else None
 
 

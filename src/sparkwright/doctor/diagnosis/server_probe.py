@@ -55,14 +55,14 @@ class ServerProbe:
     #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
 
-    def health(self) -> ProbeResult:
+    def probe_health(self) -> ProbeResult:
         """Probe /health."""
         result = http_probe.send_request(
             self.url, self.http.health, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_timeout_s)
         )
         return ProbeResult(self.url, health=result.status, error=result.error)
 
-    def served_name(self, expected: str) -> str:
+    def query_served_name(self, expected: str) -> str:
         """Return the model name for requests: the expected one if the server lists it or no models, else the first listed one."""
         answer = http_probe.send_request(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
         names = openai_api.parse_models(self.http, answer.json())
@@ -70,22 +70,22 @@ class ServerProbe:
 
     def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
         """Detect other clients and their token rate by reading the counters twice, or for longer if requests get no tokens."""
-        before, at_s = self._counters(), time.monotonic()
-        if engine_http.RUNNING not in before:
+        first_counters, started_s = self._read_counters(), time.monotonic()
+        if engine_http.RUNNING not in first_counters:
             return probe
         self.pause(POLL_INTERVAL_S)
-        after = self._counters()
-        progress = _heartbeat(after) - _heartbeat(before)
+        last_counters = self._read_counters()
+        progress = _heartbeat(last_counters) - _heartbeat(first_counters)
         running = max(
-            server_counters.count_active_requests(before) or 0.0,
-            server_counters.count_active_requests(after) or 0.0,
+            server_counters.count_active_requests(first_counters) or 0.0,
+            server_counters.count_active_requests(last_counters) or 0.0,
             float(progress > 0),
         )
         if not running or progress > 0:
-            return replace(probe, running=running, rate=self._rate(before, after, at_s))
-        return self._watch_stalled(replace(probe, running=running), server, before)
+            return replace(probe, running=running, rate=self._rate(first_counters, last_counters, started_s))
+        return self._watch_stalled(replace(probe, running=running), server, first_counters)
 
-    def token(self, probe: ProbeResult, model: str, priority: int) -> ProbeResult:
+    def probe_token(self, probe: ProbeResult, model: str, priority: int) -> ProbeResult:
         """Request one token."""
         limit_s = self.limits.token_s
         result = http_probe.check_token(
@@ -95,16 +95,16 @@ class ServerProbe:
             probe, token=result.token, error=result.error, waited_s=limit_s if result.token == "none" else 0.0
         )
 
-    def _watch_stalled(self, probe: ProbeResult, server: DiagnosisInput, before: Mapping[str, float]) -> ProbeResult:
+    def _watch_stalled(self, probe: ProbeResult, server: DiagnosisInput, first_counters: Mapping[str, float]) -> ProbeResult:
         """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
-        stalled_s = self._known_stall_s(server, _heartbeat(before))
+        stalled_s = self._known_stall_s(server, _heartbeat(first_counters))
         began_s = time.monotonic() - stalled_s
-        max_s = min(self.limits.frozen_s, max(stalled_s + POLL_INTERVAL_S, self.limits.token_s * 2))
-        while (now_s := time.monotonic()) - began_s < max_s:
+        max_watch_s = min(self.limits.frozen_s, max(stalled_s + POLL_INTERVAL_S, self.limits.token_s * 2))
+        while (now_s := time.monotonic()) - began_s < max_watch_s:
             self.pause(POLL_INTERVAL_S)
-            counters = self._counters()
-            if _heartbeat(counters) > _heartbeat(before):
-                return replace(probe, rate=self._rate(before, counters, now_s))
+            counters = self._read_counters()
+            if _heartbeat(counters) > _heartbeat(first_counters):
+                return replace(probe, rate=self._rate(first_counters, counters, now_s))
             if not server_counters.count_active_requests(counters):
                 return replace(probe, running=0.0)
         return replace(probe, stalled_s=time.monotonic() - began_s)
@@ -114,17 +114,17 @@ class ServerProbe:
         since_s = self.history.unchanged_since_s(start_id(server.container), heartbeat)
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
-    def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
+    def _rate(self, first_counters: Mapping[str, float], last_counters: Mapping[str, float], since_s: float) -> float | None:
         """Return the tokens per second between two readings of the counters.
 
         None if there were no tokens, or if the engine counts a request's tokens only at its end.
         """
-        generated = after.get(engine_http.GENERATED, 0.0) - before.get(engine_http.GENERATED, 0.0)
+        generated = last_counters.get(engine_http.GENERATED, 0.0) - first_counters.get(engine_http.GENERATED, 0.0)
         return (
             generated / (time.monotonic() - since_s) if generated > 0 and not self.http.has_separate_heartbeat else None
         )
 
-    def _counters(self) -> dict[str, float]:
+    def _read_counters(self) -> dict[str, float]:
         return server_counters.read_counters(self.http, self.url, self.key)[0]
 
 
@@ -145,7 +145,7 @@ class ExpectedRate:
     baseline: Baseline | None = None
 
     @classmethod
-    def of(
+    def from_verified_state(
         cls, context: Context, verified_state: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> ExpectedRate:
         """Return the verified server's baseline or, without one, the rate that the recipe expects."""
@@ -156,8 +156,8 @@ class ExpectedRate:
             baseline = Baselines(context.state).read(build_key(key, context.machine, http))
             if baseline is not None:
                 return cls(baseline.median, baseline.tolerance, "baseline", baseline)
-        expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
-        return cls(float(expected), source="recipe") if expected else cls()
+        expected_tok_per_s = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
+        return cls(float(expected_tok_per_s), source="recipe") if expected_tok_per_s else cls()
 
     def share(self, runs: list[Run]) -> float | None:
         """Return the rate of the runs as a share of the expected rate; None if no rate is expected."""
@@ -183,9 +183,9 @@ class Measurement(Measurements):
     #: reason why the rate is inconclusive
     doubt: str = ""
     #: the server's counters before the measurement
-    before: Mapping[str, float] = field(default_factory=dict)
+    counters_before: Mapping[str, float] = field(default_factory=dict)
     #: the server's counters after the measurement
-    after: Mapping[str, float] = field(default_factory=dict)
+    counters_after: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tok_per_s(self) -> float | None:
@@ -196,17 +196,17 @@ class Measurement(Measurements):
     def acceptance(self) -> float | None:
         """The number of accepted tokens per draft; None without speculation."""
         counters = (engine_http.DRAFTS, engine_http.ACCEPTED_TOKENS)
-        drafts, accepted = (counter_increase(self.before, self.after, name) or 0.0 for name in counters)
+        drafts, accepted = (counter_increase(self.counters_before, self.counters_after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
-def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected: ExpectedRate) -> Measurement:
+def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected_rate: ExpectedRate) -> Measurement:
     """Measure a stream after a warm-up, and two more streams if the first is inconclusive."""
-    measurement = Measurement(before=server_counters.read_counters(http, url, key)[0])
-    sender = ServerClient(http, model, url, key)
+    measurement = Measurement(counters_before=server_counters.read_counters(http, url, key)[0])
+    client = ServerClient(http, model, url, key)
 
-    def run_stream(name: str, tokens: int) -> stream.Stream:
-        return sender.run(sender.build_request(throughput.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
+    def run_stream(name: str, max_tokens: int) -> stream.Stream:
+        return client.run(client.build_request(throughput.build_prompt(name), max_tokens), cap_s=STREAM_LIMIT_S)
 
     with (
         suspend_gc(),
@@ -217,8 +217,8 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
             measurement.add_tokens(run_stream("prose", WARM_UP_TOKENS))
             sampler.discard_samples()
             measurement.add_run("prose", run_stream("prose", MEASURED_TOKENS))
-            share = expected.share(measurement.runs)
-            is_inconclusive = share is None or CONCLUSIVE_SHARE < share < 1 - expected.tolerance / 2
+            share = expected_rate.share(measurement.runs)
+            is_inconclusive = share is None or CONCLUSIVE_SHARE < share < 1 - expected_rate.tolerance / 2
             for name in ("code", "reasoning") if is_inconclusive else ():
                 measurement.add_run(name, run_stream(name, MEASURED_TOKENS))
             _measure_reasoning(measurement, http, url, model, key)
@@ -227,11 +227,11 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
         measurement.gpu = sampler.state
     if measurement.gpu.has_clock:
         measurement.gpu_degraded = measurement.gpu.is_degraded(
-            expected.baseline.clock_mhz if expected.baseline else None
+            expected_rate.baseline.clock_mhz if expected_rate.baseline else None
         )
-    measurement.after = read_settled_counters(
+    measurement.counters_after = read_settled_counters(
         lambda: server_counters.read_counters(http, url, key)[0],
-        lambda after: _describe_other_traffic(measurement, after),
+        lambda counters_after: _describe_other_traffic(measurement, counters_after),
     )
     measurement.doubt = _describe_doubt(measurement, lag_sampler)
     return measurement
@@ -254,20 +254,20 @@ def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: st
     )
 
 
-def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]) -> str:
+def _describe_other_traffic(measurement: Measurement, counters_after: Mapping[str, float]) -> str:
     """Describe the traffic of other clients during the measurement; empty if there was none."""
-    served = counter_increase(measurement.before, after, engine_http.GENERATED)
+    served_tokens = counter_increase(measurement.counters_before, counters_after, engine_http.GENERATED)
     if (
-        served is not None
+        served_tokens is not None
         and not measurement.approximate
-        and has_foreign_tokens(served, measurement.tokens, measurement.capped)
+        and has_foreign_tokens(served_tokens, measurement.tokens, measurement.capped)
     ):
-        return f"other traffic: the server generated {served:.0f} tokens, only {measurement.tokens} of them for this measurement"
-    running = server_counters.count_active_requests(after)
+        return f"other traffic: the server generated {served_tokens:.0f} tokens, only {measurement.tokens} of them for this measurement"
+    running = server_counters.count_active_requests(counters_after)
     return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 
 
 def _describe_doubt(measurement: Measurement, lag_sampler: LagSampler) -> str:
     if lag_sampler.spoils_rates(measurement.decoding_s):
         return f"this client is too slow: it wakes up {lag_sampler.p99_s * 1000:.0f} ms late (p99)"
-    return _describe_other_traffic(measurement, measurement.after)
+    return _describe_other_traffic(measurement, measurement.counters_after)

@@ -84,9 +84,9 @@ class DiagnosisInput:
     #: last line of that start's log
     last_line: str = ""
     #: reason why the restarts count as a crash loop; empty if they do not
-    crash_loop: str = ""
+    crash_loop_reason: str = ""
     #: reason why a health check stopped the container's crash loop; empty if it did not
-    stop_reason: str = ""
+    loop_stop_reason: str = ""
     #: name of the server that is awake instead of this one; empty if this server is not asleep
     awake_server: str = ""
     #: time of the host's last boot, in seconds since the epoch
@@ -167,8 +167,8 @@ def evaluate_state(server: DiagnosisInput, limits: Limits) -> ServerState | None
     state = next((server_state for rule in STATE_RULES if (server_state := rule(server, limits)) is not None), None)
     if not server.active_run:
         return state
-    current = state.message if state is not None else "/health answers; not measured during the run"
-    message = f"in progress: {server.active_run}; {current}"
+    current_message = state.message if state is not None else "/health answers; not measured during the run"
+    message = f"in progress: {server.active_run}; {current_message}"
     return ServerState("in progress", message, "Run `invoke diagnose` again when it has finished.")
 
 
@@ -197,7 +197,7 @@ def _check_engine(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     return ServerState("down", f"no server answers at {server.probe.url}: {server.engine_error}", server.engine_fix)
 
 
-def _check_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
+def _check_server_is_known(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if server.name:
         return None
     return ServerState(
@@ -212,15 +212,15 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
     if server.awake_server:
         return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.awake_server}", WAKE_FIX)
     if container.status == "absent":
-        unverified = "" if server.was_verified else "; no server has been verified on this host"
-        return _down_state(f"there is no container {container.name}{unverified}", DEPLOY_FIX)
+        unverified_clause = "" if server.was_verified else "; no server has been verified on this host"
+        return _down_state(f"there is no container {container.name}{unverified_clause}", DEPLOY_FIX)
     if container.status == "paused":
         return _down_state(f"{container.name} is paused", f"On the host: `docker unpause {container.name}`.")
     if container.status == "created":
-        reason = f": {server.last_exit.error}" if server.last_exit.error else ""
-        return _down_state(f"{container.name} was created but never started{reason}", RESTART_FIX)
-    if server.stop_reason:  # Docker would restart it, so it was stopped manually, regardless of what happened before
-        message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.stop_reason}"
+        reason_clause = f": {server.last_exit.error}" if server.last_exit.error else ""
+        return _down_state(f"{container.name} was created but never started{reason_clause}", RESTART_FIX)
+    if server.loop_stop_reason:  # Docker would restart it, so it was stopped manually, regardless of what happened before
+        message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.loop_stop_reason}"
         return ServerState("crash-looping", message, LOGS_FIX)
     if container.status in ("exited", "dead"):
         return _down_state(f"{container.name} {_describe_exit(server)}", RESTART_FIX)
@@ -232,7 +232,7 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
     container, restarts = server.container, server.container.restarts or 0
     if server.engine_error or server.probe.health == 200:
         return None
-    if (server.crash_loop or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
+    if (server.crash_loop_reason or restarts >= MIN_LOOP_RESTARTS) and not is_slow_start(server, limits):
         message = f"crash loop: {container.name} {_describe_exit(server, f', {restarts} restarts so far')}"
         return ServerState("crash-looping", f"no server answers: {message}", LOGS_FIX)
     if container.status == "restarting":
@@ -255,10 +255,10 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
         )
     if age_s is None:
         return ServerState("unknown", f"nothing answers at {server.probe.url}, and the start time of {name} is unknown")
-    last = f"; the last start took {server.ready_s:.0f} s" if server.ready_s else ""
-    previous_exit = f"; {name} {_describe_exit(server)} before it" if server.container.restarts else ""
-    stage = f" ({_describe_stage(server)})" if _describe_stage(server) else ""
-    message = f"for {age_s:.0f} s{stage}{last}{previous_exit}"
+    last_start_clause = f"; the last start took {server.ready_s:.0f} s" if server.ready_s else ""
+    previous_exit_clause = f"; {name} {_describe_exit(server)} before it" if server.container.restarts else ""
+    stage_clause = f" ({_describe_stage(server)})" if _describe_stage(server) else ""
+    message = f"for {age_s:.0f} s{stage_clause}{last_start_clause}{previous_exit_clause}"
     if server.log is not None and server.log.ready:
         prefix = "silent" if server.probe.error == "timeout" else "closed"
         return _down_state(f"{name} was ready, but {server.probe.url} is {prefix} now", RESTART_FIX)
@@ -304,12 +304,12 @@ def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState 
     probe = server.probe
     if not probe.running:
         return None
-    runs = f"{format_count(int(probe.running), 'request')} running"
+    running_clause = f"{format_count(int(probe.running), 'request')} running"
     if probe.stalled_s is None:
-        rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
-        message = f"not measured: {runs}{rate}; measuring would slow them down"
+        rate_clause = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
+        message = f"not measured: {running_clause}{rate_clause}; measuring would slow them down"
         return ServerState("busy", message, "Try again when the server is idle.")
-    message = f"{runs}, no {tasks.result_noun(server.engine.http)} for {probe.stalled_s:.0f} s"
+    message = f"{running_clause}, no {tasks.result_noun(server.engine.http)} for {probe.stalled_s:.0f} s"
     if probe.stalled_s >= limits.frozen_s:
         return ServerState(
             "stalled", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART_FIX
@@ -319,7 +319,7 @@ def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState 
 
 STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...] = (
     _check_engine,
-    _check_known,
+    _check_server_is_known,
     _check_container,
     _check_crash_loop,
     _check_start,
@@ -333,10 +333,10 @@ def _describe_exit(server: DiagnosisInput, extra_clause: str = "") -> str:
     """Return a clause such as `exited (1) 20 s ago, its last log line: "..."`. extra_clause: inserted before that line."""
     last_exit = server.last_exit
     manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
-    code = f" ({last_exit.code})" if last_exit.code is not None else ""
-    when = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
-    line = f', its last log line: "{server.last_line}"' if server.last_line else ""
-    return f"{manner}{code}{when}{extra_clause}{line}"
+    code_clause = f" ({last_exit.code})" if last_exit.code is not None else ""
+    age_clause = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
+    line_clause = f', its last log line: "{server.last_line}"' if server.last_line else ""
+    return f"{manner}{code_clause}{age_clause}{extra_clause}{line_clause}"
 
 
 def _describe_stage(server: DiagnosisInput) -> str:
@@ -361,6 +361,6 @@ def worker_state(
     )
     if server.active_run:
         return ServerState("in progress", f"in progress: {server.active_run}; {message}")
-    known: dict[str, State] = {**{str(name): name for name in EXIT_CODES}, "up": "ok"}
+    states_by_name: dict[str, State] = {**{str(name): name for name in EXIT_CODES}, "up": "ok"}
     fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
-    return ServerState(known.get(state, "unknown"), message, fix)
+    return ServerState(states_by_name.get(state, "unknown"), message, fix)

@@ -32,7 +32,7 @@ MIN_FLAP_CHANGES = 4
 #: number of recent checks in which changes are counted
 FLAP_WINDOW_CHECKS = 12
 #: number of checks for which a good state of a flapping server must hold
-MIN_HELD_CHECKS = 3
+MIN_STABLE_CHECKS = 3
 GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
 #: states of a server that generated a token; a single check proves them
 SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
@@ -66,21 +66,21 @@ def evaluate_observation(observation: Observation, limits: Limits, questions: Co
         name: check(observation, limits) for name, check in QUESTIONS.items() if not questions or name in questions
     }
     findings = [_build_finding(name, answer) for name, answer in answers.items() if answer is not None]
-    worst = max(findings, key=lambda finding: severity(finding.state))
-    cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
-    is_ok = worst.state == "ok"
-    reason = _describe_healthy(observation) if is_ok else worst.evidence.message
-    return Evaluation(worst.state, reason, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
+    worst_finding = max(findings, key=lambda finding: severity(finding.state))
+    cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst_finding.cure
+    is_ok = worst_finding.state == "ok"
+    reason = _describe_healthy(observation) if is_ok else worst_finding.evidence.message
+    return Evaluation(worst_finding.state, reason, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
 
 
 def _build_finding(name: str, answer: DefiniteAnswer) -> Finding:
-    level, message, *rest = answer
-    return Finding(Evidence(name, level, message), *rest)
+    level, message, *state_and_cure = answer
+    return Finding(Evidence(name, level, message), *state_and_cure)
 
 
 def _describe_healthy(observation: Observation) -> str:
     if observation.rank.rank:
-        return ranks.describe_place(observation)
+        return ranks.describe_joined_rank(observation)
     token_s, tok_per_s = observation.server.token_s, observation.speed.tok_per_s
     if token_s is not None:
         message = f"a {observation.answer_noun} in {token_s:.2f} s"
@@ -107,14 +107,14 @@ def damp_state(previous_state: State | None, states: Sequence[State]) -> DampedS
         previous_state: the last reported state; None at the first check.
         states: states of the checks including this one, oldest first.
     """
-    latest, flapping = states[-1], is_flapping(states)
-    if previous_state is None or latest == previous_state:
-        return DampedState(latest, flapping)
-    if severity(latest) > severity(previous_state):
-        needed_checks = CONFIRMING_CHECKS.get(latest, 1)
+    latest_state, flapping = states[-1], is_flapping(states)
+    if previous_state is None or latest_state == previous_state:
+        return DampedState(latest_state, flapping)
+    if severity(latest_state) > severity(previous_state):
+        required_count = CONFIRMING_CHECKS.get(latest_state, 1)
     else:
-        needed_checks = MIN_HELD_CHECKS if flapping and latest not in SERVING_STATES else 1
-    return DampedState(latest if _count_held_checks(states) >= needed_checks else previous_state, flapping)
+        required_count = MIN_STABLE_CHECKS if flapping and latest_state not in SERVING_STATES else 1
+    return DampedState(latest_state if _count_stable_checks(states) >= required_count else previous_state, flapping)
 
 
 def is_flapping(states: Sequence[State]) -> bool:
@@ -128,10 +128,10 @@ def is_flapping(states: Sequence[State]) -> bool:
 
 def is_notifiable(states: Sequence[State]) -> bool:
     """Return True if the last state merits a notification. A flapping server's good state must have held for a while."""
-    return not is_flapping(states) or states[-1] not in GOOD_STATES or _count_held_checks(states) >= MIN_HELD_CHECKS
+    return not is_flapping(states) or states[-1] not in GOOD_STATES or _count_stable_checks(states) >= MIN_STABLE_CHECKS
 
 
-def _count_held_checks(states: Sequence[State]) -> int:
+def _count_stable_checks(states: Sequence[State]) -> int:
     """Return the number of consecutive checks with the last state."""
-    recent = states[-FLAP_WINDOW_CHECKS:]
-    return next((count for count, state in enumerate(reversed(recent)) if state != recent[-1]), len(recent))
+    recent_states = states[-FLAP_WINDOW_CHECKS:]
+    return next((count for count, state in enumerate(reversed(recent_states)) if state != recent_states[-1]), len(recent_states))

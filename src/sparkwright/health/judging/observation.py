@@ -40,9 +40,9 @@ class ModelFiles:
     """The state of the periodic full hash of the model's files."""
 
     #: number of verified files; 0 if they are not recorded
-    total: int
+    file_count: int
     #: number of files hashed in this round
-    hashed: int
+    hashed_count: int
     #: files whose content differs from the verified content
     changed_paths: tuple[str, ...]
     #: empty if hashing is not paused
@@ -62,7 +62,7 @@ class Observation:
 
     time_s: float
     #: the run in progress on the host; empty if there is none
-    busy: str = ""
+    active_run: str = ""
     #: True if a server has ever been verified on this host
     has_verified_server: bool = True
     #: error of the Docker Engine
@@ -71,9 +71,9 @@ class Observation:
     #: restart policy of the last good state
     restart_policy: str = ""
     #: reason why the restarts count as a crash loop; empty if they do not
-    crash_loop: str = ""
+    crash_loop_reason: str = ""
     #: reason why an earlier check stopped a crash loop of this container; empty if none did
-    stopped_loop: str = ""
+    loop_stop_reason: str = ""
     #: the server whose turn in memory it is; empty if it is this server's turn, or if it takes no turns
     awake_server: str = ""
     #: the wake service's message about this server's turn; empty if there is none
@@ -109,7 +109,7 @@ class Observation:
     #: how the host went down while the server was starting or serving; empty if it did not, or a server has been verified since
     host_outage: str = ""
     #: reason why the memory guard stopped this container; empty if it did not
-    guard_stop: str = ""
+    guard_stop_reason: str = ""
     #: available memory since the server was verified
     memory_level: MemoryLevel = field(default_factory=MemoryLevel)
     #: state of the periodic hash of the model's files; None if it is not enabled

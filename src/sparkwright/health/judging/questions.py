@@ -25,28 +25,28 @@ POWER_CYCLE_FIX = "cut the host's AC power for 60 s (USB-PD); a restart does not
 CURES_BY_SLOW_VERDICT: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
-def _check_run_in_progress(observed: Observation, limits: Limits) -> Answer:
-    if observed.busy:
-        return "unknown", f"in progress: {observed.busy}", "unknown"
-    if not observed.has_verified_server:
+def _check_run_in_progress(observation: Observation, limits: Limits) -> Answer:
+    if observation.active_run:
+        return "unknown", f"in progress: {observation.active_run}", "unknown"
+    if not observation.has_verified_server:
         return "unknown", "no server has been verified on this host", "unknown", "deploy"
     return None
 
 
-def _check_container(observed: Observation, limits: Limits) -> Answer:
-    container = observed.container
-    if observed.busy or not observed.has_verified_server:
+def _check_container(observation: Observation, limits: Limits) -> Answer:
+    container = observation.container
+    if observation.active_run or not observation.has_verified_server:
         return None
-    if observed.engine_error:
-        return "unknown", observed.engine_error, "unknown", "person"
-    if observed.awake_server:
-        return _check_asleep(observed)
-    if observed.crash_loop:
-        return "bad", f"{container.name}: {observed.crash_loop}", "crash-looping", "person"
-    if observed.stopped_loop and container.status != "running":
+    if observation.engine_error:
+        return "unknown", observation.engine_error, "unknown", "person"
+    if observation.awake_server:
+        return _check_asleep(observation)
+    if observation.crash_loop_reason:
+        return "bad", f"{container.name}: {observation.crash_loop_reason}", "crash-looping", "person"
+    if observation.loop_stop_reason and container.status != "running":
         return (
             "bad",
-            f"{container.name} was stopped for a crash loop: {observed.stopped_loop}",
+            f"{container.name} was stopped for a crash loop: {observation.loop_stop_reason}",
             "crash-looping",
             "person",
         )
@@ -57,99 +57,99 @@ def _check_container(observed: Observation, limits: Limits) -> Answer:
     if container.status == "restarting" and not container.exit_code and not container.restarts:
         return "warn", f"{container.name} is being restarted", "starting"
     if container.status == "restarting":
-        message = f"{ranks.describe_exit(container, observed.time_s)}; restart {container.restarts} in progress"
-        return "bad", message, ranks.restarted_state(container, observed.time_s)
-    if container.status != "running" and observed.guard_stop:
-        return "bad", observed.guard_stop, "down", "restart"
-    if container.status != "running" and observed.rank.cluster:
-        return ranks.check_ended(observed)
+        message = f"{ranks.describe_exit(container, observation.time_s)}; restart {container.restarts} in progress"
+        return "bad", message, ranks.restarted_state(container, observation.time_s)
+    if container.status != "running" and observation.guard_stop_reason:
+        return "bad", observation.guard_stop_reason, "down", "restart"
+    if container.status != "running" and observation.rank.cluster:
+        return ranks.check_stopped_rank(observation)
     if container.status != "running":
-        return "bad", _describe_stop(observed), "down", "person"
+        return "bad", _describe_stop(observation), "down", "person"
     if container.started_s is None:
         return "ok", f"{container.name} is running, {container.restarts} restarts"
-    hours = (observed.time_s - container.started_s) / 3600
+    hours = (observation.time_s - container.started_s) / 3600
     return "ok", f"{container.name} has been running for {hours:.1f} h, {container.restarts} restarts"
 
 
-def _check_asleep(observed: Observation) -> Answer:
-    container = observed.container
+def _check_asleep(observation: Observation) -> Answer:
+    container = observation.container
     if container.status == "absent":
         return (
             "ok",
-            f"it is the turn of {observed.awake_server}; {container.name} will be created when its turn comes",
+            f"it is the turn of {observation.awake_server}; {container.name} will be created when its turn comes",
             "asleep",
         )
     if container.status != "exited":
         message = (
-            f"{container.name} is {describe_status(container.status)}, but it is the turn of {observed.awake_server}"
+            f"{container.name} is {describe_status(container.status)}, but it is the turn of {observation.awake_server}"
         )
         return "bad", message, "degraded", "person"
-    wake = f"; {observed.wake_message}" if observed.wake_message else ""
-    return "ok", f"it is the turn of {observed.awake_server}{wake}", "asleep"
+    wake_clause = f"; {observation.wake_message}" if observation.wake_message else ""
+    return "ok", f"it is the turn of {observation.awake_server}{wake_clause}", "asleep"
 
 
-def _describe_stop(observed: Observation) -> str:
+def _describe_stop(observation: Observation) -> str:
     """Describe how a container stopped. Exit code 0 alone does not prove a manual stop, because an engine may exit with it."""
-    container = observed.container
+    container = observation.container
     if container.status != "exited":
         return f"{container.name} {describe_status(container.status)} (exit code {container.exit_code})"
-    exited = f"exited ({container.exit_code}){ranks.format_exit_age(container, observed.time_s)}"
-    if observed.stopping_run:
-        return f"{container.name} {exited}, stopped by sparkwright (run {observed.stopping_run})"
+    exit_text = f"exited ({container.exit_code}){ranks.format_exit_age(container, observation.time_s)}"
+    if observation.stopping_run:
+        return f"{container.name} {exit_text}, stopped by sparkwright (run {observation.stopping_run})"
     if container.policy in RESTARTING_POLICIES and container.exit_code in MANUAL_STOP_EXIT_CODES:
-        return f"{container.name} was stopped by hand: {exited}, and Docker restarts containers that exit by themselves"
-    return f"{container.name} {exited}, not stopped by sparkwright"
+        return f"{container.name} was stopped by hand: {exit_text}, and Docker restarts containers that exit by themselves"
+    return f"{container.name} {exit_text}, not stopped by sparkwright"
 
 
-def _check_restart_policy(observed: Observation, limits: Limits) -> Answer:
-    container = observed.container
+def _check_restart_policy(observation: Observation, limits: Limits) -> Answer:
+    container = observation.container
     if (
-        observed.busy
-        or not observed.restart_policy
+        observation.active_run
+        or not observation.restart_policy
         or not container.policy
-        or container.policy == observed.restart_policy
+        or container.policy == observation.restart_policy
     ):
         return None
-    is_member = observed.restart_policy == "no"
+    is_member = observation.restart_policy == "no"
     consequence = "it would start without the other ranks" if is_member else "it will not start after a reboot"
-    message = f"the container's restart policy is {container.policy!r}, not {observed.restart_policy!r}: {consequence}"
+    message = f"the container's restart policy is {container.policy!r}, not {observation.restart_policy!r}: {consequence}"
     return "warn", message, "degraded", "deploy"
 
 
-def _check_rank(observed: Observation, limits: Limits) -> Answer:
-    return ranks.check_running(observed, limits, start_limit_s(observed.ready_s, limits))
+def _check_rank(observation: Observation, limits: Limits) -> Answer:
+    return ranks.check_running_rank(observation, limits, start_limit_s(observation.ready_s, limits))
 
 
-def _check_health(observed: Observation, limits: Limits) -> Answer:
+def _check_health(observation: Observation, limits: Limits) -> Answer:
     """Evaluate /health. No answer, or "loading", is normal during a start but a failure once the server has been ready."""
-    status, container = observed.server.health_status, observed.container
+    status, container = observation.server.health_status, observation.container
     if status is None:
         return None
     if status == 200:
         return "ok", "/health returns 200"
-    if status and not observed.loading:
+    if status and not observation.loading:
         return "bad", f"/health returns {status}: the engine is dead", "down", "restart"
-    if status and observed.has_answered:
-        message = f"/health returns {status}, but the server was ready before: no {observed.answer_noun}"
+    if status and observation.has_answered:
+        message = f"/health returns {status}, but the server was ready before: no {observation.answer_noun}"
         return "bad", message, "wedged", "restart"
-    error = f" ({observed.error})" if observed.error else ""
-    message = f"/health returns {status}" if status else f"nothing answers at {observed.server.url}{error}"
+    error_clause = f" ({observation.error})" if observation.error else ""
+    message = f"/health returns {status}" if status else f"nothing answers at {observation.server.url}{error_clause}"
     if container.status not in ("running", "restarting"):
         return ("bad" if container.status else "unknown"), message, "down"
     if container.started_s is None:
         return "unknown", f"{message}, and its start time is unknown", "unknown"
-    age_s = max(0.0, observed.time_s - container.started_s)
-    limit_s = start_limit_s(observed.ready_s, limits)
-    last_start = f", the last start took {observed.ready_s:.0f} s" if observed.ready_s else ""
-    if observed.has_answered:
+    age_s = max(0.0, observation.time_s - container.started_s)
+    limit_s = start_limit_s(observation.ready_s, limits)
+    last_start_clause = f", the last start took {observation.ready_s:.0f} s" if observation.ready_s else ""
+    if observation.has_answered:
         return "bad", f"{message} any more, but the server's process is running", "down", "restart"
-    start = f"starting for {age_s:.0f} s (up to {limit_s:.0f} s{last_start})"
+    start_progress = f"starting for {age_s:.0f} s (up to {limit_s:.0f} s{last_start_clause})"
     if age_s <= limit_s and container.restarts:
-        restarts = ranks.describe_restarts(container, observed.time_s)
-        return "bad", f"{restarts}; {start}", ranks.restarted_state(container, observed.time_s)
+        restarts_text = ranks.describe_restarts(container, observation.time_s)
+        return "bad", f"{restarts_text}; {start_progress}", ranks.restarted_state(container, observation.time_s)
     if age_s <= limit_s:
-        return "warn", start, "starting"
-    return "bad", f"{message} after {age_s:.0f} s; a start may take {limit_s:.0f} s{last_start}", "down", "restart"
+        return "warn", start_progress, "starting"
+    return "bad", f"{message} after {age_s:.0f} s; a start may take {limit_s:.0f} s{last_start_clause}", "down", "restart"
 
 
 def start_limit_s(ready_s: float | None, limits: Limits) -> float:
@@ -157,57 +157,57 @@ def start_limit_s(ready_s: float | None, limits: Limits) -> float:
     return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
-def _check_token(observed: Observation, limits: Limits) -> Answer:
-    server, suffix = observed.server, ranks.LOST_RANK_HINT if observed.rank.cluster else ""
-    if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
+def _check_token(observation: Observation, limits: Limits) -> Answer:
+    server, suffix = observation.server, ranks.LOST_RANK_HINT if observation.rank.cluster else ""
+    if observation.frozen_s is not None and observation.frozen_s >= limits.frozen_s:
         return None  # `stall` reports the more specific cause
-    generates = observed.answer_noun == "token"
+    generates = observation.answer_noun == "token"
     verb, activity = ("generated", "generating tokens") if generates else ("returned", "working")
-    running = int(server.running or 0)
+    running_count = int(server.running or 0)
     answers: dict[str, Answer] = {
         "": None,
-        "made": ("ok", f"{verb} a {observed.answer_noun} in {server.token_s or 0:.2f} s"),
-        "skipped": ("ok", f"{activity} for {format_count(running, 'request')}; no test request sent"),
+        "made": ("ok", f"{verb} a {observation.answer_noun} in {server.token_s or 0:.2f} s"),
+        "skipped": ("ok", f"{activity} for {format_count(running_count, 'request')}; no test request sent"),
         "refused": ("unknown", "the server requires an API key that is not stored on this host", "unknown", "person"),
-        "error": ("bad", f"the test request failed: {observed.error}{suffix}", "down", "restart"),
+        "error": ("bad", f"the test request failed: {observation.error}{suffix}", "down", "restart"),
     }
     if server.token != "none":
         return answers[server.token]
-    missing = f"no {observed.answer_noun} within {limits.token_s:g} s"
+    timeout_message = f"no {observation.answer_noun} within {limits.token_s:g} s"
     if server.running is None:
-        return "bad", f"/health returns 200, but {missing}{suffix}", "wedged", "restart"
+        return "bad", f"/health returns 200, but {timeout_message}{suffix}", "wedged", "restart"
     if server.running:
-        message = f"{missing} with {format_count(running, 'request')} running"
+        message = f"{timeout_message} with {format_count(running_count, 'request')} running"
         return "warn", f"{message}: possibly a long prefill; one check can't confirm a stall", "unknown"
-    return "bad", f"/health returns 200 and the server is idle, but {missing}{suffix}", "wedged", "restart"
+    return "bad", f"/health returns 200 and the server is idle, but {timeout_message}{suffix}", "wedged", "restart"
 
 
-def _check_stall(observed: Observation, limits: Limits) -> Answer:
-    running = observed.server.running
+def _check_stall(observation: Observation, limits: Limits) -> Answer:
+    running = observation.server.running
     if running is None:
-        return None if observed.server.health_status != 200 else ("unknown", "cannot read the server's metrics")
-    requests = f"{format_count(int(running), 'request')} running"
-    if observed.frozen_s is None:
-        return "ok", f"{requests}, no sign of a stall"
-    message = f"no {observed.answer_noun} for {observed.frozen_s:.0f} s with {requests}"
-    if observed.frozen_s < limits.frozen_s:
+        return None if observation.server.health_status != 200 else ("unknown", "cannot read the server's metrics")
+    requests_text = f"{format_count(int(running), 'request')} running"
+    if observation.frozen_s is None:
+        return "ok", f"{requests_text}, no sign of a stall"
+    message = f"no {observation.answer_noun} for {observation.frozen_s:.0f} s with {requests_text}"
+    if observation.frozen_s < limits.frozen_s:
         return "warn", message
-    return "bad", f"{message}{ranks.LOST_RANK_HINT if observed.rank.cluster else ''}", "stalled", "restart"
+    return "bad", f"{message}{ranks.LOST_RANK_HINT if observation.rank.cluster else ''}", "stalled", "restart"
 
 
-def _check_power(observed: Observation, limits: Limits) -> Answer:
+def _check_power(observation: Observation, limits: Limits) -> Answer:
     """Evaluate the power supply: if every sample shows a busy GPU with low power and clock, it negotiated too little power."""
-    if not observed.gpus:
-        return None if observed.busy else ("unknown", "nvidia-smi returned no data")
-    if all(is_power_starved(gpu, limits) for gpu in observed.gpus):
-        gpu = observed.gpus[-1]
+    if not observation.gpus:
+        return None if observation.active_run else ("unknown", "nvidia-smi returned no data")
+    if all(is_power_starved(gpu, limits) for gpu in observation.gpus):
+        gpu = observation.gpus[-1]
         message = f"the GPU is {gpu.utilization_percent:.0f} % busy at {gpu.clock_mhz:.0f} MHz and {gpu.power_w:.0f} W"
         return "bad", f"{message}: {POWER_CYCLE_FIX}", "degraded", "power"
-    return "ok", _describe_gpu(observed.gpus[-1])
+    return "ok", _describe_gpu(observation.gpus[-1])
 
 
-def _check_temperature(observed: Observation, limits: Limits) -> Answer:
-    temperature_c = observed.gpus[-1].temperature_c if observed.gpus else None
+def _check_temperature(observation: Observation, limits: Limits) -> Answer:
+    temperature_c = observation.gpus[-1].temperature_c if observation.gpus else None
     if temperature_c is None:
         return None
     if temperature_c >= limits.temperature_c:
@@ -215,66 +215,66 @@ def _check_temperature(observed: Observation, limits: Limits) -> Answer:
     return "ok", f"GPU temperature {temperature_c:.0f} °C"
 
 
-def _check_speed(observed: Observation, limits: Limits) -> Answer:
-    speed = observed.speed
+def _check_speed(observation: Observation, limits: Limits) -> Answer:
+    speed = observation.speed
     if speed.tok_per_s is None:
         return None if not speed.verdict else ("unknown", f"throughput unknown: {speed.verdict}")
-    baseline = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
-    message = f"{speed.tok_per_s:.1f} tok/s{baseline}"
+    baseline_clause = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
+    message = f"{speed.tok_per_s:.1f} tok/s{baseline_clause}"
     if cure := CURES_BY_SLOW_VERDICT.get(speed.verdict):
         return "bad", f"{speed.verdict}: {message}; run `sparkwright diagnose`", "degraded", cure
     return "ok", message
 
 
-def _check_memory(observed: Observation, limits: Limits) -> Answer:
-    available, total = observed.machine.mem_available_bytes, observed.machine.mem_total_bytes
-    if available is None or total is None:
-        return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
-    message = f"{format_gib(available)} of {format_gib(total)} GiB available"
-    min_bytes = _min_available_bytes(observed, limits)
-    if available < min_bytes:
+def _check_memory(observation: Observation, limits: Limits) -> Answer:
+    available_bytes, total_bytes = observation.machine.mem_available_bytes, observation.machine.mem_total_bytes
+    if available_bytes is None or total_bytes is None:
+        return None if observation.active_run else ("unknown", "cannot read /proc/meminfo")
+    message = f"{format_gib(available_bytes)} of {format_gib(total_bytes)} GiB available"
+    min_bytes = _min_available_bytes(observation, limits)
+    if available_bytes < min_bytes:
         message = f"{message}: below {format_gib(min_bytes)} GiB the host may run out of memory"
         return "bad", message, "degraded", "person"
     return "ok", message
 
 
-def _min_available_bytes(observed: Observation, limits: Limits) -> int:
+def _min_available_bytes(observation: Observation, limits: Limits) -> int:
     """Return the minimum healthy available memory: the limit or, if lower, half of the amount at the verification."""
-    verified_bytes = observed.memory_level.left_bytes
+    verified_bytes = observation.memory_level.left_bytes
     return limits.available_bytes if verified_bytes is None else min(limits.available_bytes, verified_bytes // 2)
 
 
-def _check_swap(observed: Observation, limits: Limits) -> Answer:
-    used, total = observed.machine.swap_used_bytes, observed.machine.swap_total_bytes
-    if used is None or not total:
+def _check_swap(observation: Observation, limits: Limits) -> Answer:
+    used_bytes, total_bytes = observation.machine.swap_used_bytes, observation.machine.swap_total_bytes
+    if used_bytes is None or not total_bytes:
         return None
-    message = f"{format_gib(used)} of {format_gib(total)} GiB of swap used"
-    return ("bad", message, "degraded", "person") if used > limits.swap_used * total else ("ok", message)
+    message = f"{format_gib(used_bytes)} of {format_gib(total_bytes)} GiB of swap used"
+    return ("bad", message, "degraded", "person") if used_bytes > limits.swap_used * total_bytes else ("ok", message)
 
 
-def _check_disk(observed: Observation, limits: Limits) -> Answer:
-    free = observed.machine.disk_free_bytes
-    if free is None:
+def _check_disk(observation: Observation, limits: Limits) -> Answer:
+    free_bytes = observation.machine.disk_free_bytes
+    if free_bytes is None:
         return None
-    message = f"{format_gib(free)} GiB of disk space free"
-    return ("bad", message, "degraded", "person") if free < limits.disk_free_bytes else ("ok", message)
+    message = f"{format_gib(free_bytes)} GiB of disk space free"
+    return ("bad", message, "degraded", "person") if free_bytes < limits.disk_free_bytes else ("ok", message)
 
 
-def _check_drift(observed: Observation, limits: Limits) -> Answer:
-    if observed.drift_error:
-        return "unknown", observed.drift_error
-    if observed.container.status in ("", "absent"):
+def _check_drift(observation: Observation, limits: Limits) -> Answer:
+    if observation.drift_error:
+        return "unknown", observation.drift_error
+    if observation.container.status in ("", "absent"):
         return None
-    if observed.drift:
-        return "bad", f"differs from the last good state: {format_drift(observed.drift)}", "degraded", "deploy"
+    if observation.drift:
+        return "bad", f"differs from the last good state: {format_drift(observation.drift)}", "degraded", "deploy"
     return "ok", "container, image and model match the verified state"
 
 
-def _check_model_files(observed: Observation, limits: Limits) -> Answer:
-    model_files = observed.model_files
-    if model_files is None or observed.busy:
+def _check_model_files(observation: Observation, limits: Limits) -> Answer:
+    model_files = observation.model_files
+    if model_files is None or observation.active_run:
         return None
-    if not model_files.total:
+    if not model_files.file_count:
         return "unknown", "there is no record of the model's files; `deploy` records them"
     if model_files.changed_paths:
         files = join_first(model_files.changed_paths, 3)
@@ -283,49 +283,49 @@ def _check_model_files(observed: Observation, limits: Limits) -> Answer:
     outcome = "not hashed yet"
     if model_files.age_s is not None:
         outcome = f"verified by a full hash {units.format_rough_duration(model_files.age_s)} ago"
-    progress = f"; {model_files.hashed} of {model_files.total} hashed again" if model_files.hashed else ""
-    paused = f"; paused: {model_files.pause_reason}" if model_files.pause_reason else ""
-    message = f"{format_count(model_files.total, 'file')} {outcome}{progress}{paused}"
+    progress_clause = f"; {model_files.hashed_count} of {model_files.file_count} hashed again" if model_files.hashed_count else ""
+    pause_clause = f"; paused: {model_files.pause_reason}" if model_files.pause_reason else ""
+    message = f"{format_count(model_files.file_count, 'file')} {outcome}{progress_clause}{pause_clause}"
     return "warn" if model_files.is_late else "ok", message
 
 
-def _check_gateway(observed: Observation, limits: Limits) -> Answer:
-    if observed.busy or observed.gateway_problem is None:
+def _check_gateway(observation: Observation, limits: Limits) -> Answer:
+    if observation.active_run or observation.gateway_problem is None:
         return None
-    if observed.gateway_problem:
-        return "bad", f"{observed.gateway_problem}; `gateway.deploy` restores it", "degraded", "deploy"
+    if observation.gateway_problem:
+        return "bad", f"{observation.gateway_problem}; `gateway.deploy` restores it", "degraded", "deploy"
     return "ok", "the gateway is running as verified"
 
 
-def _check_growth(observed: Observation, limits: Limits) -> Answer:
+def _check_growth(observation: Observation, limits: Limits) -> Answer:
     """Evaluate the growth of memory use. A server that grew once may grow again with the next longer prompt."""
-    level = observed.memory_level
-    if not level.growth_message or observed.busy:
+    memory_level = observation.memory_level
+    if not memory_level.growth_message or observation.active_run:
         return None
-    if not level.is_near_exhaustion:
-        return "ok", level.growth_message
-    message = f"{level.growth_message}: the same growth again would take the host down"
+    if not memory_level.is_near_exhaustion:
+        return "ok", memory_level.growth_message
+    message = f"{memory_level.growth_message}: the same growth again would take the host down"
     return "bad", message, "degraded", "person"
 
 
-def _check_guard(observed: Observation, limits: Limits) -> Answer:
-    if observed.memory_level.left_bytes is None:
+def _check_guard(observation: Observation, limits: Limits) -> Answer:
+    if observation.memory_level.left_bytes is None:
         return None
-    if observed.memory_level.running:
+    if observation.memory_level.running:
         return "ok", "the memory guard is running"
     return "warn", "the memory guard is not running; `health.install` starts it"
 
 
-def _check_host(observed: Observation, limits: Limits) -> Answer:
-    return ("warn", observed.host_outage) if observed.host_outage else None
+def _check_host(observation: Observation, limits: Limits) -> Answer:
+    return ("warn", observation.host_outage) if observation.host_outage else None
 
 
 def is_power_starved(gpu: Gpu, limits: Limits) -> bool:
     """Return True if a GPU is busy with low power and a low clock."""
-    busy, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
-    if busy is None or power is None or clock is None:
+    utilization, power, clock = gpu.utilization_percent, gpu.power_w, gpu.clock_mhz
+    if utilization is None or power is None or clock is None:
         return False
-    return busy > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz
+    return utilization > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz
 
 
 def _describe_gpu(gpu: Gpu) -> str:

@@ -24,64 +24,64 @@ MIN_LOOP_RESTARTS = 2
 BACKOFF_RESET_S = 10.0
 
 
-def check_ended(observed: Observation) -> Answer:
+def check_stopped_rank(observation: Observation) -> Answer:
     """Evaluate a member whose container is not running."""
-    container, rank = observed.container, observed.rank
-    reason = rank.failure.rstrip(".") or ("its host was restarted" if _is_host_restart(observed) else "")
+    container, rank = observation.container, observation.rank
+    reason = rank.failure.rstrip(".") or ("its host was restarted" if _was_host_restarted(observation) else "")
     message = (
         f"rank {rank.rank} of {rank.cluster} ({container.name}) {container.status} (exit code {container.exit_code})"
     )
-    if observed.stopping_run:
-        return "bad", f"{message}, stopped by sparkwright (run {observed.stopping_run})", "down", "person"
+    if observation.stopping_run:
+        return "bad", f"{message}, stopped by sparkwright (run {observation.stopping_run})", "down", "person"
     if rank.rank == 0 and not container.exit_code and not reason:
         return "bad", f"{message}, finished or stopped by hand", "down", "person"
     return "bad", f"{message}{f': {reason}' if reason else ', while in service'}", "down", "restart"
 
 
-def check_running(observed: Observation, limits: Limits, start_limit_s: float) -> Answer:
+def check_running_rank(observation: Observation, limits: Limits, start_limit_s: float) -> Answer:
     """Evaluate a member whose container is running. start_limit_s: how long a start may take."""
-    container, rank = observed.container, observed.rank
-    if observed.busy or not rank.cluster or rank.rank is None or container.status != "running":
+    container, rank = observation.container, observation.rank
+    if observation.active_run or not rank.cluster or rank.rank is None or container.status != "running":
         return None
     if rank.error:
         return "unknown", f"cannot determine the place of rank {rank.rank} in its group: {rank.error}", "unknown"
     if rank.group_rank is None:
-        return _check_unjoined(observed, start_limit_s)
+        return _check_unjoined_rank(observation, start_limit_s)
     if placement_error := cluster.describe_wrong_rank(rank.group_rank, rank.group_world, rank.rank, rank.world):
         return "bad", placement_error.rstrip("."), "down", "deploy"
     if rank.transport == "sockets":
         return "bad", cluster.describe_socket_traffic(rank.rank).rstrip("."), "degraded", "person"
     if not container.verified:
         return "bad", f"rank {rank.rank} was not started by the verified deploy", "degraded", "deploy"
-    return "ok", describe_place(observed)
+    return "ok", describe_joined_rank(observation)
 
 
-def describe_place(observed: Observation) -> str:
+def describe_joined_rank(observation: Observation) -> str:
     """Describe a healthy rank. Its log proves that it joined; only a token proves that the other ranks are still running."""
-    rank = observed.rank
+    rank = observation.rank
     transport = f", over {rank.transport}" if rank.transport not in ("", "unknown") else ""
     return (
         f"rank {rank.group_rank} of {rank.group_world} is running and has joined the group of {rank.cluster}{transport}"
     )
 
 
-def _check_unjoined(observed: Observation, start_limit_s: float) -> Answer:
+def _check_unjoined_rank(observation: Observation, start_limit_s: float) -> Answer:
     """Evaluate a rank that is running but has not joined its group."""
-    container, rank = observed.container, observed.rank
+    container, rank = observation.container, observation.rank
     message = f"rank {rank.rank} has not joined the group of {rank.cluster}"
     stage = f"; the last stage in its log: {rank.stage}" if rank.stage else ""
     if container.started_s is None:
         return "unknown", f"{message}, and its start time is unknown{stage}", "unknown"
-    age_s = max(0.0, observed.time_s - container.started_s)
+    age_s = max(0.0, observation.time_s - container.started_s)
     if age_s <= start_limit_s:
         return "warn", f"{message}, starting for {age_s:.0f} s (up to {start_limit_s:.0f} s){stage}", "starting"
     return "bad", f"{message} after {age_s:.0f} s{stage}", "down", "restart"
 
 
-def _is_host_restart(observed: Observation) -> bool:
+def _was_host_restarted(observation: Observation) -> bool:
     """Return True if the container exited before the host's last boot."""
-    finished_s, uptime_s = observed.container.finished_s, observed.machine.uptime_s
-    return finished_s is not None and uptime_s is not None and finished_s < observed.time_s - uptime_s
+    finished_s, uptime_s = observation.container.finished_s, observation.machine.uptime_s
+    return finished_s is not None and uptime_s is not None and finished_s < observation.time_s - uptime_s
 
 
 def is_crash_loop(container: Container, now_s: float) -> bool:

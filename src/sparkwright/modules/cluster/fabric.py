@@ -111,7 +111,7 @@ def _is_ipv4(address: str) -> bool:
 
 
 def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    interfaces = host.list_folder(fabric.INTERFACES)
+    interfaces = host.list_folder(fabric.INTERFACES_FOLDER)
     fix = f"Correct `fabric.interfaces` in hosts/{args.host}.yml; `invoke cluster.inspect` shows the links."
     missing_interfaces = [name for name in args.interfaces if name not in interfaces]
     if missing_interfaces:
@@ -120,7 +120,7 @@ def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str,
         return
     first_interface = args.interfaces[0]
     for name in args.interfaces:
-        is_down = (host.read(f"{fabric.INTERFACES}/{name}/operstate") or "").strip() == "down"
+        is_down = (host.read(f"{fabric.INTERFACES_FOLDER}/{name}/operstate") or "").strip() == "down"
         if is_down and (name == first_interface or not fabric.has_active_twin(name, fabric.list_links(host))):
             yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
     networks = fabric.addresses_by_interface(host) if _is_ipv4(args.address) else {}
@@ -131,7 +131,7 @@ def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str,
 
 
 def _check_adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
-    adapters = host.list_folder(fabric.ADAPTERS)
+    adapters = host.list_folder(fabric.ADAPTERS_FOLDER)
     for name in args.adapters:
         if name not in adapters:
             names = ", ".join(one_line(adapter, max_chars=20) for adapter in adapters) or "none"
