@@ -59,7 +59,7 @@ CASES: tuple[tuple[DiagnosisInput, str, str], ...] = (
      "down", "no server answers: qwen35 exited (1) 20 s ago; Docker is restarting it"),
     (make_input(container=make_container("restarting", restarts=4), last_exit=EXITED), "crash-looping", LOOP),
     (make_input(container=make_container(restarts=4), last_exit=EXITED, probe=REFUSED), "crash-looping", LOOP),
-    (make_input(container=make_container("exited", policy="no"), last_exit=EXITED, stop_reason="it restarted 4 times within 10 minutes"),
+    (make_input(container=make_container("exited", policy="no"), last_exit=EXITED, loop_stop_reason="it restarted 4 times within 10 minutes"),
      "crash-looping", "no server answers: qwen35 exited (1) 20 s ago; crash loop: it restarted 4 times within 10 minutes"),
     (make_input(probe=REFUSED, log=LOADS),
      "starting", "no server answers yet: qwen35 has been starting for 20 s (weights, 3 of 14 shards); the last start took 100 s"),
@@ -122,7 +122,10 @@ def test_every_cause_with_evidence_is_reported_and_measured_causes_come_first() 
     evidence = slowness.SlownessEvidence(
         ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
     )
-    causes = [*down_causes.causes(observed, LIMITS), *slowness.find_start_causes(evidence, str(observed.failure.value))]
+    causes = [
+        *down_causes.find_causes(observed, LIMITS),
+        *slowness.find_start_causes(evidence, str(observed.failure.value)),
+    ]
     found = [cause for cause in slowness.rank_causes(causes) if cause.verdict == "found"]
     assert [cause.name for cause in found] == [
         "11.8 of 119.7 GiB were free, and the engine requested 101.7",
@@ -138,7 +141,7 @@ def test_every_cause_with_evidence_is_reported_and_measured_causes_come_first() 
 def test_a_killed_server_was_oom_killed_only_if_docker_reports_it(out_of_memory: bool) -> None:
     last_exit = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)
     observed = make_input(container=make_container("exited", policy="no"), last_exit=last_exit)
-    causes = {cause.name: cause for cause in down_causes.causes(observed, LIMITS)}
+    causes = {cause.name: cause for cause in down_causes.find_causes(observed, LIMITS)}
     assert ("it was OOM-killed" in causes) == out_of_memory
     if not out_of_memory:
         stopped = causes["it was stopped manually (docker stop, docker kill)"]
@@ -210,7 +213,7 @@ def test_a_container_found_dead_at_dockers_start_was_not_stopped_manually(
     """Docker sets exit code 255 if it finds a container dead at its own start."""
     last_exit = ContainerExit(255, NOW - 20)
     observed = make_input(container=EXITED_CONTAINER, last_exit=last_exit, booted_s=booted_s, host_outage=host_outage)
-    causes = down_causes.causes(observed, LIMITS)
+    causes = down_causes.find_causes(observed, LIMITS)
     assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]
     assert evidence in causes[0].evidence and "journalctl" in causes[0].fix
     assert not down_causes.has_failed(observed)
@@ -220,4 +223,4 @@ def test_a_container_found_dead_at_dockers_start_was_not_stopped_manually(
 def test_a_slow_start_is_judged_by_the_limits_of_the_health_checks(ready_factor: float, is_cause: bool) -> None:
     limits = Limits(ready_factor=ready_factor)
     observed = make_input(container=make_container(age_s=250), max_start_s=100 * ready_factor, probe=REFUSED, log=LOADS)
-    assert ("a slow start" in [cause.name for cause in down_causes.causes(observed, limits)]) is is_cause
+    assert ("a slow start" in [cause.name for cause in down_causes.find_causes(observed, limits)]) is is_cause

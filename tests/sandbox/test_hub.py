@@ -22,7 +22,7 @@ SHARD = "model-00001-of-00014.safetensors"
 class RunningHub:
     def __init__(self) -> None:
         self.moved = False
-        self.server = Server(0, HubApi, Hub(moved=lambda: self.moved))
+        self.server = Server(0, HubApi, Hub(is_moved=lambda: self.moved))
         self.server.start()
         self.url = f"http://127.0.0.1:{self.server.port}"
         self.api = HfApi(endpoint=self.url, token=False)

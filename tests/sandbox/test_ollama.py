@@ -110,15 +110,15 @@ def running_ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningOllama]:
 
 
 def test_an_unload_is_answered_before_the_memory_is_released(running_ollama: RunningOllama) -> None:
-    free = running_ollama.pool.available
+    free = running_ollama.pool.available_bytes
     with running_ollama.clock.hold(ollama.UNLOAD_S):
         status, result = running_ollama.request("/api/generate", UNLOAD)
         assert (status, result["response"], result["done"], result["done_reason"]) == (200, "", True, "unload")
         running_ollama.clock.wait_until_reached(ollama.UNLOAD_S)
         assert running_ollama.list_loaded() == ["qwen3:32b"]
-        assert running_ollama.pool.available == free
+        assert running_ollama.pool.available_bytes == free
     running_ollama.wait_until_loaded()
-    wait_until(lambda: running_ollama.pool.available == free + 20 * GIB)
+    wait_until(lambda: running_ollama.pool.available_bytes == free + 20 * GIB)
 
 
 def test_a_busy_model_remains_loaded_until_its_request_ends(running_ollama: RunningOllama) -> None:
@@ -164,7 +164,7 @@ def test_a_client_may_load_a_model_again_after_its_unload(running_ollama: Runnin
 
 
 def test_a_model_that_exceeds_the_memory_is_refused(running_ollama: RunningOllama) -> None:
-    running_ollama.pool.claim("vllm", running_ollama.pool.available - GIB)
+    running_ollama.pool.claim("vllm", running_ollama.pool.available_bytes - GIB)
     status, result = running_ollama.request("/api/generate", {"model": "gpt-oss:20b"})
     error = "model requires more system memory (14.0 GiB) than is available (1.0 GiB)"
     assert (status, result) == (500, {"error": error})

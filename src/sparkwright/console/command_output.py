@@ -56,7 +56,9 @@ def wrap_sentence(text: str, max_width: int | None, indent: str = "", *, break_l
         return match[0].replace(" ", _UNBREAKABLE_SPACE) if len(match[0]) <= max_command_width else match[0]
 
     wrapped_paragraphs = [
-        [paragraph] if len(paragraph) <= max_width else wrapper.wrap(_COMMAND_PATTERN.sub(keep_together, paragraph)) or [""]
+        [paragraph]
+        if len(paragraph) <= max_width
+        else wrapper.wrap(_COMMAND_PATTERN.sub(keep_together, paragraph)) or [""]
         for paragraph in paragraphs
     ]
     return [line.replace(_UNBREAKABLE_SPACE, " ") for lines in wrapped_paragraphs for line in lines]

@@ -92,7 +92,9 @@ class _Layout:
 
     def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
         sentence_start = sum(width + len(GAP) for _, width in self.shown_columns) if self.is_same_line else len(INDENT)
-        sentence_width = None if self.max_width is None else max(MIN_SENTENCE_WIDTH_BELOW, self.max_width - sentence_start)
+        sentence_width = (
+            None if self.max_width is None else max(MIN_SENTENCE_WIDTH_BELOW, self.max_width - sentence_start)
+        )
         first_line, *other_lines = wrap_sentence(row[-1], sentence_width)
         if not self.is_same_line:
             first_line, other_lines = "", [first_line, *other_lines] if first_line else []

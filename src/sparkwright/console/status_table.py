@@ -54,7 +54,9 @@ def build_table(rows: Sequence[HostStatus], max_width: int | None = None) -> Tex
 
 def gateway_lines(rows: Sequence[HostStatus], max_width: int | None) -> list[Text]:
     """Return the table of gateways: an empty line, the titles, and a line per model; empty without gateways."""
-    cells = [row_cells for row in rows if row.gateway is not None for row_cells in _gateway_cells(row.host, row.gateway)]
+    cells = [
+        row_cells for row in rows if row.gateway is not None for row_cells in _gateway_cells(row.host, row.gateway)
+    ]
     if not cells:
         return []
     title_lines, *row_lines = grid.format_rows(GATEWAY_COLUMNS, [list(row_cells) for row_cells in cells], max_width)

@@ -132,7 +132,9 @@ def _key_line(width: int) -> Text:
 def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
     """Return the part of the table around the selected row. The lines of a row are never separated."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
-    title_lines, *row_lines = grid.format_rows(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
+    title_lines, *row_lines = grid.format_rows(
+        COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width
+    )
     head_lines = [Text(grid.plain_text(line), style="dim") for line in title_lines]
     blocks = [
         [style_table_line(line, "STATE", state_style(row.state)) for line in lines]

@@ -64,7 +64,12 @@ class HealthCheck:
         with store.acquire_check_lock(self.context.state):
             history = CheckHistory.load(self.context.state)
         outcome = heal.restart(
-            self.context, joint_decision, history, joint_decision.restart_reason or record.why, self.now(), self.run_plan
+            self.context,
+            joint_decision,
+            history,
+            joint_decision.restart_reason or record.why,
+            self.now(),
+            self.run_plan,
         )
         return self._check_again(outcome, restarted=True)
 
@@ -241,9 +246,15 @@ def _counters_after_check(observation: Observation, record: Record, prober: Prob
     is_measured = generated_tokens is not None and record.speed.measured_s == observation.time_s
     if is_measured or (check_tokens and api.has_separate_heartbeat):
         counters = server_counters.read_counters(api, observation.server.url, prober.key)[0]
-        generated_tokens, heartbeat, check_tokens = counters.get(engine_http.GENERATED), counters.get(engine_http.HEARTBEAT), 0
+        generated_tokens, heartbeat, check_tokens = (
+            counters.get(engine_http.GENERATED),
+            counters.get(engine_http.HEARTBEAT),
+            0,
+        )
     counters_after = (
-        {"generated": generated_tokens, "heartbeat": heartbeat} if api.has_separate_heartbeat else {"generated": generated_tokens}
+        {"generated": generated_tokens, "heartbeat": heartbeat}
+        if api.has_separate_heartbeat
+        else {"generated": generated_tokens}
     )
     return {name: None if count is None else count + check_tokens for name, count in counters_after.items()}
 

@@ -84,7 +84,9 @@ class Decision:
     restart_reason: str = ""
 
 
-def decide_restart(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
+def decide_restart(
+    record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float
+) -> Decision:
     """Decide whether to restart the server now, and with which plan."""
     reason = reason_against_restart(record, history, settings, now_s)
     if reason:
@@ -115,7 +117,10 @@ def restart(
 ) -> str:
     """Restart the server, and return a message about the outcome. reason: reason for the history."""
     assert decision.plan is not None
-    history.heals = [*(restart_time_s for restart_time_s in history.heals if 0 <= now_s - restart_time_s < 86400), now_s]
+    history.heals = [
+        *(restart_time_s for restart_time_s in history.heals if 0 <= now_s - restart_time_s < 86400),
+        now_s,
+    ]
     history.save(context.state)
     registered = {restart_plans.CHECK_RESULT: {"why": reason}}
     plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)

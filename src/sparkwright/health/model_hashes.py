@@ -137,7 +137,11 @@ def is_quiet(quiet_hours: str, now_s: float) -> bool:
         return True
     quiet_start, quiet_end = quiet_hours.split("-")
     time_of_day = time.strftime("%H:%M", time.localtime(now_s))
-    return quiet_start <= time_of_day < quiet_end if quiet_start < quiet_end else time_of_day >= quiet_start or time_of_day < quiet_end
+    return (
+        quiet_start <= time_of_day < quiet_end
+        if quiet_start < quiet_end
+        else time_of_day >= quiet_start or time_of_day < quiet_end
+    )
 
 
 # -- hashing -----------------------------------------------------------------------------------------------------------

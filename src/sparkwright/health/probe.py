@@ -73,7 +73,9 @@ class Prober:
             active_run=current_run,
             has_verified_server=bool(self.verified_state),
             machine=replace(
-                read_machine(self.context), mem_verified_bytes=memory_level.left_bytes, mem_lowest_bytes=memory_level.lowest_bytes
+                read_machine(self.context),
+                mem_verified_bytes=memory_level.left_bytes,
+                mem_lowest_bytes=memory_level.lowest_bytes,
             ),
             memory_level=memory_level,
             gpus=self._sample_gpus(),
@@ -237,8 +239,12 @@ def read_machine(context: Context) -> Machine:
         uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         uptime_s = None
-    swap_used_bytes = swap_total_bytes - swap_free_bytes if swap_total_bytes is not None and swap_free_bytes is not None else None
-    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total_bytes, swap_used_bytes, free_bytes, uptime_s)
+    swap_used_bytes = (
+        swap_total_bytes - swap_free_bytes if swap_total_bytes is not None and swap_free_bytes is not None else None
+    )
+    return Machine(
+        memory.get("MemTotal"), memory.get("MemAvailable"), swap_total_bytes, swap_used_bytes, free_bytes, uptime_s
+    )
 
 
 def find_gateway_problem(context: Context) -> str | None:
@@ -264,7 +270,11 @@ def deployed_rank(verified_state: Mapping[str, Any]) -> Rank:
 
 
 def read_rank(
-    context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory, current_start_id: str
+    context: Context,
+    verified_state: Mapping[str, Any],
+    container: Container,
+    history: CheckHistory,
+    current_start_id: str,
 ) -> Rank:
     """Return the observed state of this host's rank. container: the current container. current_start_id: see `start_id`."""
     deployed = deployed_rank(verified_state)

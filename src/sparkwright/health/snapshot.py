@@ -120,7 +120,9 @@ def outdated_reason(record: Record, snapshot: Snapshot, verified_state: Mapping[
         return "no check since the last deploy"
     if (recorded_container.id, recorded_container.started_s) != (container.id, container.started_s):
         return "no check since the container was started"
-    if recorded_container.status != container.status or (record.server.health_status == 200) != (snapshot.health_status == 200):
+    if recorded_container.status != container.status or (record.server.health_status == 200) != (
+        snapshot.health_status == 200
+    ):
         return "no check since the container's status or /health changed"
     is_restarting = bool(recorded_container.restarts) and not record.server.health_status  # Docker is restarting it
     return "no newer check" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""

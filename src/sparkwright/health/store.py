@@ -106,7 +106,8 @@ class CheckHistory:
         last_check = self.counted
         had_requests = last_check.get("running") or last_check.get("token") == "none"
         is_unchanged = (
-            last_check.get("start") == current_start_id and last_check.get("heartbeat", last_check.get("generated")) == heartbeat
+            last_check.get("start") == current_start_id
+            and last_check.get("heartbeat", last_check.get("generated")) == heartbeat
         )
         return float(last_check["time_s"]) if had_requests and is_unchanged and heartbeat is not None else None
 

@@ -109,7 +109,9 @@ def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dic
 
 def decide_switch(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
     """Decide whether to switch to the server requested first, or back from an idle server to the one that it replaced."""
-    messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_sleeping_servers(situation)}
+    messages = {
+        server.name: _describe_turn(server, situation, record, now_s) for server in _list_sleeping_servers(situation)
+    }
     ready_servers = [
         server
         for server in _list_sleeping_servers(situation)
@@ -135,13 +137,17 @@ def decide_switch(situation: Situation, record: WakeRecord, now_s: float) -> Dec
         and not situation.active_run
     ):
         idle_duration = units.format_rough_duration(now_s - situation.last_used_s)
-        return Decision(home_server.name, f"{awake_server.name}, woken by a request, was idle for {idle_duration}", messages)
+        return Decision(
+            home_server.name, f"{awake_server.name}, woken by a request, was idle for {idle_duration}", messages
+        )
     return Decision(messages=messages)
 
 
 def _list_sleeping_servers(situation: Situation) -> Iterator[TurnServer]:
     """Yield the sleeping servers that requests may wake."""
-    return (server for server in situation.servers.values() if server.on_request and server.name != situation.awake_name)
+    return (
+        server for server in situation.servers.values() if server.on_request and server.name != situation.awake_name
+    )
 
 
 def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, now_s: float) -> bool:
@@ -149,7 +155,9 @@ def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, 
     requested_s = situation.request_times_s.get(server.name, -math.inf)
     awake_server = situation.servers.get(situation.awake_name)
     validity_s = max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
-    return requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= validity_s
+    return (
+        requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= validity_s
+    )
 
 
 def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
@@ -297,7 +305,10 @@ class Waker:
         if not record.begun or situation.active_run:
             return Decision()
         server, record.begun = record.begun, ""
-        if situation.awake_name != server or journal.read_recap(self.context.state.path / "runs" / record.run) is not None:
+        if (
+            situation.awake_name != server
+            or journal.read_recap(self.context.state.path / "runs" / record.run) is not None
+        ):
             return Decision()
         self._record_failure(record, server, f"run {record.run} was cut off")
         may_retry = record.failures[server].count < MAX_FAILURES
@@ -305,7 +316,9 @@ class Waker:
 
     # -- the gateways ----------------------------------------------------------------------------------------------------
 
-    def _report_sleeping_servers(self, servers: Mapping[str, StateFolder], delays_s: Mapping[str, int]) -> dict[str, float]:
+    def _report_sleeping_servers(
+        self, servers: Mapping[str, StateFolder], delays_s: Mapping[str, int]
+    ) -> dict[str, float]:
         """Report the sleeping servers to their gateways.
 
         Args:

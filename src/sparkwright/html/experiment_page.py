@@ -276,7 +276,14 @@ def _depth_charts(results: Results) -> Iterator[Chart]:
         if lines:
             table = _build_table(x_title, lines, unit)
             yield Chart(
-                f"depth-{key}", f"{title} against depth", caption, x_title, f"{title}, {unit}", lines, log_x=True, table=table
+                f"depth-{key}",
+                f"{title} against depth",
+                caption,
+                x_title,
+                f"{title}, {unit}",
+                lines,
+                log_x=True,
+                table=table,
             )
 
 

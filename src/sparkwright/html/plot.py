@@ -170,9 +170,17 @@ def render_time_series(plot: TimePlot, points: Points, x: Scale, span_s: float, 
     ]
     if plot.reference:
         parts.append(
-            _draw_rule("reference", LEFT_MARGIN, y.position(plot.reference[1]), WIDTH - RIGHT_MARGIN, y.position(plot.reference[1]))
+            _draw_rule(
+                "reference",
+                LEFT_MARGIN,
+                y.position(plot.reference[1]),
+                WIDTH - RIGHT_MARGIN,
+                y.position(plot.reference[1]),
+            )
         )
-        parts.append(_draw_text(WIDTH - RIGHT_MARGIN, y.position(plot.reference[1]) - 3, plot.reference[0], "label end"))
+        parts.append(
+            _draw_text(WIDTH - RIGHT_MARGIN, y.position(plot.reference[1]) - 3, plot.reference[0], "label end")
+        )
     for piece in _split_at_gaps(points, math.inf if plot.joined else MAX_GAP_SPANS * span_s):
         parts.append(_draw_polyline("line", piece, x, y))
         if plot.joined or len(piece) == 1:
@@ -208,7 +216,10 @@ def _draw_lines(chart: Chart, y: Scale) -> list[str]:
     )
     for n, line in enumerate(chart.lines):
         colour, stroke = _colour_class(n), STROKES[n % len(STROKES)]
-        parts += [_draw_rule(f"event {colour}", x.position(x_value), y.start, x.position(x_value), y.end) for x_value in line.event_xs]
+        parts += [
+            _draw_rule(f"event {colour}", x.position(x_value), y.start, x.position(x_value), y.end)
+            for x_value in line.event_xs
+        ]
         is_thin = chart.kind == "dots"
         parts.append(
             _draw_polyline(f"series {colour}{' thin' if is_thin else ''}", line.points, x, y, "" if is_thin else stroke)
@@ -248,10 +259,18 @@ def _draw_heat_map(chart: Chart, top: float, axis_y: float) -> list[str]:
     for n, line in enumerate(chart.lines):
         middle = top + (n + 0.5) * cell_height
         parts.append(
-            _draw_text(LEFT_MARGIN - 4, middle + 3, one_line(line.name, max_chars=int(LEFT_MARGIN / CHARACTER_WIDTH)), "label end")
+            _draw_text(
+                LEFT_MARGIN - 4,
+                middle + 3,
+                one_line(line.name, max_chars=int(LEFT_MARGIN / CHARACTER_WIDTH)),
+                "label end",
+            )
         )
         for column, value in line.points:
-            left, size = LEFT_MARGIN + column * cell_width, f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
+            left, size = (
+                LEFT_MARGIN + column * cell_width,
+                f'width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"',
+            )
             fill = f'fill-opacity="{shade.position(value):.2f}"'
             parts.append(f'<rect class="cell" x="{left:.1f}" y="{top + n * cell_height:.1f}" {size} {fill}/>')
             parts.append(_draw_text(left + cell_width / 2, middle + 3, f"{value:,.1f}", "figure middle"))
@@ -306,7 +325,9 @@ def _draw_rule(css_class: str, x1: float, y1: float, x2: float, y2: float) -> st
 
 def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
     """Return a rule and a label for each tick of the vertical axis."""
-    rules = [_draw_rule("grid", LEFT_MARGIN, y.position(tick), WIDTH - RIGHT_MARGIN, y.position(tick)) for tick in ticks]
+    rules = [
+        _draw_rule("grid", LEFT_MARGIN, y.position(tick), WIDTH - RIGHT_MARGIN, y.position(tick)) for tick in ticks
+    ]
     return rules + [_draw_text(LEFT_MARGIN - 4, y.position(tick) + 3, f"{tick:,.10g}", "label end") for tick in ticks]
 
 

@@ -22,7 +22,7 @@ from sparkwright.trust import private
 FABRIC_LINKS = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in FABRIC_LINKS)
 #: GID of a link: its IPv4 address 127.0.X.Y, mapped to IPv6
-MAPPED_GID = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
+MAPPED_GID_TEMPLATE = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
 #: link rate during the fault `link-degraded`
 DEGRADED_RATE = "100 Gb/sec (2X HDR)"
@@ -47,7 +47,7 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
             adapter_path / f"device/net/{interface}/mtu": str(MTU),
             adapter_path / "ports/1/gids/0": "fe80:0000:0000:0000:4ebb:47ff:fe00:0001",
             adapter_path / "ports/1/gid_attrs/types/0": "RoCE v2",
-            adapter_path / "ports/1/gids/3": MAPPED_GID.format(address_byte, host_number),
+            adapter_path / "ports/1/gids/3": MAPPED_GID_TEMPLATE.format(address_byte, host_number),
             adapter_path / "ports/1/gid_attrs/types/3": "RoCE v2",
             interface_path / "mtu": str(MTU),
             interface_path / "carrier": str(int(is_up)),

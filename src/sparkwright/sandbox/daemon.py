@@ -21,13 +21,13 @@ from sparkwright.sandbox.faults import GPU_FAULTS, START_FAULTS
 from sparkwright.sandbox.http_server import HttpError, Server, UnixServer
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import MemoryPool
-from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
+from sparkwright.sandbox.ollama import LARGE_MODEL, MODELS, Model, Ollama, OllamaApi
 from sparkwright.sandbox.system import DRIVER_VERSION, Gpu
 
 ALIVE_FILE, OUT_OF_MEMORY_FILE = "alive", "lost"
 DEFAULT_PORT = 18471  # port of the server in hosts/sandbox.yml
 
-NVIDIA_SMI = """#!/bin/sh
+NVIDIA_SMI_SCRIPT = """#!/bin/sh
 # A simulated GB10. Like a real one, it reports no memory usage.
 case "$*" in
   *compute-apps*) cat "$0.processes" 2>/dev/null ;;
@@ -84,8 +84,8 @@ class Spark:
         self.ollama = Ollama(
             self.pool,
             is_busy=lambda: self.fault() == "ollama-busy",
-            reloads=lambda: self.fault() == "ollama-returns",
-            loaded=not (folder / "used").exists(),
+            should_reload=lambda: self.fault() == "ollama-returns",
+            starts_loaded=not (folder / "used").exists(),
         )
         (folder / "used").touch()
         self._port_occupier: subprocess.Popen[bytes] | None = None
@@ -170,17 +170,17 @@ class Spark:
         self._set_ports_occupied(fault == "port-taken")
         self._write_nvidia_smi(fault)
         self._write_link_files(fault)
-        disk_free = self.folder / "root/sandbox/disk_free"
+        disk_free_file = self.folder / "root/sandbox/disk_free"
         if fault == "no-space":
-            disk_free.parent.mkdir(parents=True, exist_ok=True)
-            disk_free.write_text("1048576")
+            disk_free_file.parent.mkdir(parents=True, exist_ok=True)
+            disk_free_file.write_text("1048576")
         else:
-            disk_free.unlink(missing_ok=True)
+            disk_free_file.unlink(missing_ok=True)
         if fault == "half-model":
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self._load_ollama_model(LARGE, with_delay=False)
+            self._load_ollama_model(LARGE_MODEL, with_delay=False)
         if fault == "ollama-loads":
             arguments = {"model": MODELS["gpt-oss:20b"], "slowly": True}
             threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
@@ -199,8 +199,8 @@ class Spark:
             self._port_occupier = None
         if not are_occupied:
             return
-        file = self.folder / "serve_port"
-        port = int(file.read_text()) if file.exists() else DEFAULT_PORT
+        port_file = self.folder / "serve_port"
+        port = int(port_file.read_text()) if port_file.exists() else DEFAULT_PORT
         command = [sys.executable, "-P", "-m", "sparkwright.sandbox", "occupy", str(port), str(port + 1)]
         self._port_occupier = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._port_occupier.stdout is not None
@@ -219,5 +219,5 @@ class Spark:
     def _write_nvidia_smi(self, fault: str) -> None:
         values = GPU_VALUES | GPU_FAULTS.get(fault, {})
         cases = "\n".join(f'        {field}) value="{value}" ;;' for field, value in values.items())
-        text = NVIDIA_SMI.replace("@CASES@", cases)
+        text = NVIDIA_SMI_SCRIPT.replace("@CASES@", cases)
         write_atomically(self.folder / "bin/nvidia-smi", text.encode(), mode=0o755)

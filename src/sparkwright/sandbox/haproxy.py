@@ -18,7 +18,7 @@ CONFIG_FOLDER = "/etc/gateway/files"
 #: folders that contain daemons, and that some users' PATH lacks
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 #: command that kills HAProxy when its standard input is closed, as happens when the sandbox's daemon exits
-WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
+WATCHER_COMMAND = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
 def find_executable() -> str:
@@ -58,13 +58,13 @@ class Haproxy(Process):
                 stderr=subprocess.STDOUT,
                 text=True,
             ) as process,
-            subprocess.Popen([*WATCHER, str(process.pid)], stdin=subprocess.PIPE) as watcher,
+            subprocess.Popen([*WATCHER_COMMAND, str(process.pid)], stdin=subprocess.PIPE) as watcher,
         ):
             threading.Thread(target=self._forward_stop, args=(process,), daemon=True).start()
             for line in process.stdout or ():
                 self.log(line.rstrip())
             watcher.kill()
-        self.stopped.set()
+        self.stop_event.set()
         return SIGKILL_EXIT_CODE if self._exit_code == SIGKILL_EXIT_CODE else max(0, process.returncode)
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
@@ -81,6 +81,6 @@ class Haproxy(Process):
 
     def _forward_stop(self, process: subprocess.Popen[str]) -> None:
         """Wait until the container is stopped or killed, then stop or kill HAProxy."""
-        self.stopped.wait()
+        self.stop_event.wait()
         if process.poll() is None:
             process.send_signal(signal.SIGKILL if self._exit_code else signal.SIGTERM)

@@ -17,12 +17,12 @@ from typing import Any
 
 from sparkwright.sandbox.http_server import Handler, Server
 
-SHARDS = 14
+SHARD_COUNT = 14
 SHARD_BYTES = 2_500_000
 
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+FP8_CONFIG = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 #: common part of the configs of Qwen3.5 and Qwen3-Next: gated delta nets, and attention in every fourth layer
-HYBRID_LAYERS = {
+HYBRID_LAYERS_CONFIG = {
     "full_attention_interval": 4,
     "num_attention_heads": 16,
     "num_key_value_heads": 2,
@@ -37,7 +37,7 @@ HYBRID_LAYERS = {
 QWEN35_CONFIG = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
-    "quantization_config": FP8,
+    "quantization_config": FP8_CONFIG,
     "text_config": {
         "model_type": "qwen3_5_moe_text",
         "hidden_size": 2048,
@@ -45,25 +45,25 @@ QWEN35_CONFIG = {
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
         "mamba_ssm_dtype": "float32",
         "mtp_num_hidden_layers": 1,
-        **HYBRID_LAYERS,
+        **HYBRID_LAYERS_CONFIG,
     },
 }
 #: a dense model with the same kinds of layers, in bfloat16
 QWEN38_CONFIG = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "model_type": "qwen3_5",
-    "text_config": {"model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64, **HYBRID_LAYERS},
+    "text_config": {"model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64, **HYBRID_LAYERS_CONFIG},
 }
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
-    "quantization_config": FP8,
-    **HYBRID_LAYERS,
+    "quantization_config": FP8_CONFIG,
+    **HYBRID_LAYERS_CONFIG,
 }
 
 
-def _dense_config(architecture: str, model_type: str, positions: int) -> dict[str, Any]:
-    return {"architectures": [architecture], "model_type": model_type, "max_position_embeddings": positions}
+def _dense_config(architecture: str, model_type: str, max_positions: int) -> dict[str, Any]:
+    return {"architectures": [architecture], "model_type": model_type, "max_position_embeddings": max_positions}
 
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -118,9 +118,9 @@ STRANGER_TOKEN = "hf_stranger"  # token of a user without access to the gated mo
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
 QWEN35_BASE = "Qwen/Qwen3.5-35B-A3B"
 #: high bytes of small bfloat16 numbers, half of them negative
-SMALL_HIGH_BYTES = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
+SMALL_HIGH_BYTE_TABLE = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
 #: Range header with a single range
-BYTE_RANGE = re.compile(r"bytes=(?:(?P<first>[0-9]{1,19})-(?P<last>[0-9]{0,19})|-(?P<suffix>[0-9]{1,19}))")
+BYTE_RANGE_PATTERN = re.compile(r"bytes=(?:(?P<first>[0-9]{1,19})-(?P<last>[0-9]{0,19})|-(?P<suffix>[0-9]{1,19}))")
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class Lora:
     """A LoRA adapter on the hub, for q_proj and o_proj of some layers."""
 
     base: str
-    hidden: int
+    hidden_size: int
     layers: tuple[int, ...]
     rank: int = 16
-    outputs: int = 4096  # outputs of q_proj, inputs of o_proj
+    output_size: int = 4096  # outputs of q_proj, inputs of o_proj
     alpha: int = 32
     extras: Mapping[str, Any] = field(default_factory=dict)  # additional keys of adapter_config.json
 
@@ -147,13 +147,13 @@ class Lora:
         """Shapes of the tensors by name: A is [rank, inputs], B is [outputs, rank]."""
         shapes = {}
         for layer in self.layers:
-            for module, inputs, outputs in (
-                ("q_proj", self.hidden, self.outputs),
-                ("o_proj", self.outputs, self.hidden),
+            for module, input_size, output_size in (
+                ("q_proj", self.hidden_size, self.output_size),
+                ("o_proj", self.output_size, self.hidden_size),
             ):
                 path = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-                shapes[f"{path}.lora_A.weight"] = (self.rank, inputs)
-                shapes[f"{path}.lora_B.weight"] = (outputs, self.rank)
+                shapes[f"{path}.lora_A.weight"] = (self.rank, input_size)
+                shapes[f"{path}.lora_B.weight"] = (output_size, self.rank)
         return shapes
 
 
@@ -183,8 +183,8 @@ def file_content(model: str, path: str, *, moved: bool = False) -> bytes:
     if path == "config.json":
         return json.dumps(MODELS[model], indent=2).encode()
     if path == "model.safetensors.index.json":
-        weights = {f"layers.{n}.weight": _shard_name(n) for n in range(1, SHARDS + 1)}
-        return json.dumps({"metadata": {"total_size": SHARDS * SHARD_BYTES}, "weight_map": weights}).encode()
+        weights = {f"layers.{n}.weight": _shard_name(n) for n in range(1, SHARD_COUNT + 1)}
+        return json.dumps({"metadata": {"total_size": SHARD_COUNT * SHARD_BYTES}, "weight_map": weights}).encode()
     if path == "README.md":
         text = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
         return (text + ("Second commit.\n" if moved else "")).encode()
@@ -219,7 +219,7 @@ def list_files(model: str) -> list[str]:
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-    return small_files + [_shard_name(n) for n in range(1, SHARDS + 1)]
+    return small_files + [_shard_name(n) for n in range(1, SHARD_COUNT + 1)]
 
 
 def commit(model: str, *, moved: bool = False) -> str:
@@ -268,10 +268,10 @@ def safetensors(shapes: Mapping[str, tuple[int, int]], seed: str) -> bytes:
     header: dict[str, Any] = {}
     end = 0
     for name, (rows, columns) in shapes.items():
-        begin, end = end, end + 2 * rows * columns
-        header[name] = {"dtype": "BF16", "shape": [rows, columns], "data_offsets": [begin, end]}
+        start, end = end, end + 2 * rows * columns
+        header[name] = {"dtype": "BF16", "shape": [rows, columns], "data_offsets": [start, end]}
     data = bytearray(hashlib.shake_128(seed.encode()).digest(end))
-    data[1::2] = data[1::2].translate(SMALL_HIGH_BYTES)
+    data[1::2] = data[1::2].translate(SMALL_HIGH_BYTE_TABLE)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(data)
 
@@ -282,7 +282,7 @@ def parse_range(header: str, size: int) -> range | None:
     A missing header requests the whole file. So does an invalid one, which HTTP servers ignore (RFC 9110, section 14.2),
     and one with several ranges, which are not supported.
     """
-    match = BYTE_RANGE.fullmatch(header)
+    match = BYTE_RANGE_PATTERN.fullmatch(header)
     if match is None:
         return None
     if match["suffix"]:
@@ -292,7 +292,7 @@ def parse_range(header: str, size: int) -> range | None:
 
 
 def _shard_name(n: int) -> str:
-    return f"model-{n:05d}-of-{SHARDS:05d}.safetensors"
+    return f"model-{n:05d}-of-{SHARD_COUNT:05d}.safetensors"
 
 
 def _blob_id(data: bytes) -> str:
@@ -303,13 +303,15 @@ class Hub:
     """The state of the simulated Hugging Face hub.
 
     Args:
-        cut: returns True if downloads of large files are cut off after half of their bytes.
-        moved: returns True if the main branch is at the second commit.
+        should_cut_downloads: returns True if downloads of large files are cut off after half of their bytes.
+        is_moved: returns True if the main branch is at the second commit.
     """
 
-    def __init__(self, cut: Callable[[], bool] = lambda: False, moved: Callable[[], bool] = lambda: False) -> None:
-        self.cut = cut
-        self.moved = moved
+    def __init__(
+        self, should_cut_downloads: Callable[[], bool] = lambda: False, is_moved: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.should_cut_downloads = should_cut_downloads
+        self.is_moved = is_moved
 
 
 class HubApi(Handler):
@@ -337,7 +339,7 @@ class HubApi(Handler):
     def _is_second_commit(self, model: str, revision: str) -> bool | None:
         """Return True if a revision is the second commit, False if it is the first, None after an error response."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
+        commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.is_moved()}
         if model not in MODELS and model not in GGUF_FILES and model not in ADAPTERS:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
         elif model in GATED_MODELS and token in ("", STRANGER_TOKEN):
@@ -345,7 +347,7 @@ class HubApi(Handler):
                 "you are not in the authorized list" if token else "You must have access to it and be authenticated"
             )
             self._error(403 if token else 401, "GatedRepo", f"Access to model {model} is restricted: {reason}.")
-        elif revision not in commits or (revision == commit(model, moved=True) and not self.hub.moved()):
+        elif revision not in commits or (revision == commit(model, moved=True) and not self.hub.is_moved()):
             self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
             return commits[revision]
@@ -391,7 +393,7 @@ class HubApi(Handler):
         headers["Content-Length"] = str(len(body))
         if requested_range is not None:
             headers["Content-Range"] = f"bytes {requested_range.start}-{requested_range.stop - 1}/{len(data)}"
-        if self.hub.cut() and self.command == "GET" and len(data) > 100_000:
+        if self.hub.should_cut_downloads() and self.command == "GET" and len(data) > 100_000:
             self.close_connection = True
             body = body[: len(body) // 2]
         self.reply(200 if requested_range is None else 206, body, headers)

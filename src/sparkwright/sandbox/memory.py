@@ -28,37 +28,39 @@ class MemoryPool:
     def __init__(self, meminfo: Path | None, on_exhausted: Callable[[], None] = lambda: None) -> None:
         self._on_exhausted = on_exhausted
         self._meminfo = meminfo
-        self._held: dict[str, int] = {"system": SYSTEM_BYTES}
+        self._bytes_by_holder: dict[str, int] = {"system": SYSTEM_BYTES}
         self._mutex = threading.Lock()
         self._write()
 
     @property
-    def available(self) -> int:
-        """Available memory, bytes."""
+    def available_bytes(self) -> int:
+        """Available memory."""
         with self._mutex:
-            return TOTAL_BYTES - sum(self._held.values())
+            return TOTAL_BYTES - sum(self._bytes_by_holder.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
         """Set the size of a holder's memory. Return False, and change nothing, if too little is available."""
         with self._mutex:
-            available_bytes = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
+            available_bytes = TOTAL_BYTES - sum(size for name, size in self._bytes_by_holder.items() if name != holder)
             if size_bytes > available_bytes:
                 return False
-            self._held[holder] = size_bytes
+            self._bytes_by_holder[holder] = size_bytes
         self._write()
         return True
 
-    def grow(self, holder: str, bytes_per_s: int, stopped: threading.Event) -> None:
-        """Add memory to a holder until `stopped` is set or the memory is exhausted."""
-        while not stopped.wait(GROWTH_INTERVAL_S):
+    def grow(self, holder: str, bytes_per_s: int, stop_event: threading.Event) -> None:
+        """Add memory to a holder until `stop_event` is set or the memory is exhausted."""
+        while not stop_event.wait(GROWTH_INTERVAL_S):
             if not self.add(holder, int(bytes_per_s * GROWTH_INTERVAL_S)):
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
         """Add memory to a holder even if too little is available. Return False if that exhausts the memory."""
         with self._mutex:
-            available_bytes = TOTAL_BYTES - sum(self._held.values())
-            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, available_bytes))
+            available_bytes = TOTAL_BYTES - sum(self._bytes_by_holder.values())
+            self._bytes_by_holder[holder] = self._bytes_by_holder.get(holder, 0) + min(
+                size_bytes, max(0, available_bytes)
+            )
         self._write()
         if size_bytes >= available_bytes:
             threading.Thread(target=self._on_exhausted, daemon=True).start()
@@ -72,14 +74,14 @@ class MemoryPool:
             timer.start()
             return
         with self._mutex:
-            self._held.pop(holder, None)
+            self._bytes_by_holder.pop(holder, None)
         self._write()
 
     def _write(self) -> None:
         if self._meminfo is None:
             return
         with self._mutex:
-            free_bytes = TOTAL_BYTES - sum(self._held.values())
+            free_bytes = TOTAL_BYTES - sum(self._bytes_by_holder.values())
             sizes = {
                 "MemTotal": TOTAL_BYTES,
                 "MemFree": max(0, free_bytes - GIB // 2),

@@ -33,9 +33,9 @@ UNLISTED_S = 0.3  # first phase of a load: /api/ps does not list the model yet, 
 LOAD_S = 2.0  # second phase of a load: /api/ps and unloads wait for the runner's lock
 RELOAD_DELAY_S = 0.3
 SECONDS_PER_TOKEN = 0.02
-DEFAULT_TOKENS = 20
+DEFAULT_TOKEN_COUNT = 20
 ANSWER_WORDS = ("One ", "two ", "three ", "four ")
-DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
+DURATION_PATTERN = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -81,7 +81,7 @@ class Model:
 
     def ps_entry(self, expiry_s: float) -> dict[str, Any]:
         """Return the model's entry in /api/ps."""
-        expires = datetime.fromtimestamp(min(expiry_s, 2**33), UTC).isoformat()
+        expires_at = datetime.fromtimestamp(min(expiry_s, 2**33), UTC).isoformat()
         identity = {
             "name": self.name,
             "model": self.name,
@@ -89,14 +89,16 @@ class Model:
             "digest": self.digest,
             "details": self.details(),
         }
-        return {**identity, "expires_at": expires, "size_vram": self.loaded_bytes, "context_length": CONTEXT_TOKENS}
+        return {**identity, "expires_at": expires_at, "size_vram": self.loaded_bytes, "context_length": CONTEXT_TOKENS}
 
 
-LARGE = Model("qwen3:32b", "qwen3", "32.8B", "Q4_K_M", 20_201_253_588, 20 * GIB, ("completion", "tools", "thinking"))
+LARGE_MODEL = Model(
+    "qwen3:32b", "qwen3", "32.8B", "Q4_K_M", 20_201_253_588, 20 * GIB, ("completion", "tools", "thinking")
+)
 MODELS = {
     model.name: model
     for model in (
-        LARGE,
+        LARGE_MODEL,
         Model("gpt-oss:20b", "gptoss", "20.9B", "MXFP4", 13_793_441_244, 14 * GIB, ("completion", "tools", "thinking")),
         Model("llama3.1:8b", "llama", "8.0B", "Q4_K_M", 4_920_753_328, 6 * GIB),
     )
@@ -123,27 +125,27 @@ class Ollama:
     Args:
         pool: memory for the models.
         is_busy: returns True while a client uses the loaded models, which prevents their unload.
-        reloads: returns True if a client loads each model again after its unload.
-        loaded: start with the large model loaded.
+        should_reload: returns True if a client loads each model again after its unload.
+        starts_loaded: start with the large model loaded.
     """
 
     def __init__(
         self,
         pool: MemoryPool,
         is_busy: Callable[[], bool] = lambda: False,
-        reloads: Callable[[], bool] = lambda: False,
+        should_reload: Callable[[], bool] = lambda: False,
         *,
-        loaded: bool = True,
+        starts_loaded: bool = True,
     ) -> None:
         self._pool = pool
         self._is_busy = is_busy
-        self._reloads = reloads
+        self._should_reload = should_reload
         self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
         self._load_lock = threading.Lock()  # one load at a time
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
-        if loaded:
-            self.load(LARGE, with_delay=False)
+        if starts_loaded:
+            self.load(LARGE_MODEL, with_delay=False)
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, with_delay: bool | None = None) -> Runner:
@@ -166,9 +168,7 @@ class Ollama:
             expiry_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", expiry_s)
             if not self._pool.claim(runner.holder, model.loaded_bytes):
-                sizes = (
-                    f"({format_gib(model.loaded_bytes)} GiB) than is available ({format_gib(self._pool.available)} GiB)"
-                )
+                sizes = f"({format_gib(model.loaded_bytes)} GiB) than is available ({format_gib(self._pool.available_bytes)} GiB)"
                 raise HttpError(500, f"model requires more system memory {sizes}")
             with runner.lock:
                 with self._mutex:
@@ -183,13 +183,13 @@ class Ollama:
             with runner.lock:
                 runner.expiry_s = time.time()
 
-    def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
+    def generate(self, model: Model, token_count: int, keep_s: float | None) -> Iterator[str]:
         """Yield the words of an answer. The model remains loaded until the last word."""
         runner = self.load(model, keep_s)
         with self._mutex:
             runner.request_count += 1
         try:
-            for n in range(tokens):
+            for n in range(token_count):
                 time.sleep(SECONDS_PER_TOKEN)
                 yield ANSWER_WORDS[n % len(ANSWER_WORDS)]
         finally:
@@ -236,7 +236,7 @@ class Ollama:
             with self._mutex:
                 self._runners.pop(runner.model.name, None)
             self._pool.release(runner.holder, delay_s=0.2)
-        if self._reloads():
+        if self._should_reload():
             timer = threading.Timer(RELOAD_DELAY_S, self.load, (runner.model,))
             timer.daemon = True
             timer.start()
@@ -297,13 +297,13 @@ class OllamaApi(Handler):
         """
         model, keep_s = self._model(body), parse_keep_alive(body.get("keep_alive"))
 
-        def line(text: str, reason: str = "") -> dict[str, Any]:
+        def build_line(text: str, reason: str = "") -> dict[str, Any]:
             content: Any = text if answer_field == "response" else {"role": "assistant", "content": text}
-            now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             done_reason = {"done_reason": reason} if reason else {}
             return {
                 "model": body["model"],
-                "created_at": now,
+                "created_at": created_at,
                 answer_field: content,
                 "done": bool(reason),
                 **done_reason,
@@ -311,18 +311,18 @@ class OllamaApi(Handler):
 
         if not body.get(prompt_field) and keep_s == 0:
             self.ollama.unload(model)
-            self.reply(200, line("", "unload"))
+            self.reply(200, build_line("", "unload"))
         elif not body.get(prompt_field):
             self.ollama.load(model, keep_s)
-            self.reply(200, line("", "load"))
+            self.reply(200, build_line("", "load"))
         else:
-            tokens = int((body.get("options") or {}).get("num_predict") or DEFAULT_TOKENS)
-            pieces = self.ollama.generate(model, tokens, keep_s)
+            token_count = int((body.get("options") or {}).get("num_predict") or DEFAULT_TOKEN_COUNT)
+            pieces = self.ollama.generate(model, token_count, keep_s)
             if body.get("stream", True) is False:
-                self.reply(200, line("".join(pieces), "stop"))
+                self.reply(200, build_line("".join(pieces), "stop"))
                 return
-            first = next(pieces)  # before the stream begins, so that an error becomes an error response
-            lines = itertools.chain([line(first)], map(line, pieces), [line("", "stop")])
+            first_piece = next(pieces)  # before the stream begins, so that an error becomes an error response
+            lines = itertools.chain([build_line(first_piece)], map(build_line, pieces), [build_line("", "stop")])
             self.stream((json.dumps(data).encode() + b"\n" for data in lines), "application/x-ndjson")
 
 
@@ -333,7 +333,7 @@ def parse_keep_alive(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise HttpError(400, f"json: cannot unmarshal into duration: {value!r}")
     if isinstance(value, str) and value != "0":
-        parts = DURATION.findall(value)
+        parts = DURATION_PATTERN.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
             raise HttpError(400, f'time: invalid duration "{value}"')
         seconds = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
@@ -348,7 +348,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=11434)
     parser.add_argument("--empty", action="store_true", help="start without a loaded model")
     arguments = parser.parse_args()
-    Server(arguments.port, OllamaApi, Ollama(MemoryPool(None), loaded=not arguments.empty)).run()
+    Server(arguments.port, OllamaApi, Ollama(MemoryPool(None), starts_loaded=not arguments.empty)).run()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sparkwright.host.state import write_atomically
 
-BOOT_ID = "proc/sys/kernel/random/boot_id"
+BOOT_ID_PATH = "proc/sys/kernel/random/boot_id"
 DRIVER_VERSION = "580.95.05"
 
 FILES: dict[str, str] = {
@@ -50,13 +50,13 @@ def write_files(root: Path) -> None:
     for name, script in PROGRAMS.items():
         write_file(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
 
-    if not (root / BOOT_ID).exists():
+    if not (root / BOOT_ID_PATH).exists():
         set_new_boot_id(root)
 
 
 def set_new_boot_id(root: Path) -> None:
     """Set a new boot id."""
-    write_file(root / BOOT_ID, f"{uuid.uuid4()}\n")
+    write_file(root / BOOT_ID_PATH, f"{uuid.uuid4()}\n")
 
 
 def write_file(path: Path, text: str) -> Path:

@@ -170,7 +170,7 @@ class _Watch:
     def _handle_key(self, key: str) -> None:
         if key in ("up", "down"):
             row = (self._view.selected_index + (1 if key == "down" else -1)) % len(self._view.rows)
-            self._view = replace(self._view, selected=row)
+            self._view = replace(self._view, selected_index=row)
             self._request_history()
         elif key == "r":
             self._next_s = 0.0

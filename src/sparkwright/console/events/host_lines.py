@@ -153,7 +153,11 @@ def _has_same_failure(first_row: HostRow, row: HostRow) -> bool:
     """Return True if a host failed for the same reason as the first one."""
     if first_row is row or row.style != "failed" or not first_row.ended or first_row.same_as:
         return False
-    return (first_row.verdict, first_row.stage, _failure_details(first_row)) == (row.verdict, row.stage, _failure_details(row))
+    return (first_row.verdict, first_row.stage, _failure_details(first_row)) == (
+        row.verdict,
+        row.stage,
+        _failure_details(row),
+    )
 
 
 def _failure_details(row: HostRow) -> list[object]:
@@ -207,7 +211,11 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._announced_sandboxes:
             self._announced_sandboxes.add(host)
             self.write("muted", formatters.sandbox_notice(host))
-        elif kind == "note" and (self._is_cluster or not event["task"]) and (self.shows_details or not event.get("detail")):
+        elif (
+            kind == "note"
+            and (self._is_cluster or not event["task"])
+            and (self.shows_details or not event.get("detail"))
+        ):
             prefix = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
             self.write("muted", prefix + event["text"].replace("\n", "\n" + " " * len(prefix)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported_hosts):
@@ -251,7 +259,9 @@ def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:
 
     A rank that exited comes before a server that answered with an error, and both before members that lost contact with another.
     """
-    return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED_PATTERN.match(_failure_message(row))))
+    return sorted(
+        rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED_PATTERN.match(_failure_message(row)))
+    )
 
 
 def _failure_message(row: HostRow) -> str:

@@ -258,7 +258,11 @@ def _value_lines(value: Any) -> list[str]:
     if "\n" in text:
         return text.splitlines()
     full_line = formatters.format_value(value)
-    return [full_line if terminal_width() is None and len(full_line) <= MAX_COMPARED_CHARS else formatters.truncate_value(value)]
+    return [
+        full_line
+        if terminal_width() is None and len(full_line) <= MAX_COMPARED_CHARS
+        else formatters.truncate_value(value)
+    ]
 
 
 def print_plain(style: str, text: str) -> None:

@@ -118,7 +118,9 @@ class PlanGroups:
     def _print_unchanged(self) -> None:
         unchanged_hosts = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
         if unchanged_hosts:
-            self.write("ok", f"{count_hosts(unchanged_hosts)} without changes: {formatters.join_names(unchanged_hosts)}")
+            self.write(
+                "ok", f"{count_hosts(unchanged_hosts)} without changes: {formatters.join_names(unchanged_hosts)}"
+            )
 
     def _print_failures(self) -> None:
         """Print each failure once, with all hosts that have it."""

@@ -80,7 +80,9 @@ def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: in
     title_lines, *row_lines = grid.format_rows([grid.Column(title) for title, _ in shown_columns], cells, max_width)
     styled_lines = [("muted", grid.plain_text(line)) for line in title_lines]
     for row, lines_of_row in zip(rows, row_lines, strict=True):
-        styled_lines += _style_row(STYLES.get(str(row["verdict"]), "muted"), [grid.plain_text(line) for line in lines_of_row])
+        styled_lines += _style_row(
+            STYLES.get(str(row["verdict"]), "muted"), [grid.plain_text(line) for line in lines_of_row]
+        )
     return styled_lines
 
 

@@ -34,7 +34,9 @@ def check_release(host: Host) -> Iterator[Finding]:
             yield Finding(RELEASE_CHECK, "unknown", f"{system}, and no GB10 was found: is this a DGX Spark?")
         return
     build_version, update_version = release.get("DGX_SWBUILD_VERSION", ""), release.get("DGX_OTA_VERSION", "")
-    yield _release_finding(update_version or build_version, f"DGX OS {build_version or '?'}, OTA {update_version or 'none'}")
+    yield _release_finding(
+        update_version or build_version, f"DGX OS {build_version or '?'}, OTA {update_version or 'none'}"
+    )
     if gpu and GB10 in gpu[0]:
         yield from _check_memory_size(host, update_version or build_version)
 
@@ -48,7 +50,9 @@ def _release_finding(version: str, evidence: str) -> Finding:
         evidence = f"{evidence}: older than DGX OS {known_facts.RELEASE_MAJOR}"
         return Finding(RELEASE_CHECK, "bad", evidence, DASHBOARD_FIX, source)
     if version_tuple(version) > version_tuple(newest_release):
-        return Finding(RELEASE_CHECK, "unknown", f"{evidence}: newer than {newest_release}, the newest known to sparkwright")
+        return Finding(
+            RELEASE_CHECK, "unknown", f"{evidence}: newer than {newest_release}, the newest known to sparkwright"
+        )
     return Finding(RELEASE_CHECK, "ok", evidence, source=source)
 
 
@@ -173,7 +177,9 @@ FALSE_VALUES = ("no", "n", "false", "f", "off", "0")
 
 @register_check(LOGOUT_CHECK)
 def check_logout(host: Host) -> Iterator[Finding]:
-    if not any(host.path_exists(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", LOGIND_CONFIG_PATH)):
+    if not any(
+        host.path_exists(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", LOGIND_CONFIG_PATH)
+    ):
         yield Finding(LOGOUT_CHECK, "unknown", "systemd is not running")
         return
     lingers = host.path_exists(f"/var/lib/systemd/linger/{host.user}")

@@ -90,7 +90,9 @@ def _engine_failure(server: DiagnosisInput) -> Iterator[Cause]:
 def _out_of_memory(server: DiagnosisInput) -> Iterator[Cause]:
     if server.last_exit.out_of_memory:
         evidence = f"Docker reports OOMKilled, exit code {server.last_exit.code}"
-        lower_share_clause = "".join(f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory"))
+        lower_share_clause = "".join(
+            f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory")
+        )
         fix = f"{lower_share_clause}stop other processes"
         yield Cause("it was OOM-killed", "found", evidence, fix, 190)
 
@@ -189,7 +191,13 @@ def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
     stage_clause = f", current stage: {server.log.stage}" if server.log is not None and server.log.stage else ""
     last_start_clause = f", the last start took {server.ready_s:.0f} s" if server.ready_s else ""
     fix = "`invoke logs` shows the stage; usual causes: cold page cache, slow disk, compilation without cache"
-    yield Cause("a slow start", "found", f"it has been loading for {server.age_s:.0f} s{last_start_clause}{stage_clause}", fix, 120)
+    yield Cause(
+        "a slow start",
+        "found",
+        f"it has been loading for {server.age_s:.0f} s{last_start_clause}{stage_clause}",
+        fix,
+        120,
+    )
 
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:

@@ -166,7 +166,9 @@ def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
     """Return the last log lines of the most recent start that has ended, without those of the current start."""
     if server.container.status == "running" and not server.container.restarts:
         return []
-    log_bytes = log_reader.read_tail(context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server))
+    log_bytes = log_reader.read_tail(
+        context.docker(), server.container.name, MAX_LOG_LINES, until_s=_previous_exit_s(server)
+    )
     return strip_terminal_codes(log_bytes.decode(errors="replace")).splitlines()
 
 

@@ -95,7 +95,9 @@ class ServerProbe:
             probe, token=result.token, error=result.error, waited_s=limit_s if result.token == "none" else 0.0
         )
 
-    def _watch_stalled(self, probe: ProbeResult, server: DiagnosisInput, first_counters: Mapping[str, float]) -> ProbeResult:
+    def _watch_stalled(
+        self, probe: ProbeResult, server: DiagnosisInput, first_counters: Mapping[str, float]
+    ) -> ProbeResult:
         """Watch requests that get no tokens until one gets a token, they end, or enough time has passed to be sure."""
         stalled_s = self._known_stall_s(server, _heartbeat(first_counters))
         began_s = time.monotonic() - stalled_s
@@ -114,7 +116,9 @@ class ServerProbe:
         since_s = self.history.unchanged_since_s(start_id(server.container), heartbeat)
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
-    def _rate(self, first_counters: Mapping[str, float], last_counters: Mapping[str, float], since_s: float) -> float | None:
+    def _rate(
+        self, first_counters: Mapping[str, float], last_counters: Mapping[str, float], since_s: float
+    ) -> float | None:
         """Return the tokens per second between two readings of the counters.
 
         None if there were no tokens, or if the engine counts a request's tokens only at its end.
@@ -196,11 +200,15 @@ class Measurement(Measurements):
     def acceptance(self) -> float | None:
         """The number of accepted tokens per draft; None without speculation."""
         counters = (engine_http.DRAFTS, engine_http.ACCEPTED_TOKENS)
-        drafts, accepted = (counter_increase(self.counters_before, self.counters_after, name) or 0.0 for name in counters)
+        drafts, accepted = (
+            counter_increase(self.counters_before, self.counters_after, name) or 0.0 for name in counters
+        )
         return accepted / drafts if drafts > 0 else None
 
 
-def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected_rate: ExpectedRate) -> Measurement:
+def measure_rate(
+    context: Context, http: Http, url: str, model: str, key: str, expected_rate: ExpectedRate
+) -> Measurement:
     """Measure a stream after a warm-up, and two more streams if the first is inconclusive."""
     measurement = Measurement(counters_before=server_counters.read_counters(http, url, key)[0])
     client = ServerClient(http, model, url, key)

@@ -219,7 +219,9 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
     if container.status == "created":
         reason_clause = f": {server.last_exit.error}" if server.last_exit.error else ""
         return _down_state(f"{container.name} was created but never started{reason_clause}", RESTART_FIX)
-    if server.loop_stop_reason:  # Docker would restart it, so it was stopped manually, regardless of what happened before
+    if (
+        server.loop_stop_reason
+    ):  # Docker would restart it, so it was stopped manually, regardless of what happened before
         message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.loop_stop_reason}"
         return ServerState("crash-looping", message, LOGS_FIX)
     if container.status in ("exited", "dead"):
@@ -334,7 +336,9 @@ def _describe_exit(server: DiagnosisInput, extra_clause: str = "") -> str:
     last_exit = server.last_exit
     manner = "was OOM-killed" if last_exit.out_of_memory else "exited"
     code_clause = f" ({last_exit.code})" if last_exit.code is not None else ""
-    age_clause = f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
+    age_clause = (
+        f" {units.format_rough_duration(server.now_s - last_exit.at_s)} ago" if last_exit.at_s is not None else ""
+    )
     line_clause = f', its last log line: "{server.last_line}"' if server.last_line else ""
     return f"{manner}{code_clause}{age_clause}{extra_clause}{line_clause}"
 

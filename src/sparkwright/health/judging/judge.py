@@ -70,7 +70,9 @@ def evaluate_observation(observation: Observation, limits: Limits, questions: Co
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst_finding.cure
     is_ok = worst_finding.state == "ok"
     reason = _describe_healthy(observation) if is_ok else worst_finding.evidence.message
-    return Evaluation(worst_finding.state, reason, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
+    return Evaluation(
+        worst_finding.state, reason, "" if is_ok else cure, tuple(finding.evidence for finding in findings)
+    )
 
 
 def _build_finding(name: str, answer: DefiniteAnswer) -> Finding:
@@ -134,4 +136,6 @@ def is_notifiable(states: Sequence[State]) -> bool:
 def _count_stable_checks(states: Sequence[State]) -> int:
     """Return the number of consecutive checks with the last state."""
     recent_states = states[-FLAP_WINDOW_CHECKS:]
-    return next((count for count, state in enumerate(reversed(recent_states)) if state != recent_states[-1]), len(recent_states))
+    return next(
+        (count for count, state in enumerate(reversed(recent_states)) if state != recent_states[-1]), len(recent_states)
+    )

@@ -97,7 +97,9 @@ def _describe_stop(observation: Observation) -> str:
     if observation.stopping_run:
         return f"{container.name} {exit_text}, stopped by sparkwright (run {observation.stopping_run})"
     if container.policy in RESTARTING_POLICIES and container.exit_code in MANUAL_STOP_EXIT_CODES:
-        return f"{container.name} was stopped by hand: {exit_text}, and Docker restarts containers that exit by themselves"
+        return (
+            f"{container.name} was stopped by hand: {exit_text}, and Docker restarts containers that exit by themselves"
+        )
     return f"{container.name} {exit_text}, not stopped by sparkwright"
 
 
@@ -112,7 +114,9 @@ def _check_restart_policy(observation: Observation, limits: Limits) -> Answer:
         return None
     is_member = observation.restart_policy == "no"
     consequence = "it would start without the other ranks" if is_member else "it will not start after a reboot"
-    message = f"the container's restart policy is {container.policy!r}, not {observation.restart_policy!r}: {consequence}"
+    message = (
+        f"the container's restart policy is {container.policy!r}, not {observation.restart_policy!r}: {consequence}"
+    )
     return "warn", message, "degraded", "deploy"
 
 
@@ -149,7 +153,12 @@ def _check_health(observation: Observation, limits: Limits) -> Answer:
         return "bad", f"{restarts_text}; {start_progress}", ranks.restarted_state(container, observation.time_s)
     if age_s <= limit_s:
         return "warn", start_progress, "starting"
-    return "bad", f"{message} after {age_s:.0f} s; a start may take {limit_s:.0f} s{last_start_clause}", "down", "restart"
+    return (
+        "bad",
+        f"{message} after {age_s:.0f} s; a start may take {limit_s:.0f} s{last_start_clause}",
+        "down",
+        "restart",
+    )
 
 
 def start_limit_s(ready_s: float | None, limits: Limits) -> float:
@@ -283,7 +292,9 @@ def _check_model_files(observation: Observation, limits: Limits) -> Answer:
     outcome = "not hashed yet"
     if model_files.age_s is not None:
         outcome = f"verified by a full hash {units.format_rough_duration(model_files.age_s)} ago"
-    progress_clause = f"; {model_files.hashed_count} of {model_files.file_count} hashed again" if model_files.hashed_count else ""
+    progress_clause = (
+        f"; {model_files.hashed_count} of {model_files.file_count} hashed again" if model_files.hashed_count else ""
+    )
     pause_clause = f"; paused: {model_files.pause_reason}" if model_files.pause_reason else ""
     message = f"{format_count(model_files.file_count, 'file')} {outcome}{progress_clause}{pause_clause}"
     return "warn" if model_files.is_late else "ok", message

@@ -106,7 +106,7 @@ class Container:
         self._shared = shared
         self.stop_requested = False
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._stop_event = threading.Event()
         self.created_s = time.time()
         self.has_fault = False
 
@@ -132,7 +132,7 @@ class Container:
             message = "driver failed programming external connectivity on endpoint"
             raise HttpError(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
         self.stop_requested, self.restart_count = False, 0
-        self._stopping.clear()
+        self._stop_event.clear()
         self._shared.container_by_port[port] = self
         self._launch()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -173,7 +173,7 @@ class Container:
     def _disable_restarts(self) -> None:
         """Prevent restarts by the restart policy, even during the pause before one."""
         self.stop_requested = True
-        self._stopping.set()
+        self._stop_event.set()
 
     def _clear_fault(self) -> None:
         """Clear the fault, unless it is a start fault, which persists until the container is replaced."""
@@ -300,7 +300,7 @@ class Container:
         return environment.get(repository.version_variable) or repository.tags[self._images.local[self.image]]
 
     def _program(self) -> PrintedOutput | ServingProgram | None:
-        return self._images.repository(self.image).program(self.argv(), self._version)
+        return self._images.repository(self.image).resolve_program(self.argv(), self._version)
 
     def _launch(self) -> None:
         self.status, self.started_at = "running", _timestamp()
@@ -313,9 +313,9 @@ class Container:
             self.engine = self._new_engine(program)
 
     def _new_engine(self, program: ServingProgram) -> Process:
-        return program.process(
+        return program.process_class(
             program.argv,
-            api=program.api,
+            api=program.handler_class,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             host_path=self._host_path,
@@ -351,7 +351,7 @@ class Container:
                 return
             self.status, self.restart_count = "restarting", self.restart_count + 1
             pause_s = FIRST_BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
-            if self._stopping.wait(pause_s):
+            if self._stop_event.wait(pause_s):
                 self.status = "exited"
                 return
             self.exit_code = 0  # Docker resets it at the next start

@@ -16,7 +16,7 @@ from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.http_server import HttpError
 
 PORT_RELEASE_TIMEOUT_S = 2.0  # the ports of a killed daemon are released slightly later than its lock
-CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+CONTAINER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 LOG_DRIVERS = ("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "none", "splunk", "syslog")
 
@@ -67,18 +67,18 @@ class Containers:
             temporary_file.write_text(text)
             temporary_file.replace(self._file)
 
-    def find(self, key: str) -> Container:
+    def find(self, name_or_id: str) -> Container:
         """Return a container by its name, its id or the beginning of its id. Raises HttpError if there is none."""
         with self._mutex:
             for container in self.all.values():
-                if container.name == key or container.id.startswith(key):
+                if container.name == name_or_id or container.id.startswith(name_or_id):
                     return container
-        raise HttpError(404, f"No such container: {key}")
+        raise HttpError(404, f"No such container: {name_or_id}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
         """Create a container. Raises HttpError for an invalid or taken name, or a missing image, log driver or mount."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
-        if not CONTAINER_NAME.fullmatch(name):
+        if not CONTAINER_NAME_PATTERN.fullmatch(name):
             raise HttpError(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
         body["HostConfig"] = body.get("HostConfig") or {}
         with self._mutex:
@@ -156,13 +156,13 @@ def filter_containers(containers: Iterable[Container], images: Images, query: di
     if unknown_filter is not None:
         raise HttpError(400, f"invalid filter '{unknown_filter}'")
     include_stopped = is_true(query.get("all")) or "status" in filters or "exited" in filters
-    matches = [
+    matching_containers = [
         container
         for container in containers
         if (include_stopped or container.running) and _matches(container, images, filters)
     ]
-    matches.sort(key=lambda container: container.created_s, reverse=True)
-    return matches[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else matches
+    matching_containers.sort(key=lambda container: container.created_s, reverse=True)
+    return matching_containers[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else matching_containers
 
 
 def parse_filters(text: str) -> dict[str, list[str]]:
@@ -183,7 +183,7 @@ def _matches(container: Container, images: Images, filters: dict[str, list[str]]
     if not all(_has_label(container, expected) for expected in filters.get("label", ())):
         return False
     conditions = ((FILTERS[name], values) for name, values in filters.items() if name != "label")
-    return all(any(matches(container, images, expected) for expected in values) for matches, values in conditions)
+    return all(any(condition(container, images, expected) for expected in values) for condition, values in conditions)
 
 
 def _has_label(container: Container, expected: str) -> bool:

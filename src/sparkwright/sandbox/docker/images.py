@@ -38,13 +38,13 @@ ARCHIVE_MEMBER = "image.json"
 class ServingProgram:
     """A server program: its process, HTTP handler and arguments."""
 
-    process: type[Process]
-    api: type[Handler]
+    process_class: type[Process]
+    handler_class: type[Handler]
     argv: tuple[str, ...]
 
 
 #: returns what a command line runs under an engine version, or None if the image does not contain the program
-Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
+ResolveProgram = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Repository:
 
     #: engine version by tag
     tags: dict[str, str]
-    program: Program
+    resolve_program: ResolveProgram
     entrypoint: tuple[str, ...]
     working_dir: str
     #: names of the processes on the host; the last one uses the GPU
@@ -75,14 +75,14 @@ class Repository:
         }
 
 
-def _vllm_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+def _resolve_vllm_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
     program = command_line.resolve_program(argv, version)
     if isinstance(program, ServeCommand):
         return ServingProgram(Engine, VllmApi, program.argv)
     return program
 
 
-def _llama_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+def _resolve_llama_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
     if not argv or argv[0] not in (LLAMA_SERVER, "llama-server"):
         return None
     if "--version" in argv:
@@ -90,21 +90,21 @@ def _llama_program(argv: Sequence[str], version: str) -> PrintedOutput | Serving
     return ServingProgram(LlamaServer, LlamaApi, tuple(argv[1:]))
 
 
-def _sglang_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+def _resolve_sglang_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
     words = list(argv[1:] if argv[:1] == [NVIDIA_ENTRYPOINT] else argv)
     if not words:
         return PrintedOutput("", 0)
     match words:
         case ["sglang", "version"]:
             return PrintedOutput(f"sglang version: {version}\ngit revision: sandbox", 0)
-        case ["sglang", "serve", *rest] | ["python" | "python3", "-m", "sglang.launch_server", *rest]:
-            if not {"-h", "--help"}.isdisjoint(rest):
+        case ["sglang", "serve", *arguments] | ["python" | "python3", "-m", "sglang.launch_server", *arguments]:
+            if not {"-h", "--help"}.isdisjoint(arguments):
                 return PrintedOutput(config.help_text(), 0)
-            return ServingProgram(SglangServer, SglangApi, tuple(rest))
+            return ServingProgram(SglangServer, SglangApi, tuple(arguments))
     return None
 
 
-def _haproxy_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
+def _resolve_haproxy_program(argv: Sequence[str], version: str) -> PrintedOutput | ServingProgram | None:
     if argv[:1] != ["haproxy"] or not haproxy.find_executable():
         return None
     return ServingProgram(haproxy.Haproxy, haproxy.NoApi, tuple(argv[1:]))
@@ -114,7 +114,7 @@ REPOSITORIES = {
     # cu130-nightly has not changed since April 2026
     "vllm/vllm-openai": Repository(
         {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"},
-        _vllm_program,
+        _resolve_vllm_program,
         ("vllm", "serve"),
         "/vllm-workspace",
         ("vllm", "VLLM::EngineCore"),
@@ -122,7 +122,7 @@ REPOSITORIES = {
     ),
     "ghcr.io/ggml-org/llama.cpp": Repository(
         {"server-cuda13": "b11549", "server-cuda13-b11549": "b11549", "server-cuda13-b10434": "b10434"},
-        _llama_program,
+        _resolve_llama_program,
         (LLAMA_SERVER,),
         "/app",
         ("llama-server",),
@@ -130,13 +130,13 @@ REPOSITORIES = {
     ),
     "lmsysorg/sglang": Repository(
         {"v0.5.23": "0.5.23"},
-        _sglang_program,
+        _resolve_sglang_program,
         (NVIDIA_ENTRYPOINT,),
         "/sgl-workspace",
         ("sglang::detokenizer", "sglang::scheduler"),
     ),
     "haproxy": Repository(
-        {"2.6": "2.6.12"}, _haproxy_program, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")
+        {"2.6": "2.6.12"}, _resolve_haproxy_program, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")
     ),
 }
 #: repository of each tag; tags are unique across repositories
@@ -197,18 +197,20 @@ class Images:
         tag, digest = tag_and_digest
         yield {"status": f"Pulling from {REPOSITORY_OF_TAG[tag]}", "id": digest}
         if digest not in self.local:
-            ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYER_SIZES))]
+            layer_ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYER_SIZES))]
             steps = 1 if self._instant else 20
             for step in range(1, steps + 1):
-                for layer, size in zip(ids, LAYER_SIZES, strict=True):
+                for layer_id, size in zip(layer_ids, LAYER_SIZES, strict=True):
                     detail = {"current": size * step // steps, "total": size}
-                    yield {"status": "Downloading", "progressDetail": detail, "id": layer}
+                    yield {"status": "Downloading", "progressDetail": detail, "id": layer_id}
                 if self._fault() == "no-space":
-                    yield _error_line(f"failed to register layer: write /usr/lib/{ids[0]}: no space left on device")
+                    yield _error_line(
+                        f"failed to register layer: write /usr/lib/{layer_ids[0]}: no space left on device"
+                    )
                     return
                 time.sleep(0 if self._instant else PULL_DURATION_S / steps)
-            for layer in ids:
-                yield {"status": "Pull complete", "progressDetail": {}, "id": layer}
+            for layer_id in layer_ids:
+                yield {"status": "Pull complete", "progressDetail": {}, "id": layer_id}
         with self._mutex:
             self.local[digest] = tag
             if "@" not in reference:
@@ -219,11 +221,11 @@ class Images:
     def save_archive(self, digest: str) -> Iterator[bytes]:
         """Yield the tar archive of a local image, with its digest and tag but no layers."""
         data = json.dumps({"digest": digest, "tag": self.local[digest]}).encode()
-        info, out = tarfile.TarInfo(ARCHIVE_MEMBER), io.BytesIO()
+        info, archive_file = tarfile.TarInfo(ARCHIVE_MEMBER), io.BytesIO()
         info.size = len(data)
-        with tarfile.open(fileobj=out, mode="w") as archive:
+        with tarfile.open(fileobj=archive_file, mode="w") as archive:
             archive.addfile(info, io.BytesIO(data))
-        yield out.getvalue()
+        yield archive_file.getvalue()
 
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
         """Load an archive from `save_archive`, and yield the progress."""

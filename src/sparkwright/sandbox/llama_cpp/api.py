@@ -59,7 +59,7 @@ class LlamaApi(ModelApi):
                 self.reply(200, self._models())
             case "GET", ["props"]:
                 self.reply(200, self._props())
-            case "GET", ["metrics"] if self.engine.config.metrics:
+            case "GET", ["metrics"] if self.engine.config.has_metrics:
                 self.reply(200, self.engine.counters.build_metrics_page(), PROMETHEUS_HEADERS)
             case "GET", ["metrics"]:
                 self._error(501, NO_METRICS_MESSAGE, "not_supported_error")
@@ -96,7 +96,7 @@ class LlamaApi(ModelApi):
             "total_slots": config.max_num_seqs,
             "model_alias": config.alias,
             "model_path": config.model,
-            "endpoint_metrics": config.metrics,
+            "endpoint_metrics": config.has_metrics,
             "build_info": self.engine.version,
             "is_sleeping": False,
         }
@@ -106,7 +106,7 @@ class LlamaApi(ModelApi):
         if not isinstance(body, dict) or not body.get("messages"):
             self._error(400, "'messages' is required", "invalid_request_error")
             return
-        prompt, token_limit = engine.tokenizer.chat(body["messages"]), engine.config.context
+        prompt, token_limit = engine.tokenizer.encode_chat(body["messages"]), engine.config.context
         if len(prompt) >= token_limit:
             message = (
                 f"request ({len(prompt)} tokens) exceeds the available context size ({token_limit} tokens), try "
@@ -163,14 +163,14 @@ class LlamaAnswer(ChatAnswer):
         message |= {self.reasoning_field: thinking} if thinking else {}
         return message | ({"tool_calls": calls} if calls else {})
 
-    def usage(self, tokens: int) -> dict[str, Any]:
-        return {**super().usage(tokens), "prompt_tokens_details": {"cached_tokens": 0}}
+    def usage(self, token_count: int) -> dict[str, Any]:
+        return {**super().usage(token_count), "prompt_tokens_details": {"cached_tokens": 0}}
 
-    def extra_fields(self, tokens: int) -> dict[str, Any]:
-        return self.final_fields(tokens) if self.body.get("timings_per_token") else {}
+    def extra_fields(self, token_count: int) -> dict[str, Any]:
+        return self.final_fields(token_count) if self.body.get("timings_per_token") else {}
 
-    def final_fields(self, tokens: int) -> dict[str, Any]:
+    def final_fields(self, token_count: int) -> dict[str, Any]:
         seconds = time.monotonic() - self.began_s
-        rate = tokens / seconds if seconds else 0.0
-        predicted = {"predicted_n": tokens, "predicted_ms": seconds * 1000, "predicted_per_second": rate}
-        return {"timings": {"cache_n": 0, "prompt_n": self.prompt_tokens, **predicted}}
+        rate = token_count / seconds if seconds else 0.0
+        prediction_fields = {"predicted_n": token_count, "predicted_ms": seconds * 1000, "predicted_per_second": rate}
+        return {"timings": {"cache_n": 0, "prompt_n": self.prompt_tokens, **prediction_fields}}

@@ -18,7 +18,7 @@ BATCH_TOKENS = 2048
 #: bytes of one token's keys and values in f16: 20 layers, 8 heads of 128
 KV_BYTES_PER_TOKEN = 2 * 20 * 8 * 128 * 2
 #: size of a KV cache type relative to f16
-KV_SHARE = {
+KV_SHARES = {
     "f32": 2.0,
     "f16": 1.0,
     "bf16": 1.0,
@@ -50,7 +50,7 @@ class Config:
     max_num_seqs: int
     kv_types: tuple[str, str]
     keys: tuple[str, ...]
-    metrics: bool
+    has_metrics: bool
     #: maximum number of prompt tokens in one step
     budget: int = BATCH_TOKENS
     #: chat templates are rendered with tools
@@ -65,7 +65,7 @@ class Config:
     @property
     def kv_bytes(self) -> int:
         """Size of the KV cache, bytes."""
-        share = sum(KV_SHARE.get(kind, 1.0) for kind in self.kv_types) / 2
+        share = sum(KV_SHARES.get(kind, 1.0) for kind in self.kv_types) / 2
         return int(self.context * self.max_num_seqs * KV_BYTES_PER_TOKEN * share)
 
 
@@ -94,7 +94,7 @@ def build_config(words: Sequence[str]) -> Config:
         max_num_seqs=flags.slots(options),
         kv_types=kv_types,
         keys=keys,
-        metrics=bool(options.get(flags.METRICS)),
+        has_metrics=bool(options.get(flags.METRICS)),
         jinja=flags.is_on(options.get("jinja", True)) is not False,
         accepts_pictures=bool(options.get("mmproj")),
         parses_thinking=options.get("reasoning-format", "auto") != "none",
@@ -104,19 +104,19 @@ def build_config(words: Sequence[str]) -> Config:
 
 def _check_words(words: Sequence[str]) -> None:
     """Raise StartError for an unknown option, or a missing or invalid value."""
-    remaining = list(words)
-    while remaining:
-        word = remaining.pop(0)
+    remaining_words = list(words)
+    while remaining_words:
+        word = remaining_words.pop(0)
         option, _ = flags.TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
         if option is None or not word.startswith("-"):
             raise StartError(f"error: invalid argument: {word}")
         if option.kind in ("switch", "bare"):
             continue
-        if not remaining:
+        if not remaining_words:
             raise StartError(f'error while handling argument "{word}": expected value for argument')
-        value = remaining.pop(0)
-        if option.kind == "two" and remaining:
-            remaining.pop(0)
+        value = remaining_words.pop(0)
+        if option.kind == "two" and remaining_words:
+            remaining_words.pop(0)
         elif flags.value_problem(option.name, value):
             reason = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
             raise StartError(f'error while handling argument "{word}": {reason}', "", "usage:", f"{word} ...")
@@ -182,11 +182,11 @@ class LlamaServer(Process):
         size_bytes = self._weight_bytes()
         self.crash_if_looping()
         if not self.take_memory(size_bytes + self.config.kv_bytes):
-            allocation = (
+            allocation_line = (
                 "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers"
             )
-            model = f"srv    load_model: failed to create context with model, '{self.config.model}'"
-            return self.write_last_lines([allocation, model, NOT_LOADED_LINE], 1)
+            model_line = f"srv    load_model: failed to create context with model, '{self.config.model}'"
+            return self.write_last_lines([allocation_line, model_line, NOT_LOADED_LINE], 1)
         self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading_lines(size_bytes))
         self.set_gpu_memory(size_bytes + self.config.kv_bytes)
         if self.wait_while_start_hangs():
@@ -215,7 +215,7 @@ class LlamaServer(Process):
 
     def _loading_lines(self, size_bytes: int) -> Iterator[tuple[float, str]]:
         config, is_cpu = self.config, self.device == "cpu"
-        slots = f"n_slots = {config.max_num_seqs}, n_ctx_slot = {config.context}"
+        slots_text = f"n_slots = {config.max_num_seqs}, n_ctx_slot = {config.context}"
         yield (
             0.0,
             f"cmn  common_param: device_info: {'' if is_cpu else '- CUDA0 : NVIDIA GB10 (122506 MiB, 118000 MiB free)'}",
@@ -226,14 +226,14 @@ class LlamaServer(Process):
         )
         yield 0.0, "load_tensors: offloaded 37/37 layers to GPU"
         yield 0.0, f"llama_context: n_ctx         = {config.context * config.max_num_seqs}"
-        k, v = config.kv_types
+        key_type, value_type = config.kv_types
         half_mib = config.kv_bytes / MIB / 2
-        cells = f"{config.context} cells, 36 layers, {config.max_num_seqs}/{config.max_num_seqs} seqs"
+        cells_text = f"{config.context} cells, 36 layers, {config.max_num_seqs}/{config.max_num_seqs} seqs"
         yield (
             0.0,
-            f"llama_kv_cache: size = {half_mib * 2:.2f} MiB ({cells}), K ({k}): {half_mib:.2f} MiB, V ({v}): {half_mib:.2f} MiB",
+            f"llama_kv_cache: size = {half_mib * 2:.2f} MiB ({cells_text}), K ({key_type}): {half_mib:.2f} MiB, V ({value_type}): {half_mib:.2f} MiB",
         )
-        yield 0.0, f"srv    load_model: initializing, {slots}, kv_unified = 'false'"
+        yield 0.0, f"srv    load_model: initializing, {slots_text}, kv_unified = 'false'"
         if config.requested_context > TRAINED_CONTEXT:
             capped_text = f"exceeds the training context of the model ({TRAINED_CONTEXT}) - capping"
             yield 0.0, f"srv    load_model: the slot context ({config.requested_context}) {capped_text}"

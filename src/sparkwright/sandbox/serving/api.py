@@ -157,19 +157,19 @@ class ChatAnswer(ABC):
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the message of an answer that is not streamed."""
 
-    def usage(self, tokens: int) -> dict[str, Any]:
+    def usage(self, token_count: int) -> dict[str, Any]:
         """Return the token counts for an answer with this number of generated tokens."""
-        counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt_tokens}
-        return {**counts, "total_tokens": self.prompt_tokens + tokens}
+        counts = {"completion_tokens": token_count, "prompt_tokens": self.prompt_tokens}
+        return {**counts, "total_tokens": self.prompt_tokens + token_count}
 
-    def extra_fields(self, tokens: int) -> dict[str, Any]:
+    def extra_fields(self, token_count: int) -> dict[str, Any]:
         """Return additional fields of a stream event after this number of generated tokens."""
-        del tokens
+        del token_count
         return {}
 
-    def final_fields(self, tokens: int) -> dict[str, Any]:
+    def final_fields(self, token_count: int) -> dict[str, Any]:
         """Return additional fields of the last stream event, which contains the usage."""
-        return self.extra_fields(tokens)
+        return self.extra_fields(token_count)
 
     def base_fields(self, kind: str) -> dict[str, Any]:
         """Return the common first fields of answers and stream events."""
@@ -199,8 +199,8 @@ class ChatAnswer(ABC):
             yield self._event({"tool_calls": delta}, None, count)
         yield self._event({}, "tool_calls" if calls else reason, count)
         if (self.body.get("stream_options") or {}).get("include_usage"):
-            last = {"choices": [], "usage": self.usage(count), **self.final_fields(count)}
-            yield encode_event({**self.base_fields("chat.completion.chunk"), **last})
+            last_event = {"choices": [], "usage": self.usage(count), **self.final_fields(count)}
+            yield encode_event({**self.base_fields("chat.completion.chunk"), **last_event})
         yield DONE_EVENT
 
     def _event(self, delta: Mapping[str, Any], reason: str | None, count: int) -> bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 ANSWER_WORDS = tuple(f"{word} " for word in _SENTENCE.split())
 DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged weights
-#: answer of a broken kernel on a GB10 to every prompt (NVIDIA/dgx-spark-playbooks 76)
+#: what a broken kernel on a GB10 answers to every prompt (NVIDIA/dgx-spark-playbooks 76)
 GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
@@ -48,13 +48,13 @@ class Request:
     #: number of thinking tokens at the beginning of the answer
     thinking_tokens: int
     has_disconnected: Callable[[], bool]
-    #: the client requested log probabilities: tokens are sent one by one, and in an instant sandbox without delay
+    #: the client requested log probabilities: tokens are sent one at a time, without delay if the sandbox is instant
     with_logprobs: bool = False
     #: words of the thinking and the answer; the default words if empty
     words: tuple[str, ...] = ()
 
     @property
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Number of tokens to generate."""
         return min(self.max_tokens, self.stop_after_tokens)
 
@@ -82,14 +82,14 @@ def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tok
 
 
 def adapter_words(name: str) -> tuple[str, ...]:
-    """Return the words of an adapter's answers: the model's words, starting at another one."""
+    """Return the words of an adapter's answers: the model's words, rotated by an offset that depends on its name."""
     start = 1 + sum(name.encode()) % (len(ANSWER_WORDS) - 1)
     return ANSWER_WORDS[start:] + ANSWER_WORDS[:start]
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """Yield the tokens on a fixed schedule: a late token does not delay the next one. Raises Aborted or GroupBroken."""
-    arrived_s, finish_reason, generated = time.monotonic(), "abort", 0
+    arrived_s, finish_reason, generated_count = time.monotonic(), "abort", 0
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
         with _reserve_slot(engine, request):
@@ -97,23 +97,29 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
             engine.counters.add_prompt(len(request.prompt), cached_tokens)
             last_token_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached_tokens)
             pending_text, step_tokens = "", 0
-            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
+            for n, word in zip(range(1, request.token_count + 1), itertools.cycle(words), strict=False):
                 if not step_tokens:
-                    due_s = _wait_for_step(engine, request, due_s, first=n == 1)
+                    due_s = _wait_for_step(engine, request, due_s, is_first=n == 1)
                     step_tokens = engine.counters.begin_step() if n > 1 else 1
-                last_token_s, streams = _count_token(engine, n, arrived_s, last_token_s)
-                generated, step_tokens, pending_text = n, step_tokens - 1, pending_text + word
-                if step_tokens and not request.with_logprobs and n not in (request.tokens, request.thinking_tokens):
+                last_token_s, stream_count = _record_token(engine, n, arrived_s, last_token_s)
+                generated_count, step_tokens, pending_text = n, step_tokens - 1, pending_text + word
+                if (
+                    step_tokens
+                    and not request.with_logprobs
+                    and n not in (request.token_count, request.thinking_tokens)
+                ):
                     continue  # the tokens of a step are sent together
                 kind = "reasoning" if n <= request.thinking_tokens else "content"
-                yield Token(kind, pending_text, n, request.finish_reason if n == request.tokens else None)
+                yield Token(kind, pending_text, n, request.finish_reason if n == request.token_count else None)
                 pending_text = ""
                 if not step_tokens and not (request.with_logprobs and engine.is_instant):
                     rate = _step_rate(engine, len(request.prompt))
-                    due_s = max(due_s + 1 / rate / SHARED_RATE_FACTOR ** min(streams - 1, 6), time.monotonic() - 0.5)
+                    due_s = max(
+                        due_s + 1 / rate / SHARED_RATE_FACTOR ** min(stream_count - 1, 6), time.monotonic() - 0.5
+                    )
             finish_reason = request.finish_reason
     finally:
-        engine.counters.count_request(finish_reason, generated, time.monotonic() - arrived_s)
+        engine.counters.count_request(finish_reason, generated_count, time.monotonic() - arrived_s)
 
 
 def _step_rate(engine: Process, prompt_tokens: int) -> float:
@@ -122,25 +128,25 @@ def _step_rate(engine: Process, prompt_tokens: int) -> float:
     return engine.tok_per_s * engine.counters.step_rate_factor * (DEEP_RATE_FACTOR if is_slowed else 1)
 
 
-def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
+def _wait_for_step(engine: Process, request: Request, due_s: float, *, is_first: bool) -> float:
     """Wait for a decode step, and return its time: `due_s`, or later if a prompt is being computed at that time."""
     _wait_until(engine, request, due_s)
-    if not first and (delayed_s := engine.prefill_step.delayed_time_s(due_s)) > due_s:
+    if not is_first and (delayed_s := engine.prefill_step.delayed_time_s(due_s)) > due_s:
         _wait_until(engine, request, delayed_s)
         return delayed_s
     return due_s
 
 
-def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
+def _compute_prompt(engine: Process, request: Request, remaining_tokens: int) -> float:
     """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
     while not engine.prefill_step.lock.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
         now_s, limits = time.monotonic(), engine.limits
-        while tokens > 0:
-            chunk = min(limits.budget, tokens) if limits.chunked_prefill else tokens
-            engine.prefill_step.period_s = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
-            now_s, tokens = engine.prefill_step.period_s[1], tokens - chunk
+        while remaining_tokens > 0:
+            chunk_tokens = min(limits.budget, remaining_tokens) if limits.chunked_prefill else remaining_tokens
+            engine.prefill_step.period_s = (now_s, now_s + chunk_tokens / PREFILL_TOK_PER_S)
+            now_s, remaining_tokens = engine.prefill_step.period_s[1], remaining_tokens - chunk_tokens
             _wait_until(engine, request, now_s)
         return now_s + PREFILL_S
     finally:
@@ -150,14 +156,14 @@ def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
 @contextmanager
 def _reserve_slot(engine: Process, request: Request) -> Iterator[None]:
     """Wait for a free slot, and occupy it inside the block."""
-    counters, tokens = engine.counters, len(request.prompt) + request.tokens
+    counters, reserved_tokens = engine.counters, len(request.prompt) + request.token_count
     while engine.fault() == "wedge":  # a hung engine core accepts no requests, so they are not counted
         _check_stop(engine, request)
         time.sleep(POLL_S)
     with counters.mutex:
         counters.waiting += 1
     try:
-        while not _take_slot(engine, tokens):
+        while not _take_slot(engine, reserved_tokens):
             _check_stop(engine, request)
             time.sleep(POLL_S)
     finally:
@@ -168,15 +174,15 @@ def _reserve_slot(engine: Process, request: Request) -> Iterator[None]:
     finally:
         with counters.mutex:
             counters.running -= 1
-            counters.held_tokens -= tokens
+            counters.held_tokens -= reserved_tokens
 
 
-def _take_slot(engine: Process, tokens: int) -> bool:
+def _take_slot(engine: Process, reserved_tokens: int) -> bool:
     with engine.counters.mutex:
         if engine.counters.running >= engine.limits.max_num_seqs:
             return False
         engine.counters.running += 1
-        engine.counters.held_tokens += tokens
+        engine.counters.held_tokens += reserved_tokens
         return True
 
 
@@ -184,7 +190,7 @@ def _wait_until(engine: Process, request: Request, due_s: float) -> None:
     """Wait until due_s, or forever in a wedged engine. Raises Aborted or GroupBroken."""
     _check_stop(engine, request)
     while (remaining_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
-        if engine.stopped.wait(min(max(remaining_s, 0.001), POLL_S) if remaining_s > 0 else POLL_S):
+        if engine.stop_event.wait(min(max(remaining_s, 0.001), POLL_S) if remaining_s > 0 else POLL_S):
             break
         _check_stop(engine, request)
     _check_stop(engine, request)
@@ -193,11 +199,11 @@ def _wait_until(engine: Process, request: Request, due_s: float) -> None:
 def _check_stop(engine: Process, request: Request) -> None:
     if engine.has_lost_peer:
         raise GroupBroken
-    if engine.stopped.is_set() or request.has_disconnected():
+    if engine.stop_event.is_set() or request.has_disconnected():
         raise Aborted
 
 
-def _count_token(engine: Process, n: int, arrived_s: float, last_token_s: float) -> tuple[float, int]:
+def _record_token(engine: Process, n: int, arrived_s: float, last_token_s: float) -> tuple[float, int]:
     """Count a token. Return its time and the number of running streams."""
     now_s = time.monotonic()
     engine.counters.count_token(n, now_s - (arrived_s if n == 1 else last_token_s))
@@ -223,6 +229,8 @@ class PromptCache:
         return max(0, min(cached_tokens, len(prompt) - 1))
 
 
-def _shared_prefix_length(prompt: Sequence[int], other: Sequence[int]) -> int:
-    differing = (n for n, (left, right) in enumerate(zip(prompt, other, strict=False)) if left != right)
-    return next(differing, min(len(prompt), len(other)))
+def _shared_prefix_length(prompt: Sequence[int], other_prompt: Sequence[int]) -> int:
+    differing_positions = (
+        n for n, (left, right) in enumerate(zip(prompt, other_prompt, strict=False)) if left != right
+    )
+    return next(differing_positions, min(len(prompt), len(other_prompt)))

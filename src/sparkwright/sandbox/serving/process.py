@@ -28,7 +28,7 @@ GPU_TOK_PER_S = 47.0  # one stream of Qwen3.5-35B-A3B FP8 on a GB10
 SLOW_TOK_PER_S = 5.7
 CPU_TOK_PER_S = 2.9  # on a Spark's twenty cores
 #: host memory of an engine in addition to its GPU share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
-HOST_SIDE_BYTES = int(5.5 * GIB)
+HOST_MEMORY_BYTES = int(5.5 * GIB)
 #: temporary memory of a start without compile cache
 COMPILE_PEAK_BYTES = 2 * GIB
 SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
@@ -67,12 +67,12 @@ class Counters:
         self.prompt_tokens = self.computed_tokens = self.cached_tokens = 0
         self.steps = self.decoded_tokens = self.generated_tokens = 0
         self.request_s = 0.0
-        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.finished_by_reason = dict.fromkeys(FINISH_REASONS, 0)
 
-    def add_prompt(self, tokens: int, cached_tokens: int) -> None:
+    def add_prompt(self, token_count: int, cached_tokens: int) -> None:
         with self.mutex:
-            self.prompt_tokens += tokens
-            self.computed_tokens += tokens - cached_tokens
+            self.prompt_tokens += token_count
+            self.computed_tokens += token_count - cached_tokens
             self.cached_tokens += cached_tokens
             self.steps += 1
 
@@ -98,12 +98,12 @@ class Counters:
             self.decoded_tokens += count > 1
             self.generated_tokens += not self.counts_at_end
 
-    def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
+    def count_request(self, finish_reason: str, token_count: int, duration_s: float) -> None:
         """Count a finished request with its generated tokens and its duration."""
         with self.mutex:
-            self.finished[finish_reason] += 1
-            self.generated_tokens += tokens * self.counts_at_end
-            self.request_s += seconds
+            self.finished_by_reason[finish_reason] += 1
+            self.generated_tokens += token_count * self.counts_at_end
+            self.request_s += duration_s
 
 
 class Tokenizer:
@@ -115,13 +115,15 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         with self._mutex:
-            return [self._id(text[start : start + CHARS_PER_TOKEN]) for start in range(0, len(text), CHARS_PER_TOKEN)]
+            return [
+                self._token_id(text[start : start + CHARS_PER_TOKEN]) for start in range(0, len(text), CHARS_PER_TOKEN)
+            ]
 
     def decode(self, ids: Sequence[int]) -> str:
         with self._mutex:
             return "".join(self._texts.get(token_id, "") for token_id in ids)
 
-    def chat(self, messages: Sequence[Any]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Any]) -> list[int]:
         """Return the token ids of a rendered chat, up to the assistant's turn."""
         ids: list[int] = []
         for message in messages:
@@ -132,7 +134,7 @@ class Tokenizer:
             ids += [MESSAGE_START, *self.encode(str(role)), *self.encode(_content_text(content) + calls), MESSAGE_END]
         return [*ids, MESSAGE_START, *self.encode("assistant")]
 
-    def _id(self, piece: str) -> int:
+    def _token_id(self, piece: str) -> int:
         token_id = zlib.crc32(piece.encode()) % VOCABULARY_SIZE
         while self._texts.setdefault(token_id, piece) != piece:
             token_id = (token_id + 1) % VOCABULARY_SIZE
@@ -207,7 +209,7 @@ class Process(ABC):
         self.version = version
         self.log = log
         self.fault = fault
-        self.stopped = threading.Event()
+        self.stop_event = threading.Event()
         self.dead = False
         self.device = "cuda"
         self.damaged = False
@@ -298,16 +300,16 @@ class Process(ABC):
 
     def stop(self) -> None:
         """Stop gracefully, as on SIGTERM."""
-        if not self.stopped.is_set() and self.fault() != "stubborn" and not self._is_stuck:
+        if not self.stop_event.is_set() and self.fault() != "stubborn" and not self._is_stuck:
             self.write_last_lines(self.stop_log(), 0)
-            self.stopped.set()
+            self.stop_event.set()
 
     def kill(self, *, power_off: bool = False) -> None:
         """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
         if self._is_stuck and not power_off:
             return
         self._exit_code = SIGKILL_EXIT_CODE
-        self.stopped.set()
+        self.stop_event.set()
 
     def exit_silently(self) -> None:
         """Exit with code 0 although nothing requested a stop, as a real engine did at its first request."""
@@ -315,18 +317,18 @@ class Process(ABC):
             return
         self.dead = True
         self.write_last_lines(self.exit_log(), 0)
-        threading.Timer(0.1, self.stopped.set).start()
+        threading.Timer(0.1, self.stop_event.set).start()
 
     def crash_if_looping(self) -> None:
         """Raise StartError shortly after the start while the fault `crash-loop` is active."""
         if self.fault() == "crash-loop":
-            self.stopped.wait(0.3)
+            self.stop_event.wait(0.3)
             raise StartError(*self.crash_log(), code=self.crash_code)
 
     def crash(self) -> None:
         """Exit as if after an unhandled error."""
         self._exit_code = self.write_last_lines(self.crash_log(), self.crash_code)
-        self.stopped.set()
+        self.stop_event.set()
 
     def bind(self, host: str, port: int) -> Server:
         """Bind the port; it refuses connections until the server is started. Raises OSError."""
@@ -344,7 +346,7 @@ class Process(ABC):
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
             # a slow start waits until the memory of the previous run is released
-            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):
+            if self.fault() != "slow-start" or self.stop_event.wait(POLL_S):
                 return False
         if self.fault() in GROWING_FAULTS:
             self._is_stuck = self.fault() == "unkillable"
@@ -360,13 +362,13 @@ class Process(ABC):
     def _grow(self, holder: str) -> None:
         """Increase a holder's memory until the process ends or the memory is exhausted."""
         assert self._pool is not None
-        self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
+        self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stop_event)
         self._pool.release(holder, delay_s=RELEASE_DELAY_S)
 
     @property
     def free_bytes(self) -> int:
         """Memory available for claims."""
-        return self._pool.available if self._pool else TOTAL_BYTES
+        return self._pool.available_bytes if self._pool else TOTAL_BYTES
 
     def set_gpu_memory(self, size_bytes: int) -> None:
         """Report the GPU memory of the process."""
@@ -375,9 +377,9 @@ class Process(ABC):
 
     def wait_while_start_hangs(self) -> bool:
         """Wait while a fault prolongs the start. Return True if the process was stopped."""
-        while self.fault() in ("slow-start", *GROWING_FAULTS) and not self.stopped.wait(POLL_S):
+        while self.fault() in ("slow-start", *GROWING_FAULTS) and not self.stop_event.wait(POLL_S):
             pass
-        return self.stopped.is_set()
+        return self.stop_event.is_set()
 
     def log_access(self, line: str) -> None:
         """Write a line of the access log."""
@@ -385,7 +387,7 @@ class Process(ABC):
 
     def serve_until_stopped(self) -> int:
         """Block until stopped. Return the exit code."""
-        while not self.stopped.wait(LEAK_POLL_S):
+        while not self.stop_event.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
                 self._pool.add(self._holder, int(LEAK_BYTES_PER_S * LEAK_POLL_S))
         return self._exit_code
@@ -393,7 +395,7 @@ class Process(ABC):
     def write_log(self, lines: Iterable[tuple[float, str]]) -> None:
         """Write (delay in seconds, line) pairs, each line after its delay."""
         for wait_s, line in lines:
-            if wait_s and not self._instant and self.stopped.wait(wait_s):
+            if wait_s and not self._instant and self.stop_event.wait(wait_s):
                 return
             self.log(line)
 

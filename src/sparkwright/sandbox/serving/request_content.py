@@ -15,7 +15,7 @@ from typing import Any
 
 PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
 #: matches text in other languages: a letter other than a to z, or a common word
-_FOREIGN_TEXT = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
+_FOREIGN_TEXT_PATTERN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 #: pattern of a question and its correct answer; {0} is the pattern's first group
 KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
     (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
@@ -31,8 +31,8 @@ KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
     (r"larger, 9\.11 or 9\.9", "9.9"),
     (r"password of the lighthouse is (\w{1,40})", "{0}"),
 )
-CITY_NAME = re.compile(r"\bin (Paris|Rome|Oslo)\b")
-SUM_QUESTION = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
+CITY_NAME_PATTERN = re.compile(r"\bin (Paris|Rome|Oslo)\b")
+SUM_QUESTION_PATTERN = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
 #: content that a server without a reasoning parser returns: the thinking, then the answer
 UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
 
@@ -84,7 +84,7 @@ def picture_colour(url: str) -> str:
 def known_answer(body: Mapping[str, Any]) -> str:
     """Return the correct answer to a sum or a question in KNOWN_ANSWERS, or an empty string."""
     question = last_message_text(body)
-    if match := SUM_QUESTION.search(question):
+    if match := SUM_QUESTION_PATTERN.search(question):
         left, right = int(match[1]), int(match[3])
         return str(left + right if match[2] == "+" else left * right)
     answers = ((re.search(pattern, question), answer) for pattern, answer in KNOWN_ANSWERS)
@@ -110,7 +110,7 @@ def requested_call(body: Mapping[str, Any]) -> tuple[str, Any] | None:
         return None
     schema = next((tool.get("parameters") or {} for tool in tools if tool["name"] == name), {})
     arguments = example_value({"type": "object", **schema})  # arguments are an object, even without a schema
-    city = CITY_NAME.search(text)
+    city = CITY_NAME_PATTERN.search(text)
     if isinstance(arguments, dict) and "city" in arguments and city:
         arguments["city"] = city[1]
     return name, arguments
@@ -120,8 +120,8 @@ def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
     """Yield the `tool_calls` deltas of a stream: for each call its name, then its arguments."""
     for index, call in enumerate(calls):
         function = call["function"]
-        head = {"index": index, "id": call["id"], "type": "function"}
-        yield [{**head, "function": {"name": function["name"], "arguments": ""}}]
+        call_fields = {"index": index, "id": call["id"], "type": "function"}
+        yield [{**call_fields, "function": {"name": function["name"], "arguments": ""}}]
         yield [{"index": index, "function": {"arguments": function["arguments"]}}]
 
 
@@ -178,4 +178,4 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
         return AnswerSpec(is_immediate=True) if parses_thinking else text_answer(UNPARSED_THINKING)
     question = last_message_text(body)
     # a question in another language is repeated as its own answer, so that the answer is in that language
-    return text_answer(known_answer(body) or (question if _FOREIGN_TEXT.search(question) else ""))
+    return text_answer(known_answer(body) or (question if _FOREIGN_TEXT_PATTERN.search(question) else ""))

@@ -53,10 +53,10 @@ class SglangApi(ModelApi):
             return
         match self.command, path:
             case "GET", "/health" | "/health_generate":
-                self.send(self._health())
+                self.send(self._check_health())
             case "GET", "/ready":
                 self.send(200 if self.engine.status == "up" else 503)
-            case "GET", "/metrics" if self.engine.config.metrics:
+            case "GET", "/metrics" if self.engine.config.has_metrics:
                 self.send(200, self.engine.counters.build_metrics_page(), PROMETHEUS_HEADERS)
             case "GET", "/v1/models":
                 self.send(200, self._models())
@@ -69,16 +69,16 @@ class SglangApi(ModelApi):
             case _:
                 self.send(404, {"detail": "Not Found"})
 
-    def _health(self) -> int:
+    def _check_health(self) -> int:
         """Generate a token, and return the status of /health: 503 after a timeout."""
         engine, began_s = self.engine, time.monotonic()
-        if engine.dead or engine.stopped.is_set() or engine.status == "starting":
+        if engine.dead or engine.stop_event.is_set() or engine.status == "starting":
             return 503
         while engine.fault() == "wedge":
-            if time.monotonic() - began_s > engine.health_timeout_s or engine.stopped.wait(POLL_S):
+            if time.monotonic() - began_s > engine.health_timeout_s or engine.stop_event.wait(POLL_S):
                 engine.status = "unhealthy"
                 return 503
-        engine.stopped.wait(engine.token_delay_s)
+        engine.stop_event.wait(engine.token_delay_s)
         engine.counters.add_prompt(1, 0)
         engine.status = "up"
         return 200
@@ -112,14 +112,18 @@ class SglangApi(ModelApi):
 
     def _chat(self) -> None:
         engine, body = self.engine, self.body()
-        problem = self._request_error(body)
-        if problem:
-            self.send(400, error_body(problem))
+        error_message = self._request_error(body)
+        if error_message:
+            self.send(400, error_body(error_message))
             return
         if engine.fault() == "engine-exits" or engine.dead:
             engine.exit_silently()
             raise ConnectionResetError
-        prompt, max_tokens, spec = engine.tokenizer.chat(body["messages"]), _max_tokens(body), self._answer_spec(body)
+        prompt, max_tokens, spec = (
+            engine.tokenizer.encode_chat(body["messages"]),
+            _max_tokens(body),
+            self._answer_spec(body),
+        )
         thinking_tokens = THINKING_TOKENS * self._has_thinking(body)
         token_limit = engine.config.context - len(prompt)
         request = self.text_request(
@@ -155,7 +159,10 @@ class SglangApi(ModelApi):
         if (adapter := self._adapter(body)) and adapter not in self.engine.config.adapters:
             adapter_names = list(self.engine.config.adapters)
             return f"Got LoRA adapter that has never been loaded: {adapter}\nAll loaded adapters: dict_keys({adapter_names})."
-        prompt_tokens, token_limit = len(self.engine.tokenizer.chat(body["messages"])), self.engine.config.context
+        prompt_tokens, token_limit = (
+            len(self.engine.tokenizer.encode_chat(body["messages"])),
+            self.engine.config.context,
+        )
         if prompt_tokens >= token_limit:
             return (
                 f"The input ({prompt_tokens} tokens) is longer than the model's context length ({token_limit} tokens)."
@@ -164,8 +171,8 @@ class SglangApi(ModelApi):
         if max_tokens + prompt_tokens <= token_limit:
             return ""
         message = f"Requested token count exceeds the model's maximum context length of {token_limit} tokens."
-        parts = f"{prompt_tokens} tokens from the input messages and {max_tokens} tokens for the completion"
-        return f"{message} You requested a total of {max_tokens + prompt_tokens} tokens: {parts}."
+        parts_text = f"{prompt_tokens} tokens from the input messages and {max_tokens} tokens for the completion"
+        return f"{message} You requested a total of {max_tokens + prompt_tokens} tokens: {parts_text}."
 
     def _has_thinking(self, body: dict[str, Any]) -> bool:
         """Return True if the answer begins with thinking, returned in its own field."""
@@ -201,13 +208,13 @@ class SglangAnswer(ChatAnswer):
         return answer
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        content, thought = (join_tokens(tokens, kind) or None for kind in ("content", "reasoning"))
-        texts = {"content": None if calls else content, self.reasoning_field: thought}
+        content, thinking = (join_tokens(tokens, kind) or None for kind in ("content", "reasoning"))
+        texts = {"content": None if calls else content, self.reasoning_field: thinking}
         return {"role": "assistant", **texts, "tool_calls": calls or None}
 
-    def usage(self, tokens: int) -> dict[str, Any]:
-        return {**super().usage(tokens), "prompt_tokens_details": None, "reasoning_tokens": 0}
+    def usage(self, token_count: int) -> dict[str, Any]:
+        return {**super().usage(token_count), "prompt_tokens_details": None, "reasoning_tokens": 0}
 
-    def extra_fields(self, tokens: int) -> dict[str, Any]:
+    def extra_fields(self, token_count: int) -> dict[str, Any]:
         with_usage = (self.body.get("stream_options") or {}).get("continuous_usage_stats")
-        return {"usage": self.usage(tokens)} if with_usage else {}
+        return {"usage": self.usage(token_count)} if with_usage else {}

@@ -30,11 +30,11 @@ KV_BYTES_PER_TOKEN = 2 * 16 * 4 * 256 * 2
 #: default number of concurrent requests
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_BACKEND = "flashinfer"
-TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_HEADER = "Traceback (most recent call last):"
 PROGRAM = "sglang serve"
 #: width of the help text, characters
 HELP_WIDTH = 100
-NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
+NO_MODEL_ERROR = "Exception: Error: --model-path is required. Please provide the path to the model."
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Config:
         return (str(self.arguments["api_key"]),) if self.arguments["api_key"] else ()
 
     @property
-    def metrics(self) -> bool:
+    def has_metrics(self) -> bool:
         return bool(self.arguments["enable_metrics"])
 
     @property
@@ -144,12 +144,12 @@ def _read_model_config(name: str, folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         rule = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
-        raise StartError(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {rule}: '{name}'.")
+        raise StartError(TRACEBACK_HEADER, f"huggingface_hub.errors.HFValidationError: {rule}: '{name}'.")
     try:
         return bounds.read_config(path)
     except ValueError:
         message = f"OSError: It looks like the config file at '{name}/config.json' is not a valid JSON file."
-        raise StartError(TRACEBACK, message) from None
+        raise StartError(TRACEBACK_HEADER, message) from None
 
 
 def _context_length(length: int | None, trained_context: int) -> int:
@@ -159,23 +159,25 @@ def _context_length(length: int | None, trained_context: int) -> int:
         f"User-specified context_length ({length}) is greater than the derived context_length ({trained_context})."
     )
     advice = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
-    raise StartError(TRACEBACK, f"ValueError: Warning: {problem} This may lead to incorrect model outputs. {advice}")
+    raise StartError(
+        TRACEBACK_HEADER, f"ValueError: Warning: {problem} This may lead to incorrect model outputs. {advice}"
+    )
 
 
 def _weight_bytes(folder: Path) -> int:
     """Return the size of the weights. Raises StartError if a shard is missing or differs in size from the others."""
-    index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
-    if index.is_file():
+    index_path, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
+    if index_path.is_file():
         weight_map = bounds.parse_json(
-            bounds.read_bytes(index, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
+            bounds.read_bytes(index_path, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
         )["weight_map"]
         files = [folder / item for item in sorted(set(weight_map.values()))]
     for file in files:
         if not file.is_file():
-            raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'")
+            raise StartError(TRACEBACK_HEADER, f"FileNotFoundError: [Errno 2] No such file or directory: '{file}'")
     if len(sizes := {file.stat().st_size for file in files}) > 1:
         header = "Error while deserializing header: incomplete metadata, file not fully covered"
-        raise StartError(TRACEBACK, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
+        raise StartError(TRACEBACK_HEADER, f"safetensors_rust.SafetensorError: {header} ({min(sizes)} bytes)")
     return sum(file.stat().st_size for file in files) * SIZE_SCALE
 
 
@@ -186,10 +188,12 @@ def check_adapters(config: Config, host_path: Callable[[str], Path]) -> None:
         try:
             rank = bounds.count_or_none(bounds.read_config(host_path(path) / "adapter_config.json").get("r")) or 0
         except (OSError, ValueError):
-            raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
+            raise StartError(
+                TRACEBACK_HEADER, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+            ) from None
         if max_rank and rank > max_rank:
             problem = "is incompatible with the current LoRA memory pool configuration."
-            raise StartError(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {problem}")
+            raise StartError(TRACEBACK_HEADER, f"ValueError: LoRA adapter {name} with rank {rank} {problem}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -211,7 +215,7 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]
     if not any(word.partition("=")[0] in ("--model-path", "--model") for word in words):
-        raise StartError(TRACEBACK, NO_MODEL)
+        raise StartError(TRACEBACK_HEADER, NO_MODEL_ERROR)
     return vars(_build_parser().parse_args(words))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from sparkwright.sandbox.serving.api import metrics_page
 from sparkwright.sandbox.serving.generation import PromptCache
-from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES, Counters, Process
+from sparkwright.sandbox.serving.process import HOST_MEMORY_BYTES, Counters, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, build_config, check_adapters, parse_arguments
 
@@ -38,25 +38,28 @@ class SglangCounters(Counters):
         return round(min(1.0, self.held_tokens / self._cache_tokens), 4)
 
     def build_metrics_page(self) -> bytes:
-        streaming = 'is_streaming="true"'
+        streaming_label = 'is_streaming="true"'
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (
                 ("num_running_reqs", "gauge", "", self.running),
                 ("num_queue_reqs", "gauge", "", self.waiting),
                 ("token_usage", "gauge", "", self.usage),
                 ("max_total_num_tokens", "gauge", "", self._cache_tokens),
-                ("prompt_tokens_total", "counter", streaming, self.prompt_tokens),
-                ("generation_tokens_total", "counter", streaming, self.generated_tokens),
+                ("prompt_tokens_total", "counter", streaming_label, self.prompt_tokens),
+                ("generation_tokens_total", "counter", streaming_label, self.generated_tokens),
                 ("cached_tokens_total", "counter", 'cache_source="device"', self.cached_tokens),
                 ("realtime_tokens_total", "counter", 'mode="prefill_compute"', self.computed_tokens),
                 ("realtime_tokens_total", "counter", 'mode="prefill_cache"', self.cached_tokens),
                 ("realtime_tokens_total", "counter", 'mode="decode"', self.decoded_tokens),
-                ("num_requests_total", "counter", streaming, sum(self.finished.values())),
+                ("num_requests_total", "counter", streaming_label, sum(self.finished_by_reason.values())),
             )
-        model = f'model_name="{self._model}"'
+        model_label = f'model_name="{self._model}"'
         return metrics_page(
             "sglang",
-            ((name, kind, f"{label},{model}" if label else model, float(value)) for name, kind, label, value in rows),
+            (
+                (name, kind, f"{label},{model_label}" if label else model_label, float(value))
+                for name, kind, label, value in rows
+            ),
         )
 
 
@@ -90,8 +93,8 @@ class SglangServer(Process):
         return [f"ERROR:    [Errno {error.errno}] {reason}"]
 
     def stop_log(self) -> Sequence[str]:
-        requests_left = start_log.GRACEFUL_EXIT_LINE.format(self.counters.running if self.status != "starting" else 0)
-        return [start_log.stamp_line(start_log.SIGTERM_LINE), start_log.stamp_line(requests_left)]
+        exit_line = start_log.GRACEFUL_EXIT_LINE.format(self.counters.running if self.status != "starting" else 0)
+        return [start_log.stamp_line(start_log.SIGTERM_LINE), start_log.stamp_line(exit_line)]
 
     def exit_log(self) -> Sequence[str]:
         return start_log.scheduler_death_lines(start_log.NO_KERNEL_ERROR, start_log.SIGQUIT_LINE)
@@ -114,7 +117,7 @@ class SglangServer(Process):
         self.crash_if_looping()
         if not config.kv_tokens or not self.take_memory(config.static_bytes):
             return self.write_last_lines(start_log.no_memory_lines(config), self.crash_code)
-        self.adjust_memory(HOST_SIDE_BYTES + start_log.GRAPH_BYTES)
+        self.adjust_memory(HOST_MEMORY_BYTES + start_log.GRAPH_BYTES)
         self.set_gpu_memory(config.static_bytes)
         self.write_log(start_log.cache_lines(config, free_bytes - config.static_bytes, self.device))
         if self.wait_while_start_hangs():

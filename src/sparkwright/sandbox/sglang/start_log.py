@@ -45,9 +45,9 @@ def loading_lines(config: Config, free_bytes: int) -> TimedLines:
         free_bytes: free memory before the load.
     """
     remaining_bytes = free_bytes - config.weight_bytes
-    quant = f"quant={config.quantization}, " if config.quantization else ""
+    quantization_clause = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamp_line(f"Load weight begin. avail mem={_format_gb(free_bytes)} GB")
-    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_format_gb(remaining_bytes)} GB"
+    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quantization_clause}avail mem={_format_gb(remaining_bytes)} GB"
     yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weight_bytes)} GB.")
 
 
@@ -63,18 +63,20 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
     sizes = f"#tokens: {config.kv_tokens}, K size: {half_gb} GB, V size: {half_gb} GB"
     yield 0.2, stamp_line(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
     yield 0, stamp_line(f"Memory pool end. avail mem={_format_gb(free_bytes)} GB")
-    memory = "available_cpu_mem" if device == "cpu" else "available_gpu_mem"
+    memory_key = "available_cpu_mem" if device == "cpu" else "available_gpu_mem"
     if device != "cpu":
-        capture = "Capture target decode CUDA graph"
+        capture_message = "Capture target decode CUDA graph"
         yield (
             0,
-            stamp_line(f"{capture} begin. backend=full, num_tokens_per_req=1, avail mem={_format_gb(free_bytes)} GB"),
+            stamp_line(
+                f"{capture_message} begin. backend=full, num_tokens_per_req=1, avail mem={_format_gb(free_bytes)} GB"
+            ),
         )
         details = f"elapsed={GRAPH_CAPTURE_S:.2f} s, mem usage={_format_gb(GRAPH_BYTES)} GB"
         free_bytes -= GRAPH_BYTES
         yield (
             GRAPH_CAPTURE_S,
-            stamp_line(f"{capture} end. bs=[1, 2, 4, 8], {details}, avail mem={_format_gb(free_bytes)} GB."),
+            stamp_line(f"{capture_message} end. bs=[1, 2, 4, 8], {details}, avail mem={_format_gb(free_bytes)} GB."),
         )
     rows: dict[str, Any] = {
         "max_total_num_tokens": config.kv_tokens,
@@ -82,7 +84,7 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
         "max_prefill_tokens": config.arguments["max_prefill_tokens"],
         "max_running_requests": config.max_num_seqs,
         "context_len": config.context,
-        memory: f"{_format_gb(free_bytes)} GB",
+        memory_key: f"{_format_gb(free_bytes)} GB",
     }
     yield 0, stamp_line(", ".join(f"{name}={value}" for name, value in rows.items()))
 
@@ -103,7 +105,7 @@ def no_memory_lines(config: Config) -> list[str]:
     )
 
 
-def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
+def scheduler_death_lines(error: str, sigquit_line: str) -> list[str]:
     """Return the last log lines after an exception in the scheduler, which ends the server.
 
     Args:
@@ -115,7 +117,7 @@ def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
         '  File "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py", line 6311, in run_scheduler_process',
         error,
         "",
-        stamp_line(sigquit),
+        stamp_line(sigquit_line),
         stamp_line("kill_process_tree called: parent_pid=1, include_parent=True, pid=1"),
     ]
 

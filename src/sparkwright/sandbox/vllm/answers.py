@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: tool parsers that work with a model family; every parser works with a family that is not listed
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
 #: number of tools above which the fault `many-tools` applies
-MANY_TOOLS = 30
+MANY_TOOLS_THRESHOLD = 30
 NEEDS_BOTH_MESSAGE = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER_MESSAGE = 'tool_choice="{}" requires --tool-call-parser to be set'
 #: type, param and message of the error after the engine core has exited
@@ -93,8 +93,8 @@ def _tool_answer(engine: Engine, body: Mapping[str, Any], name: str, arguments: 
     if choice == "auto" and (
         not has_parser or config.tool_parser not in fitting_parsers or _is_left_as_text(engine.fault(), body)
     ):
-        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
-        return text_answer(f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>")
+        parameters_text = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+        return text_answer(f"<tool_call>\n<function={name}>\n{parameters_text}</function>\n</tool_call>")
     return tool_call_answer(name, arguments, id=f"chatcmpl-tool-{secrets.token_hex(8)}")
 
 
@@ -103,7 +103,7 @@ def _is_left_as_text(fault: str, body: Mapping[str, Any]) -> bool:
     return (
         fault == "tool-text"
         or (fault == "tool-stream" and bool(body.get("stream")))
-        or (fault == "many-tools" and len(body["tools"]) > MANY_TOOLS)
+        or (fault == "many-tools" and len(body["tools"]) > MANY_TOOLS_THRESHOLD)
     )
 
 
@@ -123,23 +123,27 @@ def similarity(query: str, text: str) -> float:
     return sum(left * right for left, right in zip(embed_text(query), embed_text(text), strict=True))
 
 
-def embeddings_response(model: str, texts: Sequence[str], tokens: int, dimensions: int) -> dict[str, Any]:
+def embeddings_response(model: str, texts: Sequence[str], token_count: int, dimensions: int) -> dict[str, Any]:
     """Return the body of a response from /v1/embeddings."""
     rows = [
         {"index": n, "object": "embedding", "embedding": embed_text(text, dimensions)} for n, text in enumerate(texts)
     ]
     header = {"id": f"embd-{secrets.token_hex(8)}", "object": "list", "created": int(time.time()), "model": model}
-    return {**header, "data": rows, "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}}
+    return {
+        **header,
+        "data": rows,
+        "usage": {"prompt_tokens": token_count, "total_tokens": token_count, "completion_tokens": 0},
+    }
 
 
-def rerank_response(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+def rerank_response(model: str, query: str, texts: Sequence[str], token_count: int) -> dict[str, Any]:
     """Return the body of a response from /v1/rerank, the best text first."""
     scores = [similarity(query, text) for text in texts]
     results = [
         {"index": n, "document": {"text": texts[n]}, "relevance_score": scores[n]}
         for n in sorted(range(len(texts)), key=lambda n: -scores[n])
     ]
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    usage = {"prompt_tokens": token_count, "total_tokens": token_count}
     return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": results}
 
 
@@ -260,8 +264,10 @@ class Answer:
             count = token.count
             if calls:
                 continue
-            last = {"system_fingerprint": self.fingerprint} if token.finish_reason and not self.with_usage else {}
-            yield _encode_chunk(header, self.shape.token_choices(token), self._chunk_usage(count), last)
+            last_fields = (
+                {"system_fingerprint": self.fingerprint} if token.finish_reason and not self.with_usage else {}
+            )
+            yield _encode_chunk(header, self.shape.token_choices(token), self._chunk_usage(count), last_fields)
         for delta in call_deltas(calls):
             choice = {"index": 0, "delta": {"tool_calls": delta}, "logprobs": None, "finish_reason": None}
             yield _encode_chunk(header, [{**choice, "token_ids": None}], self._chunk_usage(count), {})
@@ -283,14 +289,14 @@ class Answer:
         name = f"{self.shape.prefix}-{secrets.token_hex(8)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.model}
 
-    def _chunk_usage(self, tokens: int) -> dict[str, int] | None:
-        return self._usage(tokens) if self.with_chunk_usage else None
+    def _chunk_usage(self, token_count: int) -> dict[str, int] | None:
+        return self._usage(token_count) if self.with_chunk_usage else None
 
-    def _usage(self, tokens: int) -> dict[str, int]:
+    def _usage(self, token_count: int) -> dict[str, int]:
         return {
             "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + tokens,
-            "completion_tokens": tokens,
+            "total_tokens": self.prompt_tokens + token_count,
+            "completion_tokens": token_count,
         }
 
 

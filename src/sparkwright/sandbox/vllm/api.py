@@ -110,16 +110,26 @@ class VllmApi(ModelApi):
 
     def _models(self) -> None:
         config, now = self.engine.config, int(time.time())
-        rights = {"allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_view": True}
-        rights |= {"allow_search_indices": False, "allow_fine_tuning": False, "is_blocking": False}
-        permission = {"id": f"modelperm-{secrets.token_hex(8)}", "object": "model_permission", "created": now, **rights}
+        permission_fields = {
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_view": True,
+        }
+        permission_fields |= {"allow_search_indices": False, "allow_fine_tuning": False, "is_blocking": False}
+        permission = {
+            "id": f"modelperm-{secrets.token_hex(8)}",
+            "object": "model_permission",
+            "created": now,
+            **permission_fields,
+        }
         model = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
         permissions = [{**permission, "organization": "*", "group": None}]
-        limits = {"max_model_len": config.max_model_len, "permission": permissions}
-        rows = [{"id": name, **model, **limits} for name in config.served_names]
-        parent = {"parent": config.served_names[0], "max_model_len": None}
+        limit_fields = {"max_model_len": config.max_model_len, "permission": permissions}
+        rows = [{"id": name, **model, **limit_fields} for name in config.served_names]
+        parent_fields = {"parent": config.served_names[0], "max_model_len": None}
         rows += [
-            {"id": adapter.name, **model, **limits, "root": adapter.path, **parent}
+            {"id": adapter.name, **model, **limit_fields, "root": adapter.path, **parent_fields}
             for adapter in config.adapters.values()
         ]
         self.send(200, {"object": "list", "data": rows})
@@ -141,8 +151,10 @@ class VllmApi(ModelApi):
 
     def _thinking_tokens(self, body: dict[str, Any]) -> int:
         """Return the number of thinking tokens before the answer to a chat."""
-        thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
-        return THINKING_TOKENS if self.engine.config.parses_thinking and thinking else 0
+        is_thinking_enabled = (body.get("chat_template_kwargs") or {}).get(
+            "enable_thinking", self.engine.config.thinks_by_default
+        )
+        return THINKING_TOKENS if self.engine.config.parses_thinking and is_thinking_enabled else 0
 
     def _message(self) -> None:
         body = self._body()
@@ -230,11 +242,11 @@ class VllmApi(ModelApi):
         self._check_model_name(body)
         content = body.get("input") or ""
         texts = [str(item) for item in content] if isinstance(content, list) else [str(content)]
-        tokens = self._count_text_tokens("".join(texts))
+        token_count = self._count_text_tokens("".join(texts))
         self.send(
             200,
             answers.embeddings_response(
-                self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden_size
+                self.engine.config.served_names[0], texts, token_count, self.engine.config.hidden_size
             ),
         )
 
@@ -243,8 +255,8 @@ class VllmApi(ModelApi):
         self._check_model_name(body)
         self._require_field(body, "documents")
         texts, query = [str(document) for document in body["documents"]], str(body.get("query") or "")
-        tokens = self._count_text_tokens("".join([query, *texts]))
-        self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
+        token_count = self._count_text_tokens("".join([query, *texts]))
+        self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, token_count))
 
     def _count_text_tokens(self, text: str) -> int:
         """Return the number of tokens in a text to embed or rank. Raises ApiError or Aborted if a fault prevents the answer."""
@@ -254,11 +266,11 @@ class VllmApi(ModelApi):
             engine.exit_silently()
             raise ApiError(500, *ENGINE_DEAD_ERROR)
         while engine.fault() == "wedge":
-            if self.has_disconnected() or engine.stopped.wait(POLL_S):
+            if self.has_disconnected() or engine.stop_event.wait(POLL_S):
                 raise Aborted
-        tokens = len(engine.tokenizer.encode(text))
-        engine.counters.add_prompt(tokens, 0)
-        return tokens
+        token_count = len(engine.tokenizer.encode(text))
+        engine.counters.add_prompt(token_count, 0)
+        return token_count
 
     @staticmethod
     def _require_field(body: dict[str, Any], field: str) -> None:
@@ -285,17 +297,19 @@ class VllmApi(ModelApi):
             plain: the request is a text completion, which has no tools and no pictures.
         """
         engine, config = self.engine, self.engine.config
-        tokens = self._parse_max_tokens(max_tokens)
+        output_limit = self._parse_max_tokens(max_tokens)
         prompt = self._prompt(body)
         answer = build_answer(len(prompt))
-        self._check_context_length(prompt, tokens or 1)
+        self._check_context_length(prompt, output_limit or 1)
         if engine.fault() == "engine-exits" or engine.dead or engine.has_lost_peer:
             engine.exit_silently()
             raise ApiError(500, *ENGINE_DEAD_ERROR)
         spec = AnswerSpec() if plain else self._answer_spec(body, require_parser=not isinstance(answer, ResponseAnswer))
         spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
         token_limit = config.max_model_len - len(prompt)
-        request = self.text_request(body, prompt, token_limit, spec, max_tokens=tokens, thinking_tokens=thinking_tokens)
+        request = self.text_request(
+            body, prompt, token_limit, spec, max_tokens=output_limit, thinking_tokens=thinking_tokens
+        )
         self._write(answer, request, spec, streamed=bool(body.get("stream")))
 
     def _write(
@@ -338,9 +352,9 @@ class VllmApi(ModelApi):
             return
         if body.get("model") and body["model"] not in names:
             # vLLM replaces a path with <path>, and omits the full stop that follows a name
-            aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
-            aliases += "" if names[-1].startswith("/") else "."
-            message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
+            aliases_text = ", ".join("<path>" if name.startswith("/") else name for name in names)
+            aliases_text += "" if names[-1].startswith("/") else "."
+            message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases_text}"
             raise ApiError(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
@@ -349,7 +363,7 @@ class VllmApi(ModelApi):
         if body.get("messages"):
             tools = [{"role": "system", "content": json.dumps(body["tools"])}] if body.get("tools") else []
             self._check_text_length("".join(str(message) for message in body["messages"]))
-            return tokenizer.chat([*tools, *body["messages"]])
+            return tokenizer.encode_chat([*tools, *body["messages"]])
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
             return prompt
         text = "".join(map(str, prompt)) if isinstance(prompt, list) else str(prompt or "")
@@ -378,11 +392,11 @@ class VllmApi(ModelApi):
             message = f"{name} must be at least 1, got {max_tokens}."
         raise ApiError(400, "BadRequestError", name, f"{message} (parameter={name}, value={max_tokens})")
 
-    def _check_context_length(self, prompt: list[int], tokens: int) -> None:
-        length, total = self.engine.config.max_model_len, len(prompt) + tokens
+    def _check_context_length(self, prompt: list[int], output_tokens: int) -> None:
+        length, total = self.engine.config.max_model_len, len(prompt) + output_tokens
         if total > length:
             message = (
-                f"This model's maximum context length is {length} tokens. However, you requested {tokens} output tokens and your"
+                f"This model's maximum context length is {length} tokens. However, you requested {output_tokens} output tokens and your"
                 f" prompt contains {len(prompt)} input tokens, for a total of {total} tokens. Please reduce the length of the input"
                 f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             )

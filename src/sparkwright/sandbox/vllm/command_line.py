@@ -56,7 +56,7 @@ class Option:
     #: name of the value in the help, or {a,b} if only these values are accepted
     metavar: str = ""
     #: names that are not in the help
-    hidden: tuple[str, ...] = ()
+    hidden_names: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -86,13 +86,15 @@ def parse_release(version: str) -> Release:
 def list_options(version: str) -> tuple[Option, ...]:
     """Return all options of a version, in the help's order."""
     current_release = parse_release(version)
-    available = [
+    available_options = [
         option for option in _load_options() if current_release >= ADDED_OPTIONS.get(option.names[0], (0, 0, 0))
     ]
-    for names, kind, removed_in in REMOVED_OPTIONS:
-        if current_release < removed_in:
-            available.append(Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper()))
-    return tuple(_adapt_to_release(option, current_release) for option in available)
+    for names, kind, removal_release in REMOVED_OPTIONS:
+        if current_release < removal_release:
+            available_options.append(
+                Option(names, kind, "" if kind == SWITCH else names[0][2:].replace("-", "_").upper())
+            )
+    return tuple(_adapt_to_release(option, current_release) for option in available_options)
 
 
 def help_text(version: str) -> str:
@@ -109,8 +111,12 @@ def _adapt_to_release(option: Option, current_release: Release) -> Option:
         and option.names[0].startswith("--enable-")
         and len(option.names) > 1
     ):
-        enable, negation, *rest = option.names
-        return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(negation,))
+        enable_name, negation_name, *other_names = option.names
+        return replace(
+            option,
+            names=(enable_name, enable_name.replace("--enable-", "--disable-", 1), *other_names),
+            hidden_names=(negation_name,),
+        )
     return option
 
 
@@ -173,8 +179,8 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
         elif option.kind == SWITCH:
             _set_switch(arguments, option, name, value if equals else None)
         else:
-            rest = [value] if equals else _option_values(option, words)
-            _set_values(arguments, option, rest, key_path.split(".") if dot else [])
+            values = [value] if equals else _option_values(option, words)
+            _set_values(arguments, option, values, key_path.split(".") if dot else [])
     if unknown_words:
         raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown_words)}", code=2)
     if arguments.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in arguments.values:
@@ -200,14 +206,14 @@ def _set_model(arguments: Arguments, unknown_words: list[str], word: str) -> Non
 
 def _expand_abbreviation(name: str, version: str) -> str:
     """Return the full name of an abbreviated option. Raises StartError if it is ambiguous."""
-    by_name = _options_by_name(version)
-    if name in by_name or not name.startswith("--"):
+    options_by_name = _options_by_name(version)
+    if name in options_by_name or not name.startswith("--"):
         return name
-    matches = [option for option in by_name if option.startswith(name)]
-    if len(matches) > 1:
-        message = f"ambiguous option: {name} could match {', '.join(matches)}"
+    matching_names = [option for option in options_by_name if option.startswith(name)]
+    if len(matching_names) > 1:
+        message = f"ambiguous option: {name} could match {', '.join(matching_names)}"
         raise StartError(f"{USAGE}\nvllm serve: error: {message}", code=2)
-    return matches[0] if matches else name
+    return matching_names[0] if matching_names else name
 
 
 def _take_values(words: list[str]) -> list[str]:
@@ -224,10 +230,10 @@ def _is_option(word: str) -> bool:
 
 def _option_values(option: Option, words: list[str]) -> list[str]:
     if option.kind == LIST:
-        rest = _take_values(words)
-        if not rest:
+        values = _take_values(words)
+        if not values:
             raise _option_error(option, "expected at least one argument")
-        return rest
+        return values
     if words and not _is_option(words[0]):
         return [words.pop(0)]
     if option.kind == OPTIONAL:
@@ -238,7 +244,9 @@ def _option_values(option: Option, words: list[str]) -> list[str]:
 def _set_switch(arguments: Arguments, option: Option, name: str, value: str | None) -> None:
     if value is not None:
         raise _option_error(option, f"ignored explicit argument {value!r}")
-    is_negated = name in option.hidden or (len(option.names) > 1 and name == option.names[1] and name.startswith("--"))
+    is_negated = name in option.hidden_names or (
+        len(option.names) > 1 and name == option.names[1] and name.startswith("--")
+    )
     arguments.values[option.key] = not is_negated
 
 
@@ -264,8 +272,10 @@ def _merge_json(arguments: Arguments, option: Option, word: str, key_path: list[
         value = word
     for key in reversed(key_path):
         value = {key.replace("-", "_"): value}
-    previous = arguments.values.get(option.key)
-    arguments.values[option.key] = {**previous, **value} if isinstance(previous, dict) and key_path else value
+    previous_value = arguments.values.get(option.key)
+    arguments.values[option.key] = (
+        {**previous_value, **value} if isinstance(previous_value, dict) and key_path else value
+    )
 
 
 def _convert_value(option: Option, word: str) -> Any:
@@ -289,8 +299,8 @@ def _option_error(option: Option, message: str) -> StartError:
 
 @functools.lru_cache(maxsize=8)
 def _options_by_name(version: str) -> dict[str, Option]:
-    available = list_options(version)
-    return {name: option for option in available for name in (*option.names, *option.hidden)}
+    available_options = list_options(version)
+    return {name: option for option in available_options for name in (*option.names, *option.hidden_names)}
 
 
 def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) -> list[str]:
@@ -308,11 +318,11 @@ def expand_config_file(argv: Sequence[str], host_path: Callable[[str], Path]) ->
     if position == len(words) - 1:
         raise crash_error("ValueError: No config file specified! Please check your command-line arguments.")
     file_words = _read_config_words(words[position + 1], host_path)
-    rest = words[:position] + words[position + 2 :]
-    if rest and not rest[0].startswith("-"):
-        return [rest[0], *file_words, *rest[1:]]
+    other_words = words[:position] + words[position + 2 :]
+    if other_words and not other_words[0].startswith("-"):
+        return [other_words[0], *file_words, *other_words[1:]]
     if "--model" in file_words:
-        return [*file_words, *rest]
+        return [*file_words, *other_words]
     message = "No model specified! Please specify model either as a positional argument or in a config file."
     raise crash_error(f"ValueError: {message}")
 
@@ -377,8 +387,8 @@ def resolve_command(words: Sequence[str], version: str) -> PrintedOutput | Serve
         case ["serve", *rest]:
             wants_help = any(word in HELP_OPTIONS or word.startswith("--help=") for word in rest)
             return PrintedOutput(help_text(version), 0) if wants_help else ServeCommand(tuple(rest))
-        case [other, *_]:
-            message = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {other!r}"
+        case [unknown_command, *_]:
+            message = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {unknown_command!r}"
             return PrintedOutput(f"{VLLM_USAGE}\nvllm: error: {message}", 2)
         case _:
             return PrintedOutput(VLLM_USAGE, 0)

@@ -78,7 +78,7 @@ class Config:
     parses_thinking: bool
     thinks_by_default: bool
     eager: bool
-    shards: int
+    shard_count: int
     pooling: bool
     auto_tools: bool = False
     tool_parser: str = ""
@@ -126,22 +126,22 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
     """Return the settings. Raises StartError with the last lines of vLLM's traceback."""
     release, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
     _check_ranges(arguments, release)
-    text = text_config(model)
-    length = _model_length(arguments, bounds.count_or_none(text.get("max_position_embeddings")) or 4096)
+    text_settings = text_config(model)
+    model_length = _model_length(arguments, bounds.count_or_none(text_settings.get("max_position_embeddings")) or 4096)
     has_chunked_prefill = release <= LAST_RELEASE_ALWAYS_CHUNKING or arguments.switch("enable_chunked_prefill", True)
     has_prefix_caching = _prefix_caching(arguments, hybrid, architecture, release)
     dtype = arguments.text("kv_cache_dtype", "auto")
     names = arguments.values.get("served_model_name") or [arguments.model]
-    kwargs = arguments.values.get("default_chat_template_kwargs") or {}
+    template_kwargs = arguments.values.get("default_chat_template_kwargs") or {}
     return Config(
         model=arguments.model,
         served_names=tuple(str(name) for name in names),
         architecture=architecture,
         hybrid=hybrid,
-        max_model_len=length,
+        max_model_len=model_length,
         budget=arguments.number(
             "max_num_batched_tokens",
-            DEFAULT_BATCHED_TOKENS if has_chunked_prefill else max(length, DEFAULT_BATCHED_TOKENS),
+            DEFAULT_BATCHED_TOKENS if has_chunked_prefill else max(model_length, DEFAULT_BATCHED_TOKENS),
         ),
         max_num_seqs=arguments.number("max_num_seqs", DEFAULT_MAX_SEQS),
         chunked_prefill=has_chunked_prefill,
@@ -157,16 +157,16 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         api_keys=tuple(arguments.values.get("api_key") or ()),
         port=arguments.number("port", 8000),
         parses_thinking="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
-        thinks_by_default=bool(kwargs.get("enable_thinking", True)),
+        thinks_by_default=bool(template_kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
-        shards=_count_shards(folder),
+        shard_count=_count_shards(folder),
         weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SIZE_SCALE,
         pooling=arguments.text("runner", "auto") == "pooling",
         auto_tools=arguments.switch("enable_auto_tool_choice", False),
         tool_parser=arguments.text("tool_call_parser", ""),
         accepts_pictures=architecture.endswith("ForConditionalGeneration")
         and not arguments.switch("language_model_only", False),
-        hidden_size=bounds.count_or_none(text.get("hidden_size")) or 128,
+        hidden_size=bounds.count_or_none(text_settings.get("hidden_size")) or 128,
         echoed_values={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
     )
 
@@ -241,10 +241,10 @@ def _model_length(arguments: Arguments, max_length: int) -> int:
 
 def _count_shards(folder: Path) -> int:
     """Return the number of weight files. Raises StartError if a file in the index is missing or incomplete."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
+    index_path = folder / "model.safetensors.index.json"
+    if not index_path.is_file():
         return len(list(folder.glob("*.safetensors")))
-    names = sorted(set(_weight_map(index).values()))
+    names = sorted(set(_weight_map(index_path).values()))
     for name in names:
         if not (folder / name).is_file():
             raise crash_error(f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'")
@@ -254,10 +254,10 @@ def _count_shards(folder: Path) -> int:
     return len(names)
 
 
-def _weight_map(index: Path) -> dict[str, str]:
+def _weight_map(index_path: Path) -> dict[str, str]:
     try:
         weight_map = bounds.parse_json(
-            bounds.read_bytes(index, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
+            bounds.read_bytes(index_path, bounds.MAX_INDEX_BYTES), max_bytes=bounds.MAX_INDEX_BYTES
         )["weight_map"]
         return {str(tensor): str(file) for tensor, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -332,11 +332,11 @@ def _block_size_error(config: Config) -> str:
 
 
 def _core_error(message: str) -> StartError:
-    core = f"(EngineCore pid=77) ERROR {time.strftime('%m-%d %H:%M:%S')} [core.py:1510]"
+    log_prefix = f"(EngineCore pid=77) ERROR {time.strftime('%m-%d %H:%M:%S')} [core.py:1510]"
     lines = (
-        f"{core} EngineCore failed to start.",
-        f"{core} Traceback (most recent call last):",
-        f"{core} {message}",
+        f"{log_prefix} EngineCore failed to start.",
+        f"{log_prefix} Traceback (most recent call last):",
+        f"{log_prefix} {message}",
         "Process EngineCore:",
         "Traceback (most recent call last):",
         message,

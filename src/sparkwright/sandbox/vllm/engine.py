@@ -16,7 +16,7 @@ from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.serving.process import (
     COMPILE_PEAK_BYTES,
-    HOST_SIDE_BYTES,
+    HOST_MEMORY_BYTES,
     SIGTERM_EXIT_CODE,
     Process,
     StartError,
@@ -37,7 +37,7 @@ from sparkwright.units import GIB
 POLL_S = 0.05
 DEFAULT_MASTER_PORT, DEFAULT_TIMEOUT_S = 29501, 600
 MAX_MESSAGE_BYTES = 64
-NCCL_LABEL = "spark:141:141 [0] NCCL INFO"
+NCCL_PREFIX = "spark:141:141 [0] NCCL INFO"
 CACHE_VARIABLE = "VLLM_CACHE_ROOT"
 #: path of a compiled graph in the cache folder of vLLM 0.32.0
 COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
@@ -83,18 +83,20 @@ class Group:
 
     def assignment_line(self) -> str:
         """Return the log line of a rank that has joined the group."""
-        pipeline, tensor = divmod(self.rank, self.tensor_parallel_size)
+        pipeline_rank, tensor_rank = divmod(self.rank, self.tensor_parallel_size)
         return (
-            f"[parallel_state.py:2350] rank {self.rank} in world size {self.world_size} is assigned as DP rank 0, PP rank {pipeline}, "
-            f"PCP rank 0, TP rank {tensor}, ETP rank {tensor}, EP rank N/A, EPLB rank N/A"
+            f"[parallel_state.py:2350] rank {self.rank} in world size {self.world_size} is assigned as DP rank 0, PP rank {pipeline_rank}, "
+            f"PCP rank 0, TP rank {tensor_rank}, ETP rank {tensor_rank}, EP rank N/A, EPLB rank N/A"
         )
 
-    def wait_for_members(self, stopped: threading.Event) -> None:
-        """Wait until all members have joined or `stopped` is set. Raises StartError after the timeout."""
+    def wait_for_members(self, stop_event: threading.Event) -> None:
+        """Wait until all members have joined or `stop_event` is set. Raises StartError after the timeout."""
         deadline_s = time.monotonic() + self.timeout_s
         if self.world_size == 1:
             return
-        self._accept_members(stopped, deadline_s) if self.rank == 0 else self._connect_to_head(stopped, deadline_s)
+        self._accept_members(stop_event, deadline_s) if self.rank == 0 else self._connect_to_head(
+            stop_event, deadline_s
+        )
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
@@ -102,7 +104,7 @@ class Group:
         for link in links:
             link.close()
 
-    def _accept_members(self, stopped: threading.Event, deadline_s: float) -> None:
+    def _accept_members(self, stop_event: threading.Event, deadline_s: float) -> None:
         try:
             # as in vLLM, on all interfaces unless the address is a loopback address
             listen_address = self.address if self.address.startswith("127.") else ""
@@ -114,7 +116,7 @@ class Group:
             ) from error
         with listener:
             listener.settimeout(POLL_S)
-            while len(self.links) < self.world_size - 1 and not stopped.is_set():
+            while len(self.links) < self.world_size - 1 and not stop_event.is_set():
                 if time.monotonic() > deadline_s:
                     raise self._timeout_error(
                         f"waiting for clients. {len(self.links) + 1}/{self.world_size} clients joined."
@@ -124,20 +126,20 @@ class Group:
         for link in self.links:
             link.sendall(b"all joined\n")
 
-    def _connect_to_head(self, stopped: threading.Event, deadline_s: float) -> None:
-        link = self._dial_head(stopped, deadline_s)
+    def _connect_to_head(self, stop_event: threading.Event, deadline_s: float) -> None:
+        link = self._dial_head(stop_event, deadline_s)
         if link is None:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
-        while not stopped.is_set():  # vLLM also waits forever if another program listens on the port (observed)
+        while not stop_event.is_set():  # vLLM also waits forever if another program listens on the port (observed)
             with contextlib.suppress(TimeoutError):
                 if link.recv(MAX_MESSAGE_BYTES):
                     return
                 raise crash_error("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")
 
-    def _dial_head(self, stopped: threading.Event, deadline_s: float) -> socket.socket | None:
-        while not stopped.wait(POLL_S):
+    def _dial_head(self, stop_event: threading.Event, deadline_s: float) -> socket.socket | None:
+        while not stop_event.wait(POLL_S):
             try:
                 return socket.create_connection((self.address, self.port), timeout=1)
             except OSError:
@@ -194,7 +196,7 @@ class Engine(Process):
 
     def store_response(self, response: dict[str, Any]) -> dict[str, Any]:
         """Return a response, and store it if that is enabled."""
-        if self.stores_responses and len(self.stored_responses) < responses.MAX_STORED:
+        if self.stores_responses and len(self.stored_responses) < responses.MAX_STORED_RESPONSES:
             self.stored_responses[response["id"]] = response
         return response
 
@@ -204,7 +206,7 @@ class Engine(Process):
             return
         self.write_last_lines(startup.lost_rank_lines(self.group.rank), 0)
         if self.headless:
-            self.stopped.set()
+            self.stop_event.set()
         else:
             self.exit_silently()
 
@@ -230,7 +232,7 @@ class Engine(Process):
         if not self.take_memory(int(self.config.utilization * TOTAL_BYTES)):
             free_gib = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
             return self.write_last_lines(startup.no_memory_lines(self.config, free_gib, TOTAL_BYTES / GIB), 1)
-        self.adjust_memory(HOST_SIDE_BYTES)
+        self.adjust_memory(HOST_MEMORY_BYTES)
         self._join_group(self.group)
         return self._load_and_serve(server)
 
@@ -267,9 +269,9 @@ class Engine(Process):
         """Join the group, and write the log lines before and after that."""
         self.write_log(startup.worker_lines(group.join_lines(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
-            self.stopped.wait()
-        group.wait_for_members(self.stopped)
-        if self.stopped.is_set():
+            self.stop_event.wait()
+        group.wait_for_members(self.stop_event)
+        if self.stop_event.is_set():
             return
         lines = nccl_lines(group.rank, group.world_size, self.env, uses_sockets=self.fault() == "sockets")
         self.write_log((0, line) for line in lines)
@@ -339,16 +341,16 @@ def nccl_lines(rank: int, world_size: int, env: Mapping[str, str], *, uses_socke
     if env.get("NCCL_DEBUG") != "INFO" or not adapters:
         return
     interface, address = env.get("NCCL_SOCKET_IFNAME", ""), env.get("VLLM_HOST_IP", "")
-    yield f"{NCCL_LABEL} Bootstrap: Using {interface}:{address}<0>"
+    yield f"{NCCL_PREFIX} Bootstrap: Using {interface}:{address}<0>"
     used_adapters = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
     yield (
-        f"{NCCL_LABEL} NET/IB : No device found."
+        f"{NCCL_PREFIX} NET/IB : No device found."
         if uses_sockets
-        else f"{NCCL_LABEL} NET/IB : Using {used_adapters} [RO]; OOB {interface}:{address}<0>"
+        else f"{NCCL_PREFIX} NET/IB : Using {used_adapters} [RO]; OOB {interface}:{address}<0>"
     )
     network = "Socket" if uses_sockets else "IB"
-    yield f"{NCCL_LABEL} Using network {network}"
+    yield f"{NCCL_PREFIX} Using network {network}"
     next_rank = (rank + 1) % world_size
     for n in range(1 if uses_sockets else len(adapters)):
-        yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {next_rank}[0] [send] via NET/{network}/{n}"
-    yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world_size} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"
+        yield f"{NCCL_PREFIX} Channel {n:02d}/0 : {rank}[0] -> {next_rank}[0] [send] via NET/{network}/{n}"
+    yield f"{NCCL_PREFIX} comm 0x3fd9c2b0 rank {rank} nranks {world_size} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

@@ -88,9 +88,9 @@ def _to_tool_choice(choice: Any) -> Any:
     return TOOL_CHOICES.get(str(fields.get("type")), "auto")
 
 
-def token_count_response(tokens: int) -> dict[str, Any]:
+def token_count_response(token_count: int) -> dict[str, Any]:
     """Return the body of a response from /v1/messages/count_tokens."""
-    return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
+    return {"input_tokens": token_count, "context_management": {"original_input_tokens": token_count}}
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,16 @@ class MessageAnswer:
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
-        end = {"stop_reason": None, "stop_sequence": None}
-        message = {**self._opening(), "content": [], "model": self.model, **end, "usage": self._usage(0)}
+        end_fields = {"stop_reason": None, "stop_sequence": None}
+        message = {**self._opening(), "content": [], "model": self.model, **end_fields, "usage": self._usage(0)}
         yield _encode_event("message_start", message=message)
-        generated: list[Token] = []
+        generated_tokens: list[Token] = []
         index = 0
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
-                generated += pieces
+                generated_tokens += pieces
                 continue
-            yield from _block_events(index, kind, pieces, generated)
+            yield from _block_events(index, kind, pieces, generated_tokens)
             index += 1
         for call in calls:
             yield _encode_event("content_block_start", content_block=_tool_use_block(call, {}), index=index)
@@ -137,8 +137,8 @@ class MessageAnswer:
             yield _encode_event("content_block_delta", delta=delta, index=index)
             yield _encode_event("content_block_stop", index=index)
             index += 1
-        delta = {"stop_reason": _stop_reason(generated, calls), "stop_sequence": None}
-        yield _encode_event("message_delta", delta=delta, usage=self._usage(len(generated)))
+        delta = {"stop_reason": _stop_reason(generated_tokens, calls), "stop_sequence": None}
+        yield _encode_event("message_delta", delta=delta, usage=self._usage(len(generated_tokens)))
         yield _encode_event("message_stop")
 
     @staticmethod
@@ -149,16 +149,16 @@ class MessageAnswer:
     def _opening(self) -> dict[str, Any]:
         return {"id": f"chatcmpl-{secrets.token_hex(8)}", "type": "message", "role": "assistant"}
 
-    def _usage(self, tokens: int) -> dict[str, int]:
-        return {"input_tokens": self.prompt_tokens, "output_tokens": tokens}
+    def _usage(self, token_count: int) -> dict[str, int]:
+        return {"input_tokens": self.prompt_tokens, "output_tokens": token_count}
 
 
-def _block_events(index: int, kind: str, pieces: Iterable[Token], generated: list[Token]) -> Iterator[bytes]:
-    """Yield the events of a block of text or thinking, and append its tokens to `generated`."""
+def _block_events(index: int, kind: str, pieces: Iterable[Token], generated_tokens: list[Token]) -> Iterator[bytes]:
+    """Yield the events of a block of text or thinking, and append its tokens to `generated_tokens`."""
     name, delta_type = BLOCK_TYPES[kind]
     yield _encode_event("content_block_start", content_block={"type": name, name: ""}, index=index)
     for token in pieces:
-        generated.append(token)
+        generated_tokens.append(token)
         yield _encode_event("content_block_delta", delta={"type": delta_type, name: token.text}, index=index)
     if name == "thinking":
         signature = {"type": "signature_delta", "signature": secrets.token_hex(16)}

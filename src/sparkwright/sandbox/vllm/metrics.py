@@ -91,12 +91,12 @@ class Histogram:
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
         """Yield the lines of the /metrics page for the histogram."""
-        counts, cumulative = self.counts or [0] * (len(self.bounds) + 1), 0
+        counts, cumulative_count = self.counts or [0] * (len(self.bounds) + 1), 0
         yield from _header_lines(self.name, "histogram", self.description)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
-            cumulative += count
-            yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(cumulative)}"
-        yield f"{self.name}_count{_format_labels(labels)} {float(cumulative)}"
+            cumulative_count += count
+            yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(cumulative_count)}"
+        yield f"{self.name}_count{_format_labels(labels)} {float(cumulative_count)}"
         yield f"{self.name}_sum{_format_labels(labels)} {self.sum}"
 
 
@@ -139,11 +139,11 @@ class Metrics(Counters):
         with self.mutex:
             (self.first_token if count == 1 else self.inter_token).add(latency_s)
 
-    def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
-        super().count_request(finish_reason, tokens, seconds)
+    def count_request(self, finish_reason: str, token_count: int, duration_s: float) -> None:
+        super().count_request(finish_reason, token_count, duration_s)
         if finish_reason != "abort":
             with self.mutex:
-                self.end_to_end.add(seconds)
+                self.end_to_end.add(duration_s)
         with self.mutex:
             line = self._drafts.log_line(time.monotonic()) if self._drafts else ""
         if line:
@@ -170,7 +170,7 @@ class Metrics(Counters):
             yield from _header_lines(name, kind, description)
             yield f"{name}{_format_labels(labels)} {float(value)}"
         yield from _header_lines("vllm:request_success_total", "counter", "Finished requests by reason.")
-        for reason, count in self.finished.items():
+        for reason, count in self.finished_by_reason.items():
             yield f"vllm:request_success_total{_format_labels({**labels, 'finished_reason': reason})} {float(count)}"
         yield from self._speculation_rows(labels)
         for histogram in (self.first_token, self.inter_token, self.end_to_end):

@@ -54,8 +54,8 @@ GOLDEN_RATIO = 0.618034
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of the language model, without the config of a vision or audio model."""
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) else config
+    text_settings = config.get("text_config")
+    return text_settings if isinstance(text_settings, Mapping) else config
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
@@ -175,12 +175,12 @@ def _adapter_problem(adapter: Adapter, folder: Path, text_settings: Mapping[str,
     if rank > max_rank:
         return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
     # adapters of smaller models are loaded, as in 0.32.0
-    hidden = bounds.count_or_none(text_settings.get("hidden_size"))
+    hidden_size = bounds.count_or_none(text_settings.get("hidden_size"))
     for name, tensor in header.items():
-        if hidden and name.endswith("q_proj.lora_A.weight") and tensor["shape"][1] > hidden:
+        if hidden_size and name.endswith("q_proj.lora_A.weight") and tensor["shape"][1] > hidden_size:
             return (
                 "Call to add_lora method failed: The size of tensor a "
-                f"({hidden}) must match the size of tensor b ({tensor['shape'][1]}) at non-singleton dimension 1"
+                f"({hidden_size}) must match the size of tensor b ({tensor['shape'][1]}) at non-singleton dimension 1"
             )
     return ""
 
@@ -196,7 +196,7 @@ class Drafts:
     model: str | None  #: the drafter's model
     depth: int  #: tokens per draft
     is_good: bool = True  #: the first token of most drafts is accepted
-    drafts: int = 0
+    draft_count: int = 0
     positions: list[int] = field(default_factory=list)  #: accepted tokens by position
     #: time, drafts and positions at the last log line
     _last_log: tuple[float, int, list[int]] = (0.0, 0, [])
@@ -216,38 +216,38 @@ class Drafts:
 
     def begin_step(self) -> int:
         """Count a draft. Return the number of tokens in its step: the accepted tokens, and one from the model."""
-        spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
-        self.drafts += 1
-        accepted = 0
-        while accepted < self.depth and spread < share * FURTHER_ACCEPTANCE**accepted:
-            self.positions[accepted] += 1
-            accepted += 1
-        return accepted + 1
+        spread, share = self.draft_count * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
+        self.draft_count += 1
+        accepted_count = 0
+        while accepted_count < self.depth and spread < share * FURTHER_ACCEPTANCE**accepted_count:
+            self.positions[accepted_count] += 1
+            accepted_count += 1
+        return accepted_count + 1
 
     def counters(self) -> dict[str, tuple[str, int]]:
         """Return the description and value of each counter, by metric name. `positions` are not included."""
-        accepted = sum(self.positions)
+        accepted_tokens = sum(self.positions)
         return {
-            "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
-            "vllm:spec_decode_num_draft_tokens_total": ("Number of draft tokens.", self.drafts * self.depth),
-            "vllm:spec_decode_num_accepted_tokens_total": ("Number of accepted tokens.", accepted),
+            "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.draft_count),
+            "vllm:spec_decode_num_draft_tokens_total": ("Number of draft tokens.", self.draft_count * self.depth),
+            "vllm:spec_decode_num_accepted_tokens_total": ("Number of accepted tokens.", accepted_tokens),
         }
 
     def log_line(self, now_s: float) -> str:
         """Return the log line with statistics, or an empty string if it is not due or there were no drafts."""
-        since_s, drafts, positions = self._last_log
-        new_drafts, seconds = self.drafts - drafts, now_s - since_s
+        since_s, last_draft_count, last_positions = self._last_log
+        new_drafts, seconds = self.draft_count - last_draft_count, now_s - since_s
         if seconds < LOG_INTERVAL_S or not new_drafts:
             return ""
-        accepted_by_position = [count - logged for count, logged in zip(self.positions, positions, strict=True)]
-        self._last_log = (now_s, self.drafts, list(self.positions))
-        tokens, accepted = new_drafts * self.depth, sum(accepted_by_position)
+        accepted_by_position = [count - logged for count, logged in zip(self.positions, last_positions, strict=True)]
+        self._last_log = (now_s, self.draft_count, list(self.positions))
+        drafted_tokens, accepted_tokens = new_drafts * self.depth, sum(accepted_by_position)
         rates = ", ".join(f"{count / new_drafts:.3f}" for count in accepted_by_position)
         return (
-            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / new_drafts:.2f}, "
-            f"Accepted throughput: {accepted / seconds:.2f} tokens/s, Drafted throughput: {tokens / seconds:.2f} tokens/s, "
-            f"Accepted: {accepted} tokens, Drafted: {tokens} tokens, Per-position acceptance rate: {rates}, "
-            f"Avg Draft acceptance rate: {accepted / tokens * 100:.1f}%"
+            f"SpecDecoding metrics: Mean acceptance length: {1 + accepted_tokens / new_drafts:.2f}, "
+            f"Accepted throughput: {accepted_tokens / seconds:.2f} tokens/s, Drafted throughput: {drafted_tokens / seconds:.2f} tokens/s, "
+            f"Accepted: {accepted_tokens} tokens, Drafted: {drafted_tokens} tokens, Per-position acceptance rate: {rates}, "
+            f"Avg Draft acceptance rate: {accepted_tokens / drafted_tokens * 100:.1f}%"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from sparkwright.sandbox.serving.generation import Token
 
 STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"  # environment variable that enables the storage of responses
-MAX_STORED = 1000  # maximum number of stored responses
+MAX_STORED_RESPONSES = 1000  # maximum number of stored responses
 NO_STORE_MESSAGE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
     f"features, set the environment variable `{STORE_VARIABLE}=1` when launching the vLLM server."
@@ -94,18 +94,20 @@ class ResponseAnswer:
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
-        sequence_numbers, generated, items = itertools.count(), list[Token](), list[dict[str, Any]]()
+        sequence_numbers, generated_tokens, items = itertools.count(), list[Token](), list[dict[str, Any]]()
         pending_response = self.pending_response("in_progress")
         yield _encode_event(sequence_numbers, "response.created", response=pending_response)
         yield _encode_event(sequence_numbers, "response.in_progress", response=pending_response)
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
-                generated += pieces
+                generated_tokens += pieces
                 continue
-            yield from _text_item_events(sequence_numbers, kind, pieces, generated, items)
+            yield from _text_item_events(sequence_numbers, kind, pieces, generated_tokens, items)
         for call in calls:
             yield from _call_item_events(sequence_numbers, call, items)
-        yield _encode_event(sequence_numbers, "response.completed", response=self._final_response(items, generated))
+        yield _encode_event(
+            sequence_numbers, "response.completed", response=self._final_response(items, generated_tokens)
+        )
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
@@ -114,7 +116,7 @@ class ResponseAnswer:
 
     def pending_response(self, status: str) -> dict[str, Any]:
         """Return a response without output, in a status such as queued or in_progress."""
-        return self._response_body([], status, None, cut=False)
+        return self._response_body([], status, None, is_cut=False)
 
     def _final_response(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
         is_cut = bool(tokens) and tokens[-1].finish_reason == "length"
@@ -137,15 +139,15 @@ class ResponseAnswer:
             },
             "total_tokens": self.prompt_tokens + len(tokens),
         }
-        return self._response_body(items, "incomplete" if is_cut else "completed", usage, cut=is_cut)
+        return self._response_body(items, "incomplete" if is_cut else "completed", usage, is_cut=is_cut)
 
-    def _response_body(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
+    def _response_body(self, items: list[dict[str, Any]], status: str, usage: Any, *, is_cut: bool) -> dict[str, Any]:
         body, tools = self.request_body, self.request_body.get("tools") or []
         return {
             "id": self.id,
             "created_at": self.created_s,
             **dict.fromkeys(LEADING_NULLS),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "instructions": body.get("instructions"),
             "model": self.model,
             "object": "response",
@@ -213,15 +215,15 @@ def _text_item_events(
     sequence_numbers: Iterator[int],
     kind: str,
     pieces: Iterable[Token],
-    generated: list[Token],
+    generated_tokens: list[Token],
     items: list[dict[str, Any]],
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking. Append its tokens to `generated` and the item to `items`."""
+    """Yield the events of an item of text or thinking. Append its tokens to `generated_tokens` and the item to `items`."""
     is_thinking, index = kind == "reasoning", len(items)
     item_id = _new_id("rs" if is_thinking else "msg")
     position: dict[str, Any] = {"content_index": 0, "item_id": item_id, "output_index": index}
-    extra: dict[str, Any] = {} if is_thinking else {"logprobs": []}
-    stem = "response.reasoning_text" if is_thinking else "response.output_text"
+    extra_fields: dict[str, Any] = {} if is_thinking else {"logprobs": []}
+    event_prefix = "response.reasoning_text" if is_thinking else "response.output_text"
     empty_part = {"text": "", "type": "reasoning_text"}
     part = empty_part if is_thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
     yield _encode_event(
@@ -230,11 +232,11 @@ def _text_item_events(
     yield _encode_event(sequence_numbers, "response.content_part.added", **position, part=part)
     texts = []
     for token in pieces:
-        generated.append(token)
+        generated_tokens.append(token)
         texts.append(token.text)
-        yield _encode_event(sequence_numbers, f"{stem}.delta", **position, delta=token.text, **extra)
+        yield _encode_event(sequence_numbers, f"{event_prefix}.delta", **position, delta=token.text, **extra_fields)
     item = _build_item(kind, "".join(texts), item_id=item_id, status="completed")
-    yield _encode_event(sequence_numbers, f"{stem}.done", **position, **extra, text="".join(texts))
+    yield _encode_event(sequence_numbers, f"{event_prefix}.done", **position, **extra_fields, text="".join(texts))
     yield _encode_event(sequence_numbers, "response.content_part.done", **position, part=item["content"][0])
     yield _encode_event(sequence_numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
@@ -251,11 +253,11 @@ def _call_item_events(
 ) -> Iterator[bytes]:
     index, item_id, arguments = len(items), _new_id("fc"), call["function"]["arguments"]
     position = {"item_id": item_id, "output_index": index}
-    stem = "response.function_call_arguments"
-    started, item = (_build_call(call, status, item_id=item_id) for status in ("in_progress", "completed"))
-    yield _encode_event(sequence_numbers, "response.output_item.added", item=started, output_index=index)
-    yield _encode_event(sequence_numbers, f"{stem}.delta", delta=arguments, **position)
-    yield _encode_event(sequence_numbers, f"{stem}.done", arguments=arguments, **position, name=item["name"])
+    event_prefix = "response.function_call_arguments"
+    started_item, item = (_build_call(call, status, item_id=item_id) for status in ("in_progress", "completed"))
+    yield _encode_event(sequence_numbers, "response.output_item.added", item=started_item, output_index=index)
+    yield _encode_event(sequence_numbers, f"{event_prefix}.delta", delta=arguments, **position)
+    yield _encode_event(sequence_numbers, f"{event_prefix}.done", arguments=arguments, **position, name=item["name"])
     yield _encode_event(sequence_numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
