@@ -9,7 +9,7 @@ import pytest
 from sparkwright.engines.budget import Budget
 from sparkwright.sandbox import control
 from sparkwright.sandbox.memory import TOTAL_BYTES
-from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
+from sparkwright.sandbox.serving.process import HOST_MEMORY_BYTES
 from sparkwright.units import GIB
 from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.e2e.test_host_saved import guard_header
@@ -54,7 +54,7 @@ def test_a_first_deploy_assumes_host_memory_and_the_next_plan_uses_the_measureme
     budget = plan.task(FIT_CHECK)["data"]["budget"]
     known = host_side_row(budget)
     assert not known["assumed"] and "with this image, but another model or other arguments" in known["source"]
-    assert known["size_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02)
+    assert known["size_bytes"] == pytest.approx(HOST_MEMORY_BYTES, rel=0.02)
     assert budget["total_bytes"] == pytest.approx(TOTAL_BYTES, rel=0.001)
     table = Budget.of_json(budget).lines()
     assert all(any(row.strip() in line for line in result.out.splitlines()) for row in table[1:-1]), result.out
@@ -62,7 +62,7 @@ def test_a_first_deploy_assumes_host_memory_and_the_next_plan_uses_the_measureme
 
 def test_history_and_doctor_show_the_measured_memory(served: SandboxProject) -> None:
     memory = served.history()[0]["memory"]
-    assert memory["host_bytes"] == pytest.approx(HOST_SIDE_BYTES, rel=0.02) and memory["cold"]
+    assert memory["host_bytes"] == pytest.approx(HOST_MEMORY_BYTES, rel=0.02) and memory["cold"]
     assert memory["lowest_bytes"] <= memory["after_bytes"] < memory["before_bytes"]
     text = served.run("history", "--host", "sandbox").out
     assert "GiB available during the start (cold)" in text and "survives 2048 x 2: " in text

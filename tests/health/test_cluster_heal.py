@@ -83,7 +83,7 @@ def test_all_members_restart_with_the_same_token_and_reason(pair: tuple[Member, 
     decisions = run_both_checks(head, worker)
     plans, tokens = [item.plan for item in decisions], {item.secrets[TOKEN_SECRET].reveal() for item in decisions}
     assert [plan.cluster.rank for plan in plans if plan and plan.cluster] == [0, 1]
-    assert {item.why for item in decisions} == {"spark1: no token; spark2: rank 1 of pair exited"}
+    assert {item.restart_reason for item in decisions} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
     again, _ = run_both_checks(head, worker)
     assert again.plan is not None and again.secrets[TOKEN_SECRET].reveal() not in tokens  # another for each restart

@@ -36,7 +36,7 @@ def make_week() -> list[HostChecks]:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return pages.page(make_week(), weeks.SINCE_S, weeks.UNTIL_S)
+    return pages.render_hosts_page(make_week(), weeks.SINCE_S, weeks.UNTIL_S)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.real_engine.engine import Engine, serving, serving_ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 #: fits the tiny model "dense"; with this scale its answers change
-FITS = Lora("tiny/dense", 256, (0, 1, 2, 3), rank=8, outputs=256, alpha=4000)
+FITS = Lora("tiny/dense", 256, (0, 1, 2, 3), rank=8, output_size=256, alpha=4000)
 NAME, ASK_S = "tiny", 120.0
 
 
@@ -60,7 +60,7 @@ def lint_refusal(engine: Engine, lora: Lora, max_rank: int = 16) -> str:
 
 def test_each_adapter_is_listed_and_generates_a_different_text(engine: Engine, tmp_path: Path) -> None:
     """An adapter of a smaller model is also loaded, without a warning: only the rules for recipes refuse it."""
-    small = replace(FITS, hidden=128, outputs=128)
+    small = replace(FITS, hidden_size=128, output_size=128)
     adapters = {"sql": FITS, "law": FITS, "small": small}
     paths = {name: write_adapter(tmp_path / name, lora, name) for name, lora in adapters.items()}
     argv = serve_words(engine, paths, **{"max-loras": 3, "max-lora-rank": 8})
@@ -81,7 +81,10 @@ def test_each_adapter_is_listed_and_generates_a_different_text(engine: Engine, t
 
 
 REFUSED = {
-    "larger model": (replace(FITS, hidden=512), "The size of tensor a (256) must match the size of tensor b (512)"),
+    "larger model": (
+        replace(FITS, hidden_size=512),
+        "The size of tensor a (256) must match the size of tensor b (512)",
+    ),
     "rank above the flag": (replace(FITS, rank=64), "LoRA rank 64 is greater than max_lora_rank 16."),
     "DoRA": (replace(FITS, extras={"use_dora": True}), "vLLM does not yet support DoRA."),
 }

@@ -11,8 +11,8 @@ from docker.errors import APIError
 
 from sparkwright.sandbox import control, hub
 from sparkwright.sandbox.memory import SYSTEM_BYTES, TOTAL_BYTES
-from sparkwright.sandbox.ollama import LARGE
-from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES
+from sparkwright.sandbox.ollama import LARGE_MODEL
+from sparkwright.sandbox.serving.process import HOST_MEMORY_BYTES
 from sparkwright.units import GIB
 from tests.remote.sshd import free_port
 from tests.sandbox.conftest import create_container
@@ -58,7 +58,7 @@ def test_memory_is_correct_after_a_quick_restart(engine: docker.DockerClient, ho
     def wait_for_available(expected: float) -> None:
         wait_until(lambda: abs(available() - expected) < 1, f"{expected:.1f} GiB of memory")
 
-    free, held = (TOTAL_BYTES - SYSTEM_BYTES - LARGE.loaded_bytes) / GIB, 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
+    free, held = (TOTAL_BYTES - SYSTEM_BYTES - LARGE_MODEL.loaded_bytes) / GIB, 0.6 * 119.7 + HOST_MEMORY_BYTES / GIB
     wait_for_available(free)  # until the memory of an earlier test's container is released
     create_container(engine, "one", model, utilization=0.6)
     engine.api.start("one")

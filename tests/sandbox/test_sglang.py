@@ -45,7 +45,7 @@ def test_the_log_reader_reports_the_reason_of_a_failed_start(
 
 def test_the_image_prints_the_version_and_the_options() -> None:
     def run(*words: str) -> str:
-        output = images.REPOSITORIES[IMAGE].program([images.NVIDIA_ENTRYPOINT, *words], "0.5.23")
+        output = images.REPOSITORIES[IMAGE].resolve_program([images.NVIDIA_ENTRYPOINT, *words], "0.5.23")
         assert isinstance(output, PrintedOutput)
         return output.text
 

@@ -1,4 +1,4 @@
-"""Heal a cluster without the user's machine: members vote during their health checks, then each runs its own restart plan.
+"""Heal a cluster from its own hosts: members vote during their health checks, then each runs its own restart plan.
 
 No server is changed before the vote. Only the head's check opens a vote, and only the other members' checks join it, so two
 members can't start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and

@@ -276,7 +276,7 @@ def read_rank(
     history: CheckHistory,
     current_start_id: str,
 ) -> Rank:
-    """Return the observed state of this host's rank. container: the current container. current_start_id: see `start_id`."""
+    """Return the observed state of this host's rank, given the current container and its `start_id`."""
     deployed = deployed_rank(verified_state)
     if not deployed.cluster or container.status in ("", "absent"):
         return deployed

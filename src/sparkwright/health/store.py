@@ -100,7 +100,7 @@ class CheckHistory:
         A test request of the previous check that got no token in time counts as a running request.
 
         Args:
-            current_start_id: identifier of the container's current start. If it was different at the previous check, the result is None.
+            current_start_id: `start_id` of the container. If it was different at the previous check, the result is None.
             heartbeat: current value of the counter.
         """
         last_check = self.counted

@@ -168,7 +168,8 @@ class Ollama:
             expiry_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", expiry_s)
             if not self._pool.claim(runner.holder, model.loaded_bytes):
-                sizes = f"({format_gib(model.loaded_bytes)} GiB) than is available ({format_gib(self._pool.available_bytes)} GiB)"
+                available = format_gib(self._pool.available_bytes)
+                sizes = f"({format_gib(model.loaded_bytes)} GiB) than is available ({available} GiB)"
                 raise HttpError(500, f"model requires more system memory {sizes}")
             with runner.lock:
                 with self._mutex:

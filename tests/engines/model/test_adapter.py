@@ -26,7 +26,7 @@ def parse_entry(header: Any = None, **config: Any) -> dict[str, Any]:
 
 
 def test_base_rank_layers_and_sizes_are_read_from_the_files() -> None:
-    lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, outputs=2048)
+    lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, output_size=2048)
     header = adapter.parse_header(safetensors(lora.shapes, "x"))
     entry = adapter.parse_adapter(lora.config, header if isinstance(header, dict) else None)
     assert entry == {

@@ -165,7 +165,7 @@ def test_rolled_back_revision_is_not_drift(context: RecordingContext, hub: Flaky
     fetch_model(context)
     old = lock_model(context)
     save_verified(context, old["commit"])
-    hub.moved = lambda: True
+    hub.is_moved = lambda: True
     assert fetch_model(context).data["fetched"] == sorted(MOVED_PATHS)
     restore_model(context)
     assert snapshot.list_changed_files(context, verified_states.load_last(context.state)) == []
@@ -177,7 +177,7 @@ def test_rolled_back_revision_is_not_drift(context: RecordingContext, hub: Flaky
 def test_revision_that_turns_thinking_off_is_reported_before_download(context: RecordingContext, hub: FlakyHub) -> None:
     fetch_model(context)
     assert not any("chat template" in item.field for item in fetch_model(context, **lock_model(context)).diff)
-    hub.moved, context.check = lambda: True, True
+    hub.is_moved, context.check = lambda: True, True
     diff = {item.field: (item.before, item.after) for item in fetch_model(context).diff}
     assert set(diff) == {*MOVED_PATHS, "chat template: thinking"}
     assert [text.split(" by default")[0] for text in diff["chat template: thinking"]] == ["on", "off"]

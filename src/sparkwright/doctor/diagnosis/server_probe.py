@@ -270,7 +270,8 @@ def _describe_other_traffic(measurement: Measurement, counters_after: Mapping[st
         and not measurement.approximate
         and has_foreign_tokens(served_tokens, measurement.tokens, measurement.capped)
     ):
-        return f"other traffic: the server generated {served_tokens:.0f} tokens, only {measurement.tokens} of them for this measurement"
+        counts_text = f"{served_tokens:.0f} tokens, only {measurement.tokens} of them for this measurement"
+        return f"other traffic: the server generated {counts_text}"
     running = server_counters.count_active_requests(counters_after)
     return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 

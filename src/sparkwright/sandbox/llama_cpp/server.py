@@ -231,7 +231,8 @@ class LlamaServer(Process):
         cells_text = f"{config.context} cells, 36 layers, {config.max_num_seqs}/{config.max_num_seqs} seqs"
         yield (
             0.0,
-            f"llama_kv_cache: size = {half_mib * 2:.2f} MiB ({cells_text}), K ({key_type}): {half_mib:.2f} MiB, V ({value_type}): {half_mib:.2f} MiB",
+            f"llama_kv_cache: size = {half_mib * 2:.2f} MiB ({cells_text}), K ({key_type}): {half_mib:.2f} MiB, "
+            f"V ({value_type}): {half_mib:.2f} MiB",
         )
         yield 0.0, f"srv    load_model: initializing, {slots_text}, kv_unified = 'false'"
         if config.requested_context > TRAINED_CONTEXT:

@@ -45,9 +45,11 @@ def loading_lines(config: Config, free_bytes: int) -> TimedLines:
         free_bytes: free memory before the load.
     """
     remaining_bytes = free_bytes - config.weight_bytes
-    quantization_clause = f"quant={config.quantization}, " if config.quantization else ""
+    quant_clause = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamp_line(f"Load weight begin. avail mem={_format_gb(free_bytes)} GB")
-    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quantization_clause}avail mem={_format_gb(remaining_bytes)} GB"
+    details = (
+        f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant_clause}avail mem={_format_gb(remaining_bytes)} GB"
+    )
     yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weight_bytes)} GB.")
 
 

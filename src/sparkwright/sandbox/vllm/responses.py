@@ -218,7 +218,7 @@ def _text_item_events(
     generated_tokens: list[Token],
     items: list[dict[str, Any]],
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking. Append its tokens to `generated_tokens` and the item to `items`."""
+    """Yield the events of an item of text or thinking. Add its tokens to `generated_tokens`, and the item to `items`."""
     is_thinking, index = kind == "reasoning", len(items)
     item_id = _new_id("rs" if is_thinking else "msg")
     position: dict[str, Any] = {"content_index": 0, "item_id": item_id, "output_index": index}
