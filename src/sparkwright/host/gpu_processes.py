@@ -86,7 +86,9 @@ class GpuUse:
         if self.own_processes:
             return ", ".join(map(format_process, self.own_processes))
         if self.device_lines.gpu_line:
-            return f"{self.device_lines.gpu_line} ({self.listing_error or 'nvidia-smi lists no process in the container'})"
+            return (
+                f"{self.device_lines.gpu_line} ({self.listing_error or 'nvidia-smi lists no process in the container'})"
+            )
         if self.device_lines.cpu_line:
             return f"engine log: {self.device_lines.cpu_line}"
         if self.listing_error:

@@ -356,6 +356,29 @@ def test_drafts_are_counted_by_position_and_a_chunk_has_all_accepted_tokens(
     assert chunks[-1]["usage"]["completion_tokens"] == 120
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/chat/completions", {**CHAT_BODY, "max_tokens": 60}, "completion_tokens"),
+        ("/v1/messages", {**CHAT_BODY, "max_tokens": 60}, "output_tokens"),
+        ("/v1/responses", {"model": NAME, "input": "Say ok.", "max_output_tokens": 60}, "output_tokens"),
+    ],
+)
+def test_usage_counts_tokens_although_drafts_merge_them_into_pieces(
+    serve: Callable[..., RunningServer],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    key: str,
+) -> None:
+    monkeypatch.setattr("sparkwright.sandbox.serving.process.GPU_TOK_PER_S", 4000.0)
+    server = serve(*SPECULATIVE)
+    before = read_counters(server)
+    usage = server.json("POST", path, {**body, "ignore_eos": True})[1]["usage"]
+    after = read_counters(server)
+    assert usage[key] == after["generated"] - before["generated"] > 30
+
+
 def test_draft_statistics_have_the_format_of_the_real_engine() -> None:
     given = json.loads((DRAFTED / "speculative-config.json").read_text())
     drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, is_good=True)

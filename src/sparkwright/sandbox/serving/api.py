@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from sparkwright.ready import wait_for_readable
 from sparkwright.sandbox.http_server import Handler
-from sparkwright.sandbox.serving.generation import Request, Token, adapter_words, generate, natural_length
+from sparkwright.sandbox.serving.generation import Request, Token, adapter_words, count_tokens, generate, natural_length
 from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -184,7 +184,7 @@ class ChatAnswer(ABC):
             "finish_reason": reason,
             **self.extra_choice_fields,
         }
-        return {**self.base_fields("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
+        return {**self.base_fields("chat.completion"), "choices": [choice], "usage": self.usage(count_tokens(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: list[dict[str, Any]]) -> Iterator[bytes]:
         """Yield the events of a streamed answer; tool calls replace the tokens' text."""

@@ -76,6 +76,13 @@ class Token:
     finish_reason: str | None
 
 
+def count_tokens(pieces: Sequence[Token], kind: str = "") -> int:
+    """Return the number of tokens of an answer, or of one kind of its pieces. With drafts a piece has several tokens."""
+    counts = [0, *(piece.count for piece in pieces)]
+    sizes = [count - previous_count for previous_count, count in itertools.pairwise(counts)]
+    return sum(size for piece, size in zip(pieces, sizes, strict=True) if kind in ("", piece.kind))
+
+
 def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tokens: int = 0) -> int:
     """Return the number of tokens after which the model ends an answer: max_tokens if the request sets ignore_eos."""
     return max_tokens if max_tokens and body.get("ignore_eos") else ANSWER_TOKENS + thinking_tokens

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.serving.api import DONE_EVENT, encode_event, join_tokens, token_logprobs
-from sparkwright.sandbox.serving.generation import Token
+from sparkwright.sandbox.serving.generation import Token, count_tokens
 from sparkwright.sandbox.serving.request_content import (
     AnswerSpec,
     call_deltas,
@@ -249,7 +249,7 @@ class Answer:
             "choices": [self.shape.complete(tokens, calls, self.top_logprobs)],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
-            "usage": {**self._usage(len(tokens)), **details},
+            "usage": {**self._usage(count_tokens(tokens)), **details},
             "kv_transfer_params": None,
             "metrics": None,
         }

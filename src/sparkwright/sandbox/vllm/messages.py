@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.sandbox.serving.generation import Token
+from sparkwright.sandbox.serving.generation import Token, count_tokens
 
 TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
@@ -116,7 +116,7 @@ class MessageAnswer:
             "model": self.model,
             "stop_reason": _stop_reason(tokens, calls),
         }
-        return {**message, "usage": self._usage(len(tokens))}
+        return {**message, "usage": self._usage(count_tokens(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
@@ -138,7 +138,7 @@ class MessageAnswer:
             yield _encode_event("content_block_stop", index=index)
             index += 1
         delta = {"stop_reason": _stop_reason(generated_tokens, calls), "stop_sequence": None}
-        yield _encode_event("message_delta", delta=delta, usage=self._usage(len(generated_tokens)))
+        yield _encode_event("message_delta", delta=delta, usage=self._usage(count_tokens(generated_tokens)))
         yield _encode_event("message_stop")
 
     @staticmethod

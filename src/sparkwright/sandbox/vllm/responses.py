@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.serving.generation import Token
+from sparkwright.sandbox.serving.generation import Token, count_tokens
 
 STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"  # environment variable that enables the storage of responses
 MAX_STORED_RESPONSES = 1000  # maximum number of stored responses
@@ -120,7 +120,7 @@ class ResponseAnswer:
 
     def _final_response(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
         is_cut = bool(tokens) and tokens[-1].finish_reason == "length"
-        reasoning_tokens = sum(token.kind == "reasoning" for token in tokens)
+        reasoning_tokens = count_tokens(tokens, "reasoning")
         per_turn: list[int] = []
         input_details = {"cached_tokens": 0, "cache_write_tokens": 0}
         output_details = {"reasoning_tokens": reasoning_tokens, "tool_output_tokens": 0}
@@ -131,13 +131,13 @@ class ResponseAnswer:
                 "input_tokens_per_turn": per_turn,
                 "cached_tokens_per_turn": per_turn,
             },
-            "output_tokens": len(tokens),
+            "output_tokens": count_tokens(tokens),
             "output_tokens_details": {
                 **output_details,
                 "output_tokens_per_turn": per_turn,
                 "tool_output_tokens_per_turn": per_turn,
             },
-            "total_tokens": self.prompt_tokens + len(tokens),
+            "total_tokens": self.prompt_tokens + count_tokens(tokens),
         }
         return self._response_body(items, "incomplete" if is_cut else "completed", usage, is_cut=is_cut)
 
