@@ -19,7 +19,7 @@ WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
 #: number of changes that `history` lists for each host
 HISTORY_ENTRIES = 20
 #: number of tokens in each run of the throughput test
-SMOKE_TOKENS = 128
+SMOKE_TOKEN_COUNT = 128
 #: time limit for the start of an engine, in seconds; `expect.ready_s` of a recipe
 READY_TIMEOUT_S = 900
 #: time limit for the first token of a check, in seconds

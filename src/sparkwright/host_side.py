@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sparkwright.trust import private
 
-PACKAGE = Path(__file__).parent
+PACKAGE_FOLDER = Path(__file__).parent
 #: files and subpackages that are copied to hosts
-PARTS = (
+HOST_SIDE_PATHS = (
     "__init__.py",
     "defaults.py",
     "errors.py",
@@ -41,10 +41,10 @@ PARTS = (
 
 def iter_sources() -> Iterator[tuple[str, bytes]]:
     """Yield the path inside the package and the content of each file that runs on hosts, in a fixed order."""
-    for part in PARTS:
-        for path in [str(PACKAGE / part)] if part.endswith(".py") else _list_files(str(PACKAGE / part)):
+    for part in HOST_SIDE_PATHS:
+        for path in [str(PACKAGE_FOLDER / part)] if part.endswith(".py") else _list_files(str(PACKAGE_FOLDER / part)):
             with open(path, "rb", buffering=0) as file:
-                yield os.path.relpath(path, PACKAGE), file.read()
+                yield os.path.relpath(path, PACKAGE_FOLDER), file.read()
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,9 @@ from typing import Any
 
 PROGRAM_NAME, INVOKE_NAMES = "sparkwright", ("invoke", "inv")
 #: the program's name before a command, as in `invoke health.install`: after a backtick, or at the start of the text
-_COMMAND = re.compile(r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=[a-z]+(?:\.[a-z]+)?(?:`| |\.\*|$))")
+_COMMAND_PATTERN = re.compile(
+    r"(?:(?<=`)(?:sparkwright|invoke|inv)|^(?:invoke|inv)) (?=[a-z]+(?:\.[a-z]+)?(?:`| |\.\*|$))"
+)
 
 
 @functools.cache
@@ -27,7 +29,7 @@ def name() -> str:
 
 def rewrite_commands(text: str) -> str:
     """Return text with the program's name in its commands replaced with the one that the user started."""
-    return _COMMAND.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE_NAMES) else text
+    return _COMMAND_PATTERN.sub(f"{name()} ", text) if "`" in text or text.startswith(INVOKE_NAMES) else text
 
 
 def rewrite_commands_in(value: Any) -> Any:

@@ -25,9 +25,9 @@ def wait_for_readable(items: Sequence[Item], timeout_s: float = 0, *, writers: I
     by_descriptor = {item if isinstance(item, int) else item.fileno(): item for item in items}
     writer_descriptors = {writer.fileno() for writer in writers}
     for descriptor in by_descriptor.keys() | writer_descriptors:
-        reading = select.POLLIN if descriptor in by_descriptor else 0
-        writing = select.POLLOUT if descriptor in writer_descriptors else 0
-        poll.register(descriptor, reading | writing)
+        read_mask = select.POLLIN if descriptor in by_descriptor else 0
+        write_mask = select.POLLOUT if descriptor in writer_descriptors else 0
+        poll.register(descriptor, read_mask | write_mask)
     return [
         by_descriptor[descriptor]
         for descriptor, events in poll.poll(max(0.0, timeout_s) * 1000)

@@ -11,7 +11,7 @@ MIB, GIB = 2**20, 2**30
 GB = 10**9
 MINUTE_FORMAT = "%Y-%m-%d %H:%M"
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
 def format_gib(size_bytes: float) -> str:
@@ -38,8 +38,8 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.1f}s"
     if seconds < 60:
         return f"{seconds:.0f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+    minutes, remaining_seconds = divmod(round(seconds), 60)
+    return f"{minutes}m{remaining_seconds:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 def format_rough_duration(seconds: float) -> str:
@@ -68,7 +68,7 @@ def today() -> str:
 
 def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
     """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if invalid or too short. option: its name in messages."""
-    match = DURATION.fullmatch(text.strip())
+    match = DURATION_PATTERN.fullmatch(text.strip())
     if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")
     duration_s = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 #: C0 without tab and newline, DEL, C1, bidirectional controls (Trojan Source, CVE-2021-42574), and zero-width characters,
 #: including the tags block (U+E0000), whose text is invisible to people but not to language models
-_INVISIBLE = re.compile(
+_INVISIBLE_PATTERN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
@@ -21,7 +21,7 @@ def escape_invisible(text: str, *, max_chars: int = 0) -> str:
     """
     if max_chars and len(text) > max_chars:
         text = f"{text[:max_chars]}... ({len(text) - max_chars} more characters)"
-    return _INVISIBLE.sub(_escape_match, text)
+    return _INVISIBLE_PATTERN.sub(_escape_match, text)
 
 
 def one_line(text: str, *, max_chars: int = 0) -> str:
@@ -41,7 +41,7 @@ def display_name(text: str) -> str:
 
 def escape_json(text: str) -> str:
     """Return an equivalent JSON text in which invisible characters are JSON escapes."""
-    return _INVISIBLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return _INVISIBLE_PATTERN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def escape_csv_cell(text: str) -> str:
@@ -56,8 +56,8 @@ def _escape_match(match: re.Match[str]) -> str:
 
 def join_first(names: Sequence[str], max_names: int) -> str:
     """Return the first names, and the number of the others: a, b, c and 11 more."""
-    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-    return ", ".join(names[:max_names]) + rest
+    suffix = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + suffix
 
 
 def parse_list(text: str) -> list[str]:

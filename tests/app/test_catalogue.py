@@ -91,9 +91,9 @@ def test_system_memory_is_the_minimum_held_before_a_start() -> None:
     starts = [
         StartMemory(**fields, at=0.0, before_bytes=before * GIB, lowest_bytes=1, after_bytes=1) for before in (110, 60)
     ]
-    row = shown._system_memory(starts, 120 * GIB)
+    row = shown._system_memory_row(starts, 120 * GIB)
     assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("in use before a verified start")
-    assert shown._system_memory((), 120 * GIB) == SYSTEM_ROW
+    assert shown._system_memory_row((), 120 * GIB) == SYSTEM_ROW
 
 
 def test_server_verified_on_the_sandbox_is_listed_and_ranked_with_its_source(desk: SandboxProject) -> None:  # noqa: F811

@@ -41,7 +41,9 @@ def test_the_history_matches_the_stored_releases(name: str) -> None:
 
 
 def test_a_host_gets_the_tables_that_its_code_reads() -> None:
-    tables = {path.relative_to(host_side.PACKAGE) for path in (host_side.PACKAGE / "engines").rglob("*.json")}
+    tables = {
+        path.relative_to(host_side.PACKAGE_FOLDER) for path in (host_side.PACKAGE_FOLDER / "engines").rglob("*.json")
+    }
     assert {str(path) for path in tables} <= {name for name, _ in host_side.iter_sources()}
 
 

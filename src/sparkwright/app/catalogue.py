@@ -67,15 +67,15 @@ class CatalogueRow:
     recipe: Recipe
     entry: CatalogueEntry
     #: the model's entry in spark.lock; {} if it is not pinned
-    locked: Mapping[str, Any]
+    model_entry: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
 
     @property
     def weights_gb(self) -> float:
         """Size of the weights in GB, from the locked files if pinned, else from the catalogue; 0 if unknown."""
-        files = self.locked.get("files") or ()
-        total = sum(int(file.get("size_bytes") or 0) for file in files)
-        return total / 1e9 if total else self.entry.weights_gb
+        files = self.model_entry.get("files") or ()
+        total_bytes = sum(int(file.get("size_bytes") or 0) for file in files)
+        return total_bytes / 1e9 if total_bytes else self.entry.weights_gb
 
     @property
     def host_count(self) -> int:
@@ -85,9 +85,11 @@ class CatalogueRow:
     @property
     def evidence(self) -> tuple[str, float, str]:
         """The best evidence in EVIDENCE_ORDER, as (kind, tokens per second, description)."""
-        if best := self._newest_measured(simulated=False):
-            conditions = f"measured on {best.host}, {best.verified_at}, with this image, model and arguments"
-            return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
+        if best_proof := self._newest_measured(simulated=False):
+            conditions = (
+                f"measured on {best_proof.host}, {best_proof.verified_at}, with this image, model and arguments"
+            )
+            return "proved", best_proof.tok_per_s or 0.0, f"{best_proof.tok_per_s:g} tok/s {conditions}"
         if self.entry.reported_rate is not None:
             return "reported", self.entry.reported_rate.tok_per_s, str(self.entry.reported_rate)
         if self.entry.vendor_run is not None:
@@ -99,8 +101,8 @@ class CatalogueRow:
                 rate,
                 f"no figure; at most {rate:.0f} tok/s without speculation (273 GB/s divided by the bytes read per token)",
             )
-        if best := self._newest_measured(simulated=True):
-            return "simulated", 0.0, f"no figure; the sandbox simulates {best.tok_per_s:g} tok/s"
+        if best_proof := self._newest_measured(simulated=True):
+            return "simulated", 0.0, f"no figure; the sandbox simulates {best_proof.tok_per_s:g} tok/s"
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest_measured(self, *, simulated: bool) -> Proof | None:
@@ -119,7 +121,7 @@ class CatalogueRow:
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON, for `--json`."""
         kind, rate, description = self.evidence
-        memory = self.recipe.memory(self.locked)
+        memory = self.recipe.memory(self.model_entry)
         return {
             "recipe": self.recipe.name,
             "model": self.recipe.file.model.id,
@@ -214,20 +216,22 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
 
 
 def _rank(
-    suitable: Sequence[CatalogueRow], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
+    suitable_rows: Sequence[CatalogueRow], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
 ) -> list[tuple[CatalogueRow, Fit]]:
     """Return recipes with their fit to a host, best evidence first; recipes that are too large come last."""
     starts = [start for event in events for start in start_memory.parse_starts([event.get("memory")])]
-    reserve = float(host.vars.get("reserve_gib", RESERVE_GIB))
-    memory = HostMemory(total_bytes, reserve, _system_memory(starts, total_bytes))
+    reserve_gib = float(host.vars.get("reserve_gib", RESERVE_GIB))
+    memory = HostMemory(total_bytes, reserve_gib, _system_memory_row(starts, total_bytes))
     project = Project.here()
-    ranked = [(row, _evaluate_fit(row, memory, _learned_start(project, host, row, starts))) for row in suitable]
+    ranked_rows = [
+        (row, _evaluate_fit(row, memory, _find_start_facts(project, host, row, starts))) for row in suitable_rows
+    ]
 
     def sort_key(ranked_row: tuple[CatalogueRow, Fit]) -> tuple[bool, int, float]:
         kind, rate, _ = ranked_row[0].evidence
         return ranked_row[1].verdict == "too large", EVIDENCE_ORDER.index(kind), -rate
 
-    return sorted(ranked, key=sort_key)
+    return sorted(ranked_rows, key=sort_key)
 
 
 def _ranked_json(row: CatalogueRow, fit: Fit) -> dict[str, Any]:
@@ -235,13 +239,13 @@ def _ranked_json(row: CatalogueRow, fit: Fit) -> dict[str, Any]:
     return {**row.to_json(), "fits": FITS_JSON[fit.verdict], "why": fit.why, "budget": budget}
 
 
-def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> None:
+def _print_ranking(title: str, ranked_rows: Sequence[tuple[CatalogueRow, Fit]]) -> None:
     print_prose(title)
-    for number, (row, fit) in enumerate(ranked, 1):
+    for number, (row, fit) in enumerate(ranked_rows, 1):
         data = row.to_json()
         age_note = f"; a recipe {row.age_remark}" if data["old"] else ""
         print_prose(f"  {number}. {row.recipe.name}{FIT_SUFFIXES[fit.verdict]}: {data['source']}; {fit.why}{age_note}.")
-    for row, fit in ranked[:1]:
+    for row, fit in ranked_rows[:1]:
         if fit.budget is not None:
             print_prose(f"The memory of {row.recipe.name}:")
             print_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
@@ -250,7 +254,7 @@ def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> No
     )
 
 
-def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
+def _system_memory_row(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
     """Return the host's own memory use: the lowest before any verified start, or the usual figure if there was none.
 
     The lowest, because other servers may have been running before some of the starts.
@@ -262,7 +266,7 @@ def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_bu
     return memory_budget.Row("the host itself", max(0, total_bytes - start.before_bytes), source, "host")
 
 
-def _learned_start(
+def _find_start_facts(
     project: Project, host: Host, row: CatalogueRow, starts: Sequence[StartMemory]
 ) -> memory_budget.StartFacts:
     """Return the start-up memory of a recipe, from the verified starts in the host's history."""
@@ -277,19 +281,19 @@ def _learned_start(
     )
 
 
-def _evaluate_fit(row: CatalogueRow, host: HostMemory, start: memory_budget.StartFacts) -> Fit:
+def _evaluate_fit(row: CatalogueRow, host_memory: HostMemory, start_facts: memory_budget.StartFacts) -> Fit:
     """Return the verdict on whether a recipe fits a host that serves nothing else."""
     if row.host_count > 1:
         return Fit("too large", f"it needs {row.host_count} hosts")
-    total = host.total_bytes
-    if not total:
+    total_bytes = host_memory.total_bytes
+    if not total_bytes:
         return Fit("unknown", "the host did not report the size of its memory")
     file_bytes = int(row.weights_gb * 1e9) or None
-    weights_bytes = compute_memory(row.recipe, {"model": row.locked}).weights_bytes or file_bytes or 0
-    if weights_bytes + host.reserve_gib * GIB > total:
-        free = f"{host.reserve_gib:g} GiB of {total / GIB:.1f} must stay free"
+    weights_bytes = compute_memory(row.recipe, {"model": row.model_entry}).weights_bytes or file_bytes or 0
+    if weights_bytes + host_memory.reserve_gib * GIB > total_bytes:
+        free = f"{host_memory.reserve_gib:g} GiB of {total_bytes / GIB:.1f} must stay free"
         return Fit("too large", f"{weights_bytes / 1e9:g} GB of weights alone, {free}")
-    return proposal.evaluate_fit(row.recipe, host, file_bytes, row.locked, start)
+    return proposal.evaluate_fit(row.recipe, host_memory, file_bytes, row.model_entry, start_facts)
 
 
 def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:

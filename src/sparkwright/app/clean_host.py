@@ -19,7 +19,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.protocol import events
 from sparkwright.trust.image_name import ImageReference
 
-COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
+CLEAN_COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
 CACHE_COLUMNS = grid.columns(
     *(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("USED", 2), ("SERVER", 0), ("MODEL", 3), ("CACHE", 4), ("WHY", 0))
 )
@@ -27,7 +27,7 @@ CACHE_KEY_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RemovalScope:
     """Items to remove in addition to sparkwright's own files."""
 
     #: the servers' containers
@@ -56,26 +56,26 @@ class PrunableItems:
         """Show the items on a host, ask for confirmation, and remove the unused ones."""
         host, fleet = member.host.name, selection.fleet
         answer = query_module(fleet, member, self.module, args)
-        rows, freed = answer[self.items_key], None
-        removable = [row[self.identity_key] for row in rows if not row["kept"]]
+        rows, freed_bytes = answer[self.items_key], None
+        removable_ids = [row[self.identity_key] for row in rows if not row["kept"]]
         if not json:
             self.print_items(host, rows)
             print_text(
                 f"{host}: would free {units.format_size(answer['freed_bytes'])}."
-                if removable
+                if removable_ids
                 else f"{host}: nothing to free."
             )
-        if removable and not check and confirm(f"Remove these from {host}?", yes=yes):
-            removal_args = {**args, "only": removable}
-            freed = run_module(fleet, member, self.module, removal_args, exclusive=True)["freed_bytes"]
+        if removable_ids and not check and confirm(f"Remove these from {host}?", yes=yes):
+            removal_args = {**args, "only": removable_ids}
+            freed_bytes = run_module(fleet, member, self.module, removal_args, exclusive=True)["freed_bytes"]
         if json:
-            print_json_line({"host": host, self.items_key: rows, "freed_bytes": freed})
-        elif freed is not None:
-            print_text(f"{host}: {units.format_size(freed)} freed.")
-        return Exit.CHANGES if removable and freed is None else Exit.OK
+            print_json_line({"host": host, self.items_key: rows, "freed_bytes": freed_bytes})
+        elif freed_bytes is not None:
+            print_text(f"{host}: {units.format_size(freed_bytes)} freed.")
+        return Exit.CHANGES if removable_ids and freed_bytes is None else Exit.OK
 
 
-def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
+def clean(pattern: str, scope: RemovalScope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Clean the hosts that match a pattern, one by one, and return their exit codes.
 
     Raises Refused if servers would be removed from some members of a cluster but not from all.
@@ -88,12 +88,14 @@ def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> 
     )
 
 
-def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
+def _clean_host(
+    selection: Selection, member: Member, scope: RemovalScope, *, check: bool, yes: bool, json: bool
+) -> Exit:
     name, fleet = member.host.name, selection.fleet
     assign_become_password(selection, member)
     args = {**asdict(scope), **_recipe_repositories(selection, member)}
     answer = query_module(fleet, member, "clean_host", args)
-    removable = [row for row in answer["items"] if not row["kept"]]
+    removable_items = [row for row in answer["items"] if not row["kept"]]
     if not json:
         _print_items(name, answer["items"])
     removed = False
@@ -103,12 +105,12 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
             raise Refused(f"{name} is in use by run {answer['busy']}.", fix=fix)
         removed = confirm(f"Remove these from {name}?", yes=yes)
     if removed:
-        _remove_items(selection, member, args, has_timer=any(row["kind"] == "timer" for row in removable))
-    freed = _total_bytes(removable) if removed else None
+        _remove_items(selection, member, args, has_timer=any(row["kind"] == "timer" for row in removable_items))
+    freed_bytes = _total_bytes(removable_items) if removed else None
     if json:
-        print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed})
-    elif freed is not None:
-        print_text(f"{name}: {format_total(removable)} removed.")
+        print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed_bytes})
+    elif freed_bytes is not None:
+        print_text(f"{name}: {format_total(removable_items)} removed.")
     return Exit.OK if removed else Exit.CHANGES
 
 
@@ -141,7 +143,7 @@ def _print_items(host: str, items: list[dict[str, Any]]) -> None:
         (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
         for row, size in zip(items, sizes, strict=True)
     ]
-    grid.print_table(COLUMNS, rows)
+    grid.print_table(CLEAN_COLUMNS, rows)
     print_text(f"{host}: {format_total([row for row in items if not row['kept']])} to remove.")
 
 
@@ -189,11 +191,11 @@ def _print_caches(host: str, caches: list[dict[str, Any]]) -> None:
 
 def _cache_cells(host: str, row: dict[str, Any]) -> tuple[str, ...]:
     key, slash, suffix = row["name"].partition("/")
-    used = f"{units.format_age(max(0.0, time.time() - row['used_s']))} ago" if row["used_s"] else "-"
+    last_use = f"{units.format_age(max(0.0, time.time() - row['used_s']))} ago" if row["used_s"] else "-"
     state = "aside" if slash else "keep" if row["kept"] else "free"
     details = (
         row["container"] or "-",
         row["model"].rpartition("/")[2] or "-",
         f"{key[:CACHE_KEY_CHARS]}{slash}{suffix}",
     )
-    return (host, state, units.format_size(row["size_bytes"]), used, *details, row["kept"] or row["why_aside"])
+    return (host, state, units.format_size(row["size_bytes"]), last_use, *details, row["kept"] or row["why_aside"])

@@ -91,7 +91,7 @@ def guess_request_kind(playbook: str) -> RequestKind:
     return "engine" if keys & ({*NAMES, "include"} - MODULES_WITHOUT_ENGINE) else "plan"
 
 
-def remaining_hosts(playbook: str, pattern: str) -> str:
+def remaining_hosts_pattern(playbook: str, pattern: str) -> str:
     """Return the hosts that an interrupted rolling run has not reached yet (`--resume`), as a pattern.
 
     Raises Refused if there are none, or if --host selects other hosts.

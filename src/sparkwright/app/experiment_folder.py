@@ -90,18 +90,18 @@ class ResultsCollector:
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
     #: the cluster's head, which reports the reason for a failed arm; empty for a single host
-    head: str = ""
+    head_name: str = ""
     #: hosts whose previous server is running again
-    restored: set[str] = field(default_factory=set)
+    restored_hosts: set[str] = field(default_factory=set)
 
     def on(self, event: Event) -> None:
         if event["event"] == "run_started":
             self.sandbox = self.sandbox or bool(event.get("sandbox"))
         if event["event"] == "task_finished":
-            handle = getattr(self, f"_on_{event['module']}", None)
-            if handle is not None:
+            handler = getattr(self, f"_on_{event['module']}", None)
+            if handler is not None:
                 try:
-                    handle(event)
+                    handler(event)
                 except (LookupError, TypeError, ValueError, AttributeError):
                     self.notes.append(f"the host's report of {event['module']} can't be used")
 
@@ -132,9 +132,11 @@ class ResultsCollector:
 
     def _missing_cells(self, *excluded_outcomes: str) -> Iterator[str]:
         """Yield the keys of the unmeasured cells, except in arms with one of these outcomes."""
-        measured = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
+        measured_keys = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
         excluded_arms = {name for name, arm in self.arms.items() if any(map(arm.get, excluded_outcomes))}
-        return (key for key in self.experiment.keys if key not in measured and key.split(".")[0] not in excluded_arms)
+        return (
+            key for key in self.experiment.keys if key not in measured_keys and key.split(".")[0] not in excluded_arms
+        )
 
     @property
     def has_failures(self) -> bool:
@@ -143,7 +145,7 @@ class ResultsCollector:
 
     def results(self) -> Results:
         """Return the current results, with the cells in the order of the experiment."""
-        order = {key: n for n, key in enumerate(self.experiment.keys)}
+        position_by_key = {key: n for n, key in enumerate(self.experiment.keys)}
         results_data = {
             "schema": SCHEMA,
             "name": self.experiment.name,
@@ -155,7 +157,9 @@ class ResultsCollector:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "tool": f"sparkwright {__version__}",
             "arms": sanitize(list(self.arms.values())),
-            "cells": sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order))),
+            "cells": sorted(
+                self.cells.values(), key=lambda cell: position_by_key.get(cell["key"], len(position_by_key))
+            ),
             "notes": sanitize(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
         }
         return Results.model_validate(results_data)
@@ -169,12 +173,12 @@ class ResultsCollector:
             self.add_cell(cell)
 
     def _on_bench_failed(self, event: Event) -> None:
-        if event["status"] == "ok" and (not self.head or event["host"] == self.head):
+        if event["status"] == "ok" and (not self.head_name or event["host"] == self.head_name):
             self.arms[event["data"]["arm"]]["failed"] = str(event["data"]["why"])
 
     def _on_grant_restart_previous(self, event: Event) -> None:
         if event["status"] in ("ok", "changed"):
-            self.restored.add(event["host"])
+            self.restored_hosts.add(event["host"])
 
     def _on_container(self, event: Event) -> None:
         """Add a note if the running server differs from its recipe."""
@@ -185,19 +189,19 @@ class ResultsCollector:
 
     def _on_lint(self, event: Event) -> None:
         """Mark an arm as refused if it has an option that the image does not list."""
-        number = str(event.get("register", "")).removeprefix("lint_")
-        if event["status"] == "ignored" and number.isdigit():
-            name = list(self.arms)[int(number)]
+        arm_index = str(event.get("register", "")).removeprefix("lint_")
+        if event["status"] == "ignored" and arm_index.isdigit():
+            arm_name = list(self.arms)[int(arm_index)]
             findings = event["data"].get("findings") or ()
             rule = next((finding["rule"] for finding in findings if finding["severity"] == "error"), "lint")
-            self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
+            self.arms[arm_name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_assert_memory_fits(self, event: Event) -> None:
         """Mark an arm as failed if its memory budget does not fit; no server was stopped for it."""
-        number = str(event.get("register", "")).removeprefix("fits_")
-        if event["status"] in ("failed", "ignored") and number.isdigit():
-            name = list(self.arms)[int(number)]
-            self.arms[name]["failed"] = " ".join(filter(None, (event["msg"], event.get("fix"))))
+        arm_index = str(event.get("register", "")).removeprefix("fits_")
+        if event["status"] in ("failed", "ignored") and arm_index.isdigit():
+            arm_name = list(self.arms)[int(arm_index)]
+            self.arms[arm_name]["failed"] = " ".join(filter(None, (event["msg"], event.get("fix"))))
 
     def _on_engine_config(self, event: Event) -> None:
         data = event.get("data") or {}

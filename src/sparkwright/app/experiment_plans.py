@@ -43,16 +43,16 @@ class BenchRun:
     It is planned once the host, or the cluster's head, has reported its finished cells.
 
     Args:
-        failed: arms to leave out because they failed in an earlier run of this command, with the reasons.
+        failed_arms: arms to leave out because they failed in an earlier run of this command, with the reasons.
     """
 
     def __init__(
-        self, selection: Selection, options: BenchOptions, *, wait: bool, failed: Mapping[str, str] | None = None
+        self, selection: Selection, options: BenchOptions, *, wait: bool, failed_arms: Mapping[str, str] | None = None
     ) -> None:
         self.selection = selection
         self.options = options
         self.cluster = clusters.find_cluster(selection) if options.has_arms else None
-        self.failed = dict(failed or {})
+        self.failed_arms = dict(failed_arms or {})
         names = [member.host.name for member in selection.fleet.members]
         self.head = selection.fleet.members[names.index(self.cluster.head) if self.cluster else 0]
         self.host = self.head.host
@@ -74,8 +74,8 @@ class BenchRun:
         if self.collector is None:
             return None, code, self.folder.path
         collector = self.collector
-        no_difference = any(note.startswith("the flag does nothing") for note in collector.notes)
-        if code == 0 and (collector.is_complete or no_difference) and not collector.has_failures:
+        arms_are_equal = any(note.startswith("the flag does nothing") for note in collector.notes)
+        if code == 0 and (collector.is_complete or arms_are_equal) and not collector.has_failures:
             self.folder.save_progress(finished=True)
         elif code == 0:
             code = int(Exit.FAILED if collector.has_failures else Exit.INCONCLUSIVE)
@@ -84,13 +84,15 @@ class BenchRun:
     def list_new_failures(self) -> dict[str, str]:
         """Return the arms that failed in this run, with the reasons."""
         arms = self.collector.arms if self.collector else {}
-        return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
+        return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed_arms}
 
     def can_continue(self) -> bool:
         """Return True for a sweep with unmeasured cells, if every member has restored its previous server."""
         if self.collector is None or self.options.command != "sweep":
             return False
-        return self.collector.has_cells_left and self.collector.restored == {host.name for host in self.selection.hosts}
+        return self.collector.has_cells_left and self.collector.restored_hosts == {
+            host.name for host in self.selection.hosts
+        }
 
     def plan_for(self, member: Member) -> Plan:
         """Return the plan of a host.
@@ -124,16 +126,16 @@ class BenchRun:
         tasks, known_settings = self._build_tasks(member, experiment, pins_by_arm)
         fleet.subscribers.append(self.collector)
         path = self.folder.path / "play.yml"
-        cluster_text = cluster_play.render_play(tasks, self.cluster, experiment.name) if self.cluster else None
-        path.write_text(rewrite_commands(cluster_text or play.render_play(tasks, self.host.name, experiment.name)))
+        cluster_play_text = cluster_play.render_play(tasks, self.cluster, experiment.name) if self.cluster else None
+        path.write_text(rewrite_commands(cluster_play_text or play.render_play(tasks, self.host.name, experiment.name)))
         loads = {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells}
         loaded_play = playbook.load(path, self.root).plays[0]
-        token = {TOKEN_SECRET: new_token()} if self.cluster else {}
+        cluster_secrets = {TOKEN_SECRET: new_token()} if self.cluster else {}
         options = playbook.Options(who=user_at_host(), wait_s=session.MAX_LOCK_WAIT_S if self.wait else 0)
         plans = {}
         for target in fleet.members:
             host = target.host
-            target.secrets = {**self.selection.inventory.secrets(host), **server_secrets, **token}
+            target.secrets = {**self.selection.inventory.secrets(host), **server_secrets, **cluster_secrets}
             variables = {
                 **recipe.scope(
                     host,
@@ -173,22 +175,22 @@ class BenchRun:
         runnable_arms = [arm for arm in arms if refusals.get(arm.name) is None]
         if not runnable_arms and (finding := next(filter(None, refusals.values()), None)):
             raise Refused(f"the engine would refuse every arm: {finding.sentence}", fix="Pass other values.")
-        runnable_arms = [arm for arm in runnable_arms if arm.name not in self.failed]
+        runnable_arms = [arm for arm in runnable_arms if arm.name not in self.failed_arms]
         loads = plan_loads(
             self.options,
             LoadLimits.from_arms([arm.effective_settings(pins_by_arm[arm.name]) for arm in runnable_arms]),
             Path.cwd(),
         )
-        identities = {
+        identity_by_arm = {
             arm.name: self._arm_variables(arm, pins_by_arm[arm.name], self.host)["serve"]["baseline_key"]
             for arm in runnable_arms
         }
         is_comparison = self.options.command != "sweep"
         is_single_arm = is_comparison and self.options.has_arms and len(runnable_arms) < 2
-        names = [] if is_single_arm else [arm.name for arm in runnable_arms]
+        compared_arms = [] if is_single_arm else [arm.name for arm in runnable_arms]
         notes = ("nothing was measured: only one arm can run, so there is nothing to compare",) if is_single_arm else ()
-        sequence = order_arms(names, self.options.repeat, pair=is_comparison and len(names) == 2)
-        planned_turns = build_turns(sequence, loads.loads, identities)
+        arm_order = order_arms(compared_arms, self.options.repeat, pair=is_comparison and len(compared_arms) == 2)
+        planned_turns = build_turns(arm_order, loads.loads, identity_by_arm)
         return Experiment(
             self.options.command, self.folder.path.name, tuple(arms), planned_turns, (*loads.notes, *notes)
         )
@@ -213,22 +215,22 @@ class BenchRun:
                 "max_num_batched_tokens": arm.effective_settings(pins_by_arm[arm.name]).budget,
                 "refused": {"rule": finding.rule, "sentence": finding.sentence} if finding else None,
             }
-            arms_data[arm.name] |= {"failed": self.failed[arm.name]} if arm.name in self.failed else {}
+            arms_data[arm.name] |= {"failed": self.failed_arms[arm.name]} if arm.name in self.failed_arms else {}
         head = self.cluster.head if self.cluster else ""
-        return ResultsCollector(self.folder, experiment, self.title, "host", arms_data, head=head)
+        return ResultsCollector(self.folder, experiment, self.title, "host", arms_data, head_name=head)
 
     def _build_tasks(
         self, member: Member, experiment: Experiment, pins_by_arm: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return the tasks for the cells that the host has not finished yet, and the known settings by arm name."""
         assert self.collector is not None
-        configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
-        query = {"series": self.folder.series, "keys": [*experiment.keys, *configs.values()]}
+        config_keys = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
+        query = {"series": self.folder.series, "keys": [*experiment.keys, *config_keys.values()]}
         finished_cells = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished_cells.__contains__, experiment.keys):
             self.collector.add_cell(finished_cells[key])
         remaining_experiment = experiment.remove_finished(finished_cells)
-        finished_configs = {name: finished_cells[key] for name, key in configs.items() if key in finished_cells}
+        finished_configs = {name: finished_cells[key] for name, key in config_keys.items() if key in finished_cells}
         known_settings = {name: value["settings"] for name, value in finished_configs.items()}
         for name, value in finished_configs.items():
             self.collector.store_arm_state(name, value)
@@ -244,11 +246,17 @@ class BenchRun:
             self.collector.note_comparison({**verdict, "arm": second.name})
             remaining_experiment = replace(remaining_experiment, turns=()) if verdict["same"] else remaining_experiment
         play_module: ModuleType = cluster_play if self.cluster else play
-        parts = f"{playbooks_folder}/{clusters.FOLDER}/parts" if self.cluster else f"{playbooks_folder}/parts"
+        parts_folder = (
+            f"{playbooks_folder}/{clusters.CLUSTER_FOLDER}/parts" if self.cluster else f"{playbooks_folder}/parts"
+        )
         if not remaining_experiment.turns:
-            return play_module.finished_tasks(parts), {}
+            return play_module.finished_tasks(parts_folder), {}
         return play_module.arm_tasks(
-            remaining_experiment, self.folder.series, parts, known_settings=known_settings, changed_flags=changed_flags
+            remaining_experiment,
+            self.folder.series,
+            parts_folder,
+            known_settings=known_settings,
+            changed_flags=changed_flags,
         ), known_settings
 
     def _arm_variables(self, arm: Arm, pins: Mapping[str, Any], host: Host) -> dict[str, Any]:
@@ -281,14 +289,14 @@ def run_on_cluster(
     A failed arm ends the run, because every member then restores its previous server. A sweep then continues with the
     remaining arms in another run, after `reconnect`.
     """
-    failed: dict[str, str] = {}
+    failed_arms: dict[str, str] = {}
     while True:
-        bench = BenchRun(selection, options, wait=wait, failed=failed)
+        bench = BenchRun(selection, options, wait=wait, failed_arms=failed_arms)
         outcome = _run(bench, json=json)
         new_failures = bench.list_new_failures()
         if not new_failures or not bench.can_continue():
             return outcome
-        failed |= new_failures
+        failed_arms |= new_failures
         options, selection = replace(options, again=False), reconnect()
 
 

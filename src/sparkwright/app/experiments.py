@@ -14,7 +14,7 @@ from sparkwright.app.connect import connect_hosts
 from sparkwright.app.experiment_folder import RESULTS_FOLDER, ExperimentFolder, ResultsCollector
 from sparkwright.app.plans import clusters
 from sparkwright.bench import axis, results_file, summary, vllm_results
-from sparkwright.bench import compare as comparing
+from sparkwright.bench import compare as result_comparison
 from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.experiment import Experiment, build_turns
 from sparkwright.bench.play import describe_load
@@ -82,7 +82,7 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, got '{text}'.") from None
 
-    copied_names = (
+    copied_option_names = (
         "a",
         "b",
         "flag",
@@ -95,13 +95,15 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         "depth",
         "streams",
     )
-    copied = {name: arguments[name] for name in (*copied_names, "repeat", "seed", "name", "again") if name in arguments}
+    copied_options = {
+        name: arguments[name] for name in (*copied_option_names, "repeat", "seed", "name", "again") if name in arguments
+    }
     names, texts = (_option_values(arguments.get(name)) for name in ("flag", "values"))
     if texts or command == "sweep":
-        copied["flag"] = ""
+        copied_options["flag"] = ""
     return BenchOptions(
         command,
-        **copied,
+        **copied_options,
         axes=axis.parse_axes(names, texts) if texts or command == "sweep" else (),
         max_num_batched_tokens=parse_numbers("max_num_batched_tokens", int),
         concurrency=parse_numbers("concurrency", int),
@@ -122,25 +124,25 @@ def _parse_range(word: str, convert: Callable[[str], Any]) -> tuple[Any, ...]:
     first, range_dots, last = word.partition("..")
     if not range_dots:
         return (convert(word),)
-    numbers, end = [convert(first)], convert(last)
+    numbers, last_number = [convert(first)], convert(last)
     if numbers[0] <= 0:
         raise ValueError(word)
-    while numbers[-1] * 2 <= end:
+    while numbers[-1] * 2 <= last_number:
         numbers.append(numbers[-1] * 2)
-    return (*numbers, *((end,) if numbers[-1] < end else ()))
+    return (*numbers, *((last_number,) if numbers[-1] < last_number else ()))
 
 
 def compare(first: str, second: str, *, json: bool) -> None:
     """Print two results side by side. Raises Refused if they have no load in common."""
-    results, other = _load_results(first), _load_results(second)
-    rows = comparing.compare_results(results, other)
-    unmatched = comparing.list_unmatched(results, other)
+    results, other_results = _load_results(first), _load_results(second)
+    rows = result_comparison.compare_results(results, other_results)
+    unmatched = result_comparison.list_unmatched(results, other_results)
     if not rows:
         raise Refused("these results have no load in common.", fix=f"Loads: {', '.join(unmatched)}.")
     if json:
         print_json_line([row.to_json() for row in rows])
         return
-    summary.print_differences(rows, results.name, other.name)
+    summary.print_differences(rows, results.name, other_results.name)
     for line in unmatched:
         print_text(f"only in one of the two results: {line}")
 
@@ -216,13 +218,13 @@ def _load_results(name: str) -> Results:
     path = _find_results(name)
     try:
         return results_file.read_results(path)
-    except Refused as refused:
+    except Refused as refusal:
         if not path.is_file():
             raise
         try:
             return vllm_results.read_results(path)
         except Refused:
-            raise refused from None
+            raise refusal from None
 
 
 def run_at_url(
@@ -255,9 +257,9 @@ def run_at_url(
             "repetition": cell.repetition,
             "load": cell.load.result_fields,
         }
-        measured = {**cell_fields, **lab.measure_load(target, cell.load)}
-        _print_progress(f"  {lab.describe_cell(measured)}", quiet)
-        collector.add_cell(measured)
+        measured_cell = {**cell_fields, **lab.measure_load(target, cell.load)}
+        _print_progress(f"  {lab.describe_cell(measured_cell)}", quiet)
+        collector.add_cell(measured_cell)
     collector.write()
     folder.save_progress(finished=collector.is_complete)
     return collector.results(), int(Exit.OK if collector.is_complete else Exit.INCONCLUSIVE), folder.path
@@ -311,14 +313,14 @@ def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int 
 def _load_finished_cells(folder: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:
     """Return the measured cells of an experiment that is being continued, by key."""
     try:
-        previous = results_file.read_results(folder.path)
+        previous_results = results_file.read_results(folder.path)
     except Refused:
         return {}
     keys = set(experiment.keys)
     return {
         cell.key: cell.model_dump(mode="json")
-        for cell in previous.cells
-        if previous.series == folder.series and cell.key in keys and cell.verdict == "measured"
+        for cell in previous_results.cells
+        if previous_results.series == folder.series and cell.key in keys and cell.verdict == "measured"
     }
 
 

@@ -41,7 +41,7 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     recipe_rules.DATE_KEY: (recipe_rules.DATE_KEY,),
 }
 TEXT_WIDTH = 100
-SCHEMA_LINE = "# yaml-language-server:"
+SCHEMA_LINE_PREFIX = "# yaml-language-server:"
 #: source of findings about a client's requirements
 CLIENT_DOCS = "docs/gateway.md, Clients"
 #: number of requests that an agent sends at a time
@@ -69,17 +69,19 @@ class CheckedRecipe:
         return f"engine version unknown ({reason})"
 
     @property
-    def is_plain(self) -> bool:
+    def is_unremarkable(self) -> bool:
         """True if the recipe is unchanged from the shipped one and has no errors or warnings."""
-        shipped = shipped_files.shipped_folder() / "recipes" / f"{self.recipe.name}.yml"
-        current = self.recipe.source.path
-        is_unchanged = shipped.is_file() and _lines_without_schema(shipped) == _lines_without_schema(current)
+        shipped_path = shipped_files.shipped_folder() / "recipes" / f"{self.recipe.name}.yml"
+        recipe_path = self.recipe.source.path
+        is_unchanged = shipped_path.is_file() and _lines_without_schema(shipped_path) == _lines_without_schema(
+            recipe_path
+        )
         return is_unchanged and all(finding.severity == "info" for finding in self.settings.findings)
 
 
 def _lines_without_schema(path: Path) -> list[str]:
     """Return a recipe's lines without the schema comment for editors."""
-    return [line for line in path.read_text().splitlines() if not line.startswith(SCHEMA_LINE)]
+    return [line for line in path.read_text().splitlines() if not line.startswith(SCHEMA_LINE_PREFIX)]
 
 
 def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
@@ -102,20 +104,20 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     checked_recipes = []
     for candidate in recipes:
         version = _parse_version(candidate.engine, engine_version)
-        locked, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
-        pins = _merge_pins(locked, sandbox_pins)
+        locked_pins, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
+        pins = _merge_pins(locked_pins, sandbox_pins)
         settings = resolve_settings(candidate, pins, model=config, version=version)
         age_findings = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(candidate.file.date, today()))
         settings = replace(settings, findings=(*settings.findings, *age_findings))
-        checked_recipes.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked))
+        checked_recipes.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked_pins))
     return checked_recipes, errors
 
 
-def _merge_pins(locked: Mapping[str, Any], sandbox_pins: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_pins(locked_pins: Mapping[str, Any], sandbox_pins: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lock's entries, with missing ones taken from the sandbox's lock."""
-    pins = {kind: locked[kind] or sandbox_pins[kind] for kind in ("image", "model")}
+    pins = {kind: locked_pins[kind] or sandbox_pins[kind] for kind in ("image", "model")}
     further_models = {
-        role: entry or sandbox_pins["models"][role] for role, entry in (locked.get("models") or {}).items()
+        role: entry or sandbox_pins["models"][role] for role, entry in (locked_pins.get("models") or {}).items()
     }
     return {**pins, **({"models": further_models} if further_models else {})}
 
@@ -133,27 +135,33 @@ def _parse_version(engine_type: engine.Engine, text: str) -> Version | None:
 
 
 def print_findings_text(
-    checked_recipes: list[CheckedRecipe], unreadable: int = 0, *, include_plain: bool = True
+    checked_recipes: list[CheckedRecipe], unreadable_count: int = 0, *, include_unremarkable: bool = True
 ) -> None:
     """Print a paragraph for each recipe, with file and line of each finding, errors first, and then the totals.
 
     Args:
-        unreadable: number of recipes that could not be read.
-        include_plain: list recipes that are as shipped and have no errors or warnings, instead of only counting them.
+        unreadable_count: number of recipes that could not be read.
+        include_unremarkable: list recipes that are as shipped and have no errors or warnings, instead of only counting them.
     """
-    plain_recipes = (
-        [] if include_plain else [checked_recipe for checked_recipe in checked_recipes if checked_recipe.is_plain]
+    unremarkable_recipes = (
+        []
+        if include_unremarkable
+        else [checked_recipe for checked_recipe in checked_recipes if checked_recipe.is_unremarkable]
     )
     for checked_recipe in checked_recipes:
-        if checked_recipe not in plain_recipes:
+        if checked_recipe not in unremarkable_recipes:
             _print_recipe(checked_recipe)
     severities = [
         finding.severity for checked_recipe in checked_recipes for finding in checked_recipe.settings.findings
     ]
     counts = ", ".join(format_count(severities.count(kind), kind) for kind in ("error", "warning"))
-    unreadable_note = f", {unreadable} not readable" if unreadable else ""
-    hidden_note = f"; {len(plain_recipes)} as shipped and fine (`--verbose` lists them)" if plain_recipes else ""
-    print_prose(f"{format_count(len(checked_recipes) + unreadable, 'recipe')}: {counts}{unreadable_note}{hidden_note}")
+    unreadable_note = f", {unreadable_count} not readable" if unreadable_count else ""
+    hidden_note = (
+        f"; {len(unremarkable_recipes)} as shipped and fine (`--verbose` lists them)" if unremarkable_recipes else ""
+    )
+    print_prose(
+        f"{format_count(len(checked_recipes) + unreadable_count, 'recipe')}: {counts}{unreadable_note}{hidden_note}"
+    )
 
 
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:
@@ -250,9 +258,9 @@ def finding_location(recipe: Recipe, finding: Finding) -> str:
 
 def format_advice(finding: Finding) -> str:
     """Return the ways to resolve a finding, and where the reason is explained."""
-    ways = "; or ".join(way.text for way in finding.ways_out)
+    advice = "; or ".join(way.text for way in finding.ways_out)
     reason = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
-    return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {reason}."
+    return f"{advice[:1].upper()}{advice[1:]}{'. ' if advice else ''}Why: {reason}."
 
 
 def refuse_errors(recipe: Recipe, settings: ServerSettings) -> None:
@@ -289,13 +297,13 @@ def format_rule(rule: RuleExplanation) -> str:
     sections = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
     example = {name: section for name, section in sections.items() if section}
     example_yaml = yaml.safe_dump(example, sort_keys=False).rstrip() if example else ""
-    title = engine.TITLES.get(rule.engine, "every engine")
-    engine_release = f"{title} {rule.version}" if rule.version else ""
+    engine_title = engine.TITLES.get(rule.engine, "every engine")
+    engine_release = f"{engine_title} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", ""]
     for paragraph in rule.reason.split("\n\n"):
         lines += [*textwrap.wrap(paragraph, TEXT_WIDTH), ""]
     lines += ["Sources:", *(f"  * {source}" for source in rule.sources), ""]
-    example_title = ", ".join(filter(None, (engine_release, rule.image))) or title
+    example_title = ", ".join(filter(None, (engine_release, rule.image))) or engine_title
     lines += [f"Example ({example_title}):"]
     lines += [f"  {line}" for line in example_yaml.splitlines()]
     finding = rule.finding

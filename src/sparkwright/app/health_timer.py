@@ -16,7 +16,7 @@ from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.runs import session
 from sparkwright.console.command_output import print_json_line, print_prose
 from sparkwright.errors import Exit, Refused
-from sparkwright.host.records.server_keys import HEAL_TOKEN_SECRET as HEAL_TOKEN
+from sparkwright.host.records.server_keys import HEAL_TOKEN_SECRET
 from sparkwright.host.state import write_atomically
 from sparkwright.monitoring import alerts, dashboard, scrape
 from sparkwright.project.inventory.host import Host
@@ -29,7 +29,7 @@ from sparkwright.visible import one_line
 #: hosts of services whose webhook URL is itself a secret
 SECRET_URL_HOSTS = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 #: for example 02:00-05:00
-_QUIET_HOURS = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
+_QUIET_HOURS_PATTERN = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 _TOKEN_TASK = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
 RULES_FILE, DASHBOARD_FILE, SCRAPE_FILE = (
@@ -44,7 +44,7 @@ USAGE_HINTS = {
     DASHBOARD_FILE: "Grafana: Dashboards, New, Import",
 }
 FILE_MODE = 0o644
-RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
+RUNBOOK_URL_PATTERN = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
 def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
@@ -86,7 +86,7 @@ def _hashing_arguments(interval: str, quiet_hours: str) -> dict[str, Any]:
     if quiet_hours and not interval:
         raise Refused("--quiet-hours needs --verify-models.", fix="Add `--verify-models 7d`.")
     begin, _, end = quiet_hours.partition("-")
-    if quiet_hours and not (_QUIET_HOURS.fullmatch(quiet_hours) and begin != end):
+    if quiet_hours and not (_QUIET_HOURS_PATTERN.fullmatch(quiet_hours) and begin != end):
         raise Refused(f"--quiet-hours {one_line(quiet_hours)!r} is not a time span.", fix="Write it as 02:00-05:00.")
     interval_s = units.parse_duration(interval, "--verify-models", min_s=86400) if interval else 0.0
     return {"verify_every_s": interval_s, "quiet_hours": quiet_hours}
@@ -157,7 +157,7 @@ def _run_on_hosts(
     for member in selection.fleet.members:
         assign_become_password(selection, member)
         if is_healing and member.host.cluster:
-            member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
+            member.secrets[HEAL_TOKEN_SECRET] = tokens[member.host.cluster.name]
     if needs_restart_plans and not is_removal:
         server_context.attach_restart_plans(selection)
     # not exclusive: the host's lock would block the first check
@@ -167,27 +167,29 @@ def _run_on_hosts(
 
 
 def install_monitoring(
-    pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool
+    pattern: str, *, folder: str, runbook_url: str, textfile_folder: str, system: bool, check: bool, json: bool
 ) -> list[int]:
-    """Write the files to the folder `to`, and make the hosts' checks write their metrics to `textfile`. Return the exit codes.
+    """Write the files to the folder `folder`, and make the hosts' checks write their metrics to `textfile_folder`. Return the exit codes.
 
-    Raises Refused if neither is set, if `to` can't be written, or if `runbooks` is not a URL.
+    Raises Refused if neither is set, if `folder` can't be written, or if `runbook_url` is not a URL.
     """
-    if not to and not textfile:
+    if not folder and not textfile_folder:
         raise Refused(
             "no folder was named: pass --to DIR for the files, --textfile DIR for the hosts' metrics, or both."
         )
-    if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
-        raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
+    if runbook_url and not RUNBOOK_URL_PATTERN.fullmatch(runbook_url):
+        raise Refused(f"'{runbook_url}' is not an http(s) URL of a page.", where="--runbooks")
     # before any file is written, because the selection may be refused
-    textfile_hosts = select_machines(select_hosts(pattern)) if textfile else None
-    codes = [_write_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
+    textfile_hosts = select_machines(select_hosts(pattern)) if textfile_folder else None
+    codes = [_write_files(pattern, Path(folder).expanduser(), runbook_url, check=check, json=json)] if folder else []
     return codes + (
-        _configure_textfile(textfile_hosts, textfile, system=system, check=check, json=json) if textfile_hosts else []
+        _configure_textfile(textfile_hosts, textfile_folder, system=system, check=check, json=json)
+        if textfile_hosts
+        else []
     )
 
 
-def _write_files(pattern: str, folder: Path, runbooks: str, *, check: bool, json: bool) -> int:
+def _write_files(pattern: str, folder: Path, runbook_url: str, *, check: bool, json: bool) -> int:
     selection = select_machines(select_hosts(pattern or default_pattern()))
     hosts = [
         scrape.Endpoint(host.name, host.address, scrape.NODE_PORT)
@@ -196,7 +198,7 @@ def _write_files(pattern: str, folder: Path, runbooks: str, *, check: bool, json
     ]
     host_names = {host.name for host in selection.hosts}
     texts = {
-        RULES_FILE: alerts.render_rules(runbooks),
+        RULES_FILE: alerts.render_rules(runbook_url),
         DASHBOARD_FILE: dashboard.render_dashboard(),
         SCRAPE_FILE: scrape.render_config(SCRAPE_FILE, hosts, _gateway_endpoints(selection.inventory, host_names)),
     }
@@ -242,11 +244,13 @@ def _gateway_endpoints(inventory: Inventory, host_names: set[str]) -> list[scrap
     ]
 
 
-def _configure_textfile(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
+def _configure_textfile(
+    selection: Selection, textfile_folder: str, *, system: bool, check: bool, json: bool
+) -> list[int]:
     """Make the checks of each host write their metrics to a folder, and change nothing else about the timer."""
     for member in selection.fleet.members:
         assign_become_password(selection, member)
-    args: dict[str, Any] = {"textfile": textfile, "system": system, "keep": True}
+    args: dict[str, Any] = {"textfile": textfile_folder, "system": system, "keep": True}
     name = "Write metrics where node_exporter reads them"
     task = Task(id="textfile", name=name, module="health_timer", args=args, become=system)
     return session.run_tasks(selection, "Monitoring", lambda host: (task,), exclusive=False, json=json, check=check)

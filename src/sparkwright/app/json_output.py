@@ -362,19 +362,23 @@ def command_schema(command: str) -> Schema:
 
     Raises KeyError for an unknown command.
     """
-    head = {"$schema": JSON_SCHEMA_DIALECT, "title": f"sparkwright {command} --json", "version": OUTPUT_VERSION}
+    common_fields = {
+        "$schema": JSON_SCHEMA_DIALECT,
+        "title": f"sparkwright {command} --json",
+        "version": OUTPUT_VERSION,
+    }
     if command in RUN_COMMANDS:
-        return {**head, "form": "lines", "description": "One event per line.", **EVENT_REFERENCE}
+        return {**common_fields, "form": "lines", "description": "One event per line.", **EVENT_REFERENCE}
     if command in TYPED_OUTPUTS:
-        form, kind = TYPED_OUTPUTS[command]
-        line_schema = TypeAdapter(kind).json_schema(mode="serialization", ref_template="#/$defs/{model}")
+        form, output_type = TYPED_OUTPUTS[command]
+        line_schema = TypeAdapter(output_type).json_schema(mode="serialization", ref_template="#/$defs/{model}")
         definitions = line_schema.pop("$defs", {})
-        if kind is not Diagnosis:
+        if output_type is not Diagnosis:
             line_schema.get("properties", {}).pop("error", None)  # a row with an error is an ERROR_SCHEMA
-        if kind is not Results:
+        if output_type is not Results:
             line_schema["required"] = list(line_schema["properties"])
         alternatives = [line_schema, ERROR_SCHEMA, *([EVENT_REFERENCE] if command in BENCH_COMMANDS else [])]
-        return {**head, "form": form, "anyOf": alternatives, **({"$defs": definitions} if definitions else {})}
+        return {**common_fields, "form": form, "anyOf": alternatives, **({"$defs": definitions} if definitions else {})}
     output_format = OUTPUT_FORMATS[command]
     line_schema = {
         **shape_schema(output_format.shape),
@@ -387,7 +391,7 @@ def command_schema(command: str) -> Schema:
     )
     events = [EVENT_REFERENCE] if output_format.may_print_events else []
     return {
-        **head,
+        **common_fields,
         "form": output_format.form,
         "description": f"{output_format.description}.",
         "anyOf": [*alternatives, ERROR_SCHEMA, *events],

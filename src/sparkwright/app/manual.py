@@ -24,8 +24,8 @@ MAX_PAGE_CHARS = 60_000
 MAX_RESULTS = 20
 #: length of a section's excerpt in a search result, in characters
 EXCERPT_CHARS = 300
-_HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
-_FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
+_HEADING_PATTERN = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
+_CODE_BLOCK_PATTERN = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def pages() -> Mapping[str, str]:
 
 def title(page: str) -> str:
     """Return the first heading of a page."""
-    return next(_HEADING.finditer(page))[1]
+    return next(_HEADING_PATTERN.finditer(page))[1]
 
 
 def index() -> str:
@@ -56,13 +56,13 @@ def topic(name: str) -> str:
 
     Raises Refused if there is no such page or section.
     """
-    page, _, section = name.partition("#")
-    text = "\n\n".join(_find_texts(page))
+    page_name, _, section = name.partition("#")
+    text = "\n\n".join(_find_texts(page_name))
     if not text:
         known_names = {*pages(), *registry.NAMES, *findings.rule_titles()}
-        raise Refused(f"no page, module or rule is called {page!r}.", fix=suggest_name(page, known_names))
+        raise Refused(f"no page, module or rule is called {page_name!r}.", fix=suggest_name(page_name, known_names))
     if section:
-        text = _extract_section(text, page, section)
+        text = _extract_section(text, page_name, section)
     return (
         text
         if len(text) <= MAX_PAGE_CHARS
@@ -102,9 +102,11 @@ def _find_texts(name: str) -> Iterator[str]:
 
 def _find_headings(text: str) -> list[re.Match[str]]:
     """Return the headings; lines in code blocks that begin with `#` are not headings."""
-    code_spans = [match.span() for match in _FENCED.finditer(text)]
+    code_spans = [match.span() for match in _CODE_BLOCK_PATTERN.finditer(text)]
     return [
-        match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code_spans)
+        match
+        for match in _HEADING_PATTERN.finditer(text)
+        if not any(start <= match.start() < end for start, end in code_spans)
     ]
 
 
@@ -122,11 +124,13 @@ def _extract_section(text: str, page: str, slug: str) -> str:
     slugs = [_slug(match[1]) for match in headings]
     if slug not in slugs:
         raise Refused(f"{page} has no section {slug!r}.", fix=suggest_name(slug, slugs))
-    first = headings[slugs.index(slug)]
-    depth = len(first[0]) - len(first[0].lstrip("#"))
-    rest = headings[slugs.index(slug) + 1 :]
-    end = next((match.start() for match in rest if len(match[0]) - len(match[0].lstrip("#")) <= depth), len(text))
-    return text[first.start() : end]
+    section_heading = headings[slugs.index(slug)]
+    depth = len(section_heading[0]) - len(section_heading[0].lstrip("#"))
+    later_headings = headings[slugs.index(slug) + 1 :]
+    end = next(
+        (match.start() for match in later_headings if len(match[0]) - len(match[0].lstrip("#")) <= depth), len(text)
+    )
+    return text[section_heading.start() : end]
 
 
 def _slug(heading: str) -> str:

@@ -19,13 +19,13 @@ from sparkwright.protocol import events
 from sparkwright.trust import bounds
 
 #: exit codes for several hosts, worst first; for the states of one host see health/record.py
-WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
+EXIT_CODES_WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
 def worst_exit_code(codes: Sequence[int]) -> Exit:
     """Return the worst exit code of several hosts. An unknown code counts as a failure."""
-    exit_codes = {code if code in WORST_FIRST else Exit.FAILED for code in codes}
-    return next((code for code in WORST_FIRST if code in exit_codes), Exit.OK)
+    exit_codes = {code if code in EXIT_CODES_WORST_FIRST else Exit.FAILED for code in codes}
+    return next((code for code in EXIT_CODES_WORST_FIRST if code in exit_codes), Exit.OK)
 
 
 def handle_errors(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:

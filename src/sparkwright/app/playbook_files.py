@@ -1,4 +1,4 @@
-"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and `lint` for a project's own playbooks."""
+"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and `print_outdated_files` for a project's own playbooks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sparkwright.project.folder import Project
 from sparkwright.version import __version__
 from sparkwright.visible import format_count
 
-COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
+FILE_COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
 COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
-#: maximum number of diff lines that `lint` prints; `playbook.update NAME --check` shows all
+#: maximum number of diff lines that `print_outdated_files` prints; `playbook.update NAME --check` shows all
 MAX_DIFF_LINES = 60
-SHIPPED_FILE_CHANGED = "the shipped file has changed since"
-UNCHANGED_COPY = "unchanged since `init` copied it"
+SHIPPED_FILE_CHANGED_NOTE = "the shipped file has changed since"
+UNCHANGED_COPY_NOTE = "unchanged since `init` copied it"
 
 
 def list_files(*, json: bool) -> Exit:
@@ -34,8 +34,8 @@ def list_files(*, json: bool) -> Exit:
             print_json_line(_file_json(row))
     else:
         grid.print_table(
-            COLUMNS,
-            [(row.state, row.version, row.name, SHIPPED_FILE_CHANGED if row.is_outdated else "") for row in rows],
+            FILE_COLUMNS,
+            [(row.state, row.version, row.name, SHIPPED_FILE_CHANGED_NOTE if row.is_outdated else "") for row in rows],
         )
     return Exit.OK
 
@@ -67,12 +67,12 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     ejection.refuse_source_checkout(root)
     name = ejection.resolve_name(root, file)
     comparison = ejection.compare(root, name)
-    shipped_changed = comparison.original != comparison.shipped
-    if not json and not shipped_changed:
+    has_shipped_changes = comparison.original != comparison.shipped
+    if not json and not has_shipped_changes:
         print_text(f"{name} is already based on the shipped file.")
-    if not json and shipped_changed:
+    if not json and has_shipped_changes:
         print_differences(comparison, max_lines=None)
-    if shipped_changed and not check:
+    if has_shipped_changes and not check:
         if comparison.conflicts and not mine:
             raise Refused(
                 f"the changes in {name} and in the shipped file affect the same lines.",
@@ -82,10 +82,10 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
         ejection.write_ejected(root, name, comparison.own if mine else comparison.merge())
     if json:
         print_json_line(_file_json(ejection.file_state(root, name)))
-    elif shipped_changed and not check:
+    elif has_shipped_changes and not check:
         outcome = "your file was kept" if mine else "the changes were merged"
         print_prose(f"{name}: {outcome}; it is now based on sparkwright {__version__}.")
-    return Exit.CHANGES if shipped_changed and check else Exit.OK
+    return Exit.CHANGES if has_shipped_changes and check else Exit.OK
 
 
 def clean(*, check: bool, yes: bool, json: bool) -> Exit:
@@ -93,18 +93,24 @@ def clean(*, check: bool, yes: bool, json: bool) -> Exit:
     root = Project.here().root
     ejection.refuse_source_checkout(root)
     copies = list(ejection.find_unchanged_copies(root))
-    removable = [name for name, keep_reason in copies if not keep_reason]
+    removable_names = [name for name, keep_reason in copies if not keep_reason]
     if not json:
         _print_copies(root, copies)
-    removed = bool(removable) and not check and confirm(f"Remove {format_count(len(removable), 'file')}?", yes=yes)
+    removed = (
+        bool(removable_names)
+        and not check
+        and confirm(f"Remove {format_count(len(removable_names), 'file')}?", yes=yes)
+    )
     if removed:
-        _remove_files(root, removable)
+        _remove_files(root, removable_names)
     for name, keep_reason in copies if json else ():
         print_json_line({"file": name, "kept": keep_reason, "removed": removed and not keep_reason})
     if removed and not json:
         hint = f"`{program.name()} plan --host all` shows the effect"
-        print_prose(f"{format_count(len(removable), 'file')} removed: commands now use the shipped files. {hint}.")
-    return Exit.CHANGES if removable and not removed else Exit.OK
+        print_prose(
+            f"{format_count(len(removable_names), 'file')} removed: commands now use the shipped files. {hint}."
+        )
+    return Exit.CHANGES if removable_names and not removed else Exit.OK
 
 
 def _print_copies(root: Path, copies: Sequence[tuple[str, str]]) -> None:
@@ -113,7 +119,7 @@ def _print_copies(root: Path, copies: Sequence[tuple[str, str]]) -> None:
             "keep" if keep_reason else "remove",
             name,
             keep_reason
-            or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; not shipped with this version"),
+            or (UNCHANGED_COPY_NOTE if _is_shipped(name) else f"{UNCHANGED_COPY_NOTE}; not shipped with this version"),
         )
         for name, keep_reason in copies
     ]
@@ -139,7 +145,7 @@ def _remove_files(root: Path, names: Sequence[str]) -> None:
                 folder.rmdir()
 
 
-def list_findings(root: Path) -> list[dict[str, Any]]:
+def list_outdated_files(root: Path) -> list[dict[str, Any]]:
     """Return the ejected files whose originals have changed in sparkwright, for `lint --json`.
 
     Each row has two diffs against the original: of the shipped file, and of the project's file.
@@ -159,7 +165,7 @@ def _differences(comparison: Comparison | None) -> dict[str, Any]:
     return {"shipped_changes": comparison.diff(own=False), "own_changes": comparison.diff(own=True), "conflicts": spans}
 
 
-def lint(root: Path) -> None:
+def print_outdated_files(root: Path) -> None:
     """Print the ejected files whose originals have changed in sparkwright, and how many unchanged copies hide shipped ones."""
     if root.resolve() == shipped_files.shipped_folder().resolve():
         return
@@ -167,7 +173,9 @@ def lint(root: Path) -> None:
     for row in rows:
         if row.is_outdated and _is_shipped(row.name):
             comparison = ejection.compare(root, row.name)
-            print_prose(f"{row.name}: {SHIPPED_FILE_CHANGED} sparkwright {row.version}, from which it was ejected.")
+            print_prose(
+                f"{row.name}: {SHIPPED_FILE_CHANGED_NOTE} sparkwright {row.version}, from which it was ejected."
+            )
             print_differences(comparison, max_lines=MAX_DIFF_LINES)
             print_prose(f"  {_conflict_hint(row.name) if comparison.conflicts else _merge_hint(row.name)}")
         elif row.is_outdated:
@@ -183,8 +191,8 @@ def lint(root: Path) -> None:
 
 def print_differences(comparison: Comparison, *, max_lines: int | None) -> None:
     """Print two diffs against the original: of the shipped file, and of the project's file."""
-    for own in (False, True):
-        lines = comparison.diff(own=own)
+    for is_own in (False, True):
+        lines = comparison.diff(own=is_own)
         if not lines:
             print_text(f"  your file is unchanged since it was ejected from {comparison.version}.")
         for line in lines[:max_lines]:
@@ -201,10 +209,10 @@ def _is_shipped(name: str) -> bool:
 def _conflict_location(comparison: Comparison) -> str:
     """Return "file:line" of the first conflict, in the project's file."""
     own_lines = comparison.own.splitlines()
-    first = comparison.conflicts[0]
-    line = (first.lines or ("",))[0].rstrip("\n")
-    number = own_lines.index(line) + 1 if line in own_lines else first.start + 1
-    return f"{comparison.name}:{number + (1 if comparison.name.endswith('.yml') else 0)}"
+    first_conflict = comparison.conflicts[0]
+    line = (first_conflict.lines or ("",))[0].rstrip("\n")
+    line_number = own_lines.index(line) + 1 if line in own_lines else first_conflict.start + 1
+    return f"{comparison.name}:{line_number + (1 if comparison.name.endswith('.yml') else 0)}"
 
 
 def _merge_hint(name: str) -> str:

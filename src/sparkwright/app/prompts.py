@@ -12,7 +12,7 @@ from sparkwright.visible import escape_invisible, one_line
 
 #: number of invalid answers after which `ask_until_valid` gives up
 MAX_TRIES = 5
-INPUT_ENDED = "the input ended; nothing was written."
+INPUT_ENDED_MESSAGE = "the input ended; nothing was written."
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -86,7 +86,7 @@ def ask(question: str, default: str = "") -> str:
     try:
         return input(f"{escape_invisible(prompt)}: ").strip() or default
     except EOFError:
-        raise Inconclusive(INPUT_ENDED) from None
+        raise Inconclusive(INPUT_ENDED_MESSAGE) from None
 
 
 def choose(question: str, names: Sequence[str], default: int = 0) -> str:

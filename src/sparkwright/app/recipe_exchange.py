@@ -104,8 +104,8 @@ def convert_container(host: str, container: str, name: str, answers: Mapping[str
     ]
 
     def convert(report: ImportReport) -> ImportedRecipe:
-        foreign = convert_running(settings, member.host.name, report)
-        return recipe_builder.build_recipe(foreign, name, report, foreign.kind)
+        foreign_recipe = convert_running(settings, member.host.name, report)
+        return recipe_builder.build_recipe(foreign_recipe, name, report, foreign_recipe.kind)
 
     return _convert_with_answers(convert, answers)
 
@@ -116,18 +116,18 @@ def _convert_with_answers(
     known_answers = dict(answers)
     while True:
         try:
-            imported = convert(ImportReport(known_answers))
+            imported_recipe = convert(ImportReport(known_answers))
         except Refused as error:  # the message quotes the input, which may contain a key
             raise Refused(
                 secret_patterns.mask_text(error.message), where=error.where, fix=secret_patterns.mask_text(error.fix)
             ) from None
-        if not imported.report.questions or not sys.stdin.isatty():
-            return imported
-        for question in imported.report.questions:
+        if not imported_recipe.report.questions or not sys.stdin.isatty():
+            return imported_recipe
+        for question in imported_recipe.report.questions:
             known_answers[question.key] = ask_until_valid(question.text, question.choices)
 
 
-def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: bool) -> Exit:
+def write_recipe(imported_recipe: ImportedRecipe, *, host: str, check: bool, as_json: bool) -> Exit:
     """Write the recipe, pin it, and print the report.
 
     Args:
@@ -137,65 +137,82 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
     Raises:
         Refused: there are open questions, or the file exists.
     """
-    if imported.report.questions:
-        _refuse_open_questions(imported, as_json=as_json)
-    path = _new_recipe_path(imported.name)
+    if imported_recipe.report.questions:
+        _refuse_open_questions(imported_recipe, as_json=as_json)
+    path = _new_recipe_path(imported_recipe.name)
     if not check:
-        _write_text(path, imported.text)
+        _write_text(path, imported_recipe.text)
     if host and not check:
-        pin_recipe(imported, host)
+        pin_recipe(imported_recipe, host)
     if as_json:
         print_json_line(
             {
-                "recipe": imported.name,
+                "recipe": imported_recipe.name,
                 "file": document.format_path(path),
-                "text": imported.text,
-                **imported.report.to_json(),
+                "text": imported_recipe.text,
+                **imported_recipe.report.to_json(),
             }
         )
         return Exit.OK
-    _print_report(imported.report)
-    print_text(imported.text if check else f"{document.format_path(path)} written.")
+    _print_report(imported_recipe.report)
+    print_text(imported_recipe.text if check else f"{document.format_path(path)} written.")
     if not check:
-        findings.print_findings_text(findings.check_recipes(imported.name, "", "")[0])  # a recipe with errors is kept
-        _print_next_steps(imported, host)
+        findings.print_findings_text(
+            findings.check_recipes(imported_recipe.name, "", "")[0]
+        )  # a recipe with errors is kept
+        _print_next_steps(imported_recipe, host)
     return Exit.OK
 
 
-def _print_next_steps(imported: ImportedRecipe, host: str) -> None:
+def _print_next_steps(imported_recipe: ImportedRecipe, host: str) -> None:
     """Print the next step: set the recipe in a host's file, or in a group if it needs several hosts.
 
     Args:
         host: the host that was used to pin the recipe; empty if it is not pinned.
     """
     root = Project.here().root
-    name = imported.name if imported.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
+    name = (
+        imported_recipe.name
+        if imported_recipe.hosts > 1
+        else host
+        if document.is_file(root / f"hosts/{host}.yml")
+        else "NAME"
+    )
     lock_step = "" if host else f"`invoke lock --host {name}` and "
-    if imported.hosts == 1:
+    if imported_recipe.hosts == 1:
         print_text(
-            f"Next: set `recipe: {imported.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
+            f"Next: set `recipe: {imported_recipe.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
         )
         return
-    names = sorted({listed_host.machine for listed_host in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
-    names += [f"HOST{n}" for n in range(len(names) + 1, imported.hosts + 1)]
+    names = sorted({listed_host.machine for listed_host in patterns.read_ssh_hosts(root, ALL_HOSTS)})[
+        : imported_recipe.hosts
+    ]
+    names += [f"HOST{n}" for n in range(len(names) + 1, imported_recipe.hosts + 1)]
     print_text(
-        f"Next: add a cluster to hosts/groups.yml, of {imported.hosts} hosts without `recipe` in their files (docs/clusters.md):"
+        f"Next: add a cluster to hosts/groups.yml, of {imported_recipe.hosts} hosts without `recipe` in their files (docs/clusters.md):"
     )
     print_text(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
     print_text(f"then `invoke cluster.inspect --host {name} --write`, {lock_step}`invoke plan --host {name}`.")
 
 
-def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
+def _refuse_open_questions(imported_recipe: ImportedRecipe, *, as_json: bool) -> None:
     """Raise Refused with the open questions, because there is no terminal on which to ask them."""
     if as_json:
-        print_json_line({"recipe": imported.name, "file": None, **imported.report.to_json(), "exit": int(Exit.REFUSED)})
+        print_json_line(
+            {
+                "recipe": imported_recipe.name,
+                "file": None,
+                **imported_recipe.report.to_json(),
+                "exit": int(Exit.REFUSED),
+            }
+        )
     else:
-        _print_report(imported.report)
-        for question in imported.report.questions:
+        _print_report(imported_recipe.report)
+        for question in imported_recipe.report.questions:
             print_prose(f"  {'to answer':<{KIND_WIDTH}}  {question.text}.", file=sys.stderr)
             choices = "|".join(question.choices) or "..."
             print_text(f"  {'':<{KIND_WIDTH}}  --answer {question.key}={choices}", file=sys.stderr)
-    questions = format_count(len(imported.report.questions), "question")
+    questions = format_count(len(imported_recipe.report.questions), "question")
     raise Refused(
         f"{questions} to answer, but stdin is not a terminal.",
         fix="Nothing was written; pass --answer KEY=VALUE for each.",
@@ -225,7 +242,7 @@ def _write_text(path: Path, text: str) -> None:
         raise Failed(f"{document.format_path(path)}: {error.strerror}.") from None
 
 
-def pin_recipe(imported: ImportedRecipe, host: str) -> None:
+def pin_recipe(imported_recipe: ImportedRecipe, host: str) -> None:
     """Pin the image and the model, and add the outcome or the reason for a failure to the import's report.
 
     Args:
@@ -238,33 +255,35 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
     if len(selection.hosts) != 1:
         close_links(selection.fleet.members)
         raise Refused(f"--host must name one host, got {len(selection.hosts)}.")
-    loaded_recipe = recipe.load(selection.project.root, imported.name)
+    loaded_recipe = recipe.load(selection.project.root, imported_recipe.name)
     entries = lock_update.recipe_entries(selection, selection.fleet.members[0], loaded_recipe)
-    lock_update.query_upstream(selection, [entry for entry in entries if not entry.is_complete], follow=True)
-    lock_update.write_locks([entry for entry in entries if entry.new is not None])
+    lock_update.query_upstream(selection, [entry for entry in entries if not entry.is_complete], follow_tags=True)
+    lock_update.write_locks([entry for entry in entries if entry.new_data is not None])
     entry_names = {f"{entry.kind} {entry.key}" for entry in entries}
-    other_rows = [row for row in imported.report.rows if row.what not in entry_names]
-    entry_rows = [row for entry in entries for row in _entry_rows(entry, imported)]
-    imported.report.rows = dict.fromkeys(other_rows + entry_rows)
+    other_rows = [row for row in imported_recipe.report.rows if row.what not in entry_names]
+    entry_rows = [row for entry in entries for row in _entry_rows(entry, imported_recipe)]
+    imported_recipe.report.rows = dict.fromkeys(other_rows + entry_rows)
 
 
-def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:
+def _entry_rows(entry: lock_update.LockEntry, imported_recipe: ImportedRecipe) -> list[ReportRow]:
     if entry.error is not None:
         fix = "Retry with `invoke lock --host NAME`, where NAME is a host that serves it."
         return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
     lock_name = (
         "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
     )
-    change = "unchanged" if entry.new is None or entry.state == "same" else entry.format_state().removeprefix("new: ")
-    pinned = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {lock_name}: {change}")
-    digest = (entry.new or entry.old or {}).get("digest", "")
-    if entry.kind == "model" or imported.image_digest in ("", digest):
-        return [pinned]
+    change = (
+        "unchanged" if entry.new_data is None or entry.state == "same" else entry.format_state().removeprefix("new: ")
+    )
+    pinned_row = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {lock_name}: {change}")
+    digest = (entry.new_data or entry.old_data or {}).get("digest", "")
+    if entry.kind == "model" or imported_recipe.image_digest in ("", digest):
+        return [pinned_row]
     digest_note = (
-        f"the source pins {formatters.truncate_value(imported.image_digest)}; the tag now points to "
+        f"the source pins {formatters.truncate_value(imported_recipe.image_digest)}; the tag now points to "
         f"{formatters.truncate_value(digest)}"
     )
-    return [pinned, ReportRow("note", f"image {entry.key}", digest_note)]
+    return [pinned_row, ReportRow("note", f"image {entry.key}", digest_note)]
 
 
 def export_recipe(name: str, format_name: str, *, unpinned: bool, as_json: bool) -> None:
@@ -277,18 +296,18 @@ def export_recipe(name: str, format_name: str, *, unpinned: bool, as_json: bool)
     root = Project.here().root
     loaded_recipe = recipe.load(root, name)
     pins = lock_entries(lockfile.load(root), loaded_recipe)
-    missing = missing_pins(pins)
-    if missing and not unpinned:
-        missing_names = " and ".join(missing)
+    missing_pin_names = missing_pins(pins)
+    if missing_pin_names and not unpinned:
+        missing_names = " and ".join(missing_pin_names)
         fix = "Pin it with `invoke lock --host NAME`, or pass --unpinned."
-        only_simulated = set(missing) - set(missing_pins(lock_entries(load_sandbox_lock(), loaded_recipe)))
+        only_simulated = set(missing_pin_names) - set(missing_pins(lock_entries(load_sandbox_lock(), loaded_recipe)))
         sandbox_note = " The sandbox's pins do not come from a real registry." if only_simulated else ""
         raise Refused(f"spark.lock has no entry for the {missing_names} of {name}.{sandbox_note}", fix=fix)
-    exported = export_formats.build_export(loaded_recipe, pins)
-    text = EXPORT_FORMATS[format_name](exported)
+    export = export_formats.build_export(loaded_recipe, pins)
+    text = EXPORT_FORMATS[format_name](export)
     if as_json:
-        print_json_line({"recipe": name, "format": format_name, "text": text, "notes": exported.notes})
+        print_json_line({"recipe": name, "format": format_name, "text": text, "notes": export.notes})
         return
-    for note in exported.notes:
+    for note in export.notes:
         print_prose(f"note: {note}.", file=sys.stderr)
     print(text, end="")

@@ -103,7 +103,7 @@ def _find_matches(project: Path, registry: Registry, word: str, *, update: bool)
         model = ""
         if file.size_bytes <= MAX_PARSED_BYTES and parsed_bytes < MAX_TOTAL_PARSED_BYTES:
             parsed_bytes += file.size_bytes
-            model = _model_id(text, file.path)
+            model = _parse_model_id(text, file.path)
         matches.append(RegistryRecipe(registry, commit, file.path, model))
     return matches
 
@@ -193,11 +193,11 @@ def _temporary_checkout(repository: Repository, commit: str, path: str, text: st
 
 def _list_scripts(repository: Repository, commit: str) -> list[File]:
     scripts: list[File] = []
-    size = 0
+    total_bytes = 0
     for file in repository.files(commit, ""):
         if file.path.endswith(f"/{MOD_SCRIPT}") and len(scripts) < MAX_SCRIPTS:
-            size += file.size_bytes
-            if size > MAX_TOTAL_SCRIPT_BYTES:
+            total_bytes += file.size_bytes
+            if total_bytes > MAX_TOTAL_SCRIPT_BYTES:
                 break
             scripts.append(file)
     return scripts
@@ -217,7 +217,7 @@ def _write_file(folder: Path, relative_path: str, text: str) -> bool:
     return True
 
 
-def _model_id(text: str, path: str) -> str:
+def _parse_model_id(text: str, path: str) -> str:
     try:
         data: Any = document.parse(text, Path(path)).data
     except Refused:

@@ -112,7 +112,7 @@ def install_monitoring(
     from sparkwright.app import health_timer
 
     return health_timer.install_monitoring(
-        host, to=to, runbooks=runbooks, textfile=textfile, system=system, check=check, json=json
+        host, folder=to, runbook_url=runbooks, textfile_folder=textfile, system=system, check=check, json=json
     )
 
 

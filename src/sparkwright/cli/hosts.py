@@ -163,7 +163,7 @@ def clean(
     """
     from sparkwright.app import clean_host
 
-    scope = clean_host.Scope(server=server, models=models, images=images)
+    scope = clean_host.RemovalScope(server=server, models=models, images=images)
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 

@@ -1,4 +1,4 @@
-"""The `lint` and `explain` commands, which check recipes without a host and explain the rules."""
+"""The `print_outdated_files` and `explain` commands, which check recipes without a host and explain the rules."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ def lint(
     root = Project.here().root
     shipped_files.refresh_schemas(root)
     if json:
-        findings.print_json(checked_recipes, [] if recipe else playbook_files.list_findings(root))
+        findings.print_json(checked_recipes, [] if recipe else playbook_files.list_outdated_files(root))
     else:
         if not recipe:
-            playbook_files.lint(root)
+            playbook_files.print_outdated_files(root)
         findings.print_findings_text(
-            checked_recipes, len(errors), include_plain=verbose or bool(recipe or engine_version or model or for_)
+            checked_recipes,
+            len(errors),
+            include_unremarkable=verbose or bool(recipe or engine_version or model or for_),
         )
     return [
         *(error.exit for error in errors),

@@ -38,10 +38,10 @@ def lock(
     selection = connect_hosts(host or default_pattern())
     from sparkwright.app.stores import lock_update
 
-    follow = bool(update) or check
+    follow_tags = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
-    due_entries = [entry for entry in entries if follow or not entry.is_complete]
-    lock_update.query_upstream(selection, due_entries, follow=follow)
+    due_entries = [entry for entry in entries if follow_tags or not entry.is_complete]
+    lock_update.query_upstream(selection, due_entries, follow_tags=follow_tags)
     for entry in due_entries:
         _print_entry(entry, json=json)
     error_codes = [entry.error.exit for entry in due_entries if entry.error is not None]

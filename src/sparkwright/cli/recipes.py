@@ -45,12 +45,12 @@ def import_recipe(
     if bool(source) == bool(from_host):
         raise Refused("pass either a source, or --from-host and --container.")
     if from_host:
-        imported = recipe_exchange.convert_container(from_host, container, name, answers)
+        imported_recipe = recipe_exchange.convert_container(from_host, container, name, answers)
     elif source and source.startswith("@"):
-        imported = registries.import_recipe(source, name, answers, yes=yes, as_json=json)
+        imported_recipe = registries.import_recipe(source, name, answers, yes=yes, as_json=json)
     else:
-        imported = recipe_exchange.convert_source(recipe_exchange.parse_source(source or ""), name, answers)
-    return recipe_exchange.write_recipe(imported, host=host or from_host, check=check, as_json=json)
+        imported_recipe = recipe_exchange.convert_source(recipe_exchange.parse_source(source or ""), name, answers)
+    return recipe_exchange.write_recipe(imported_recipe, host=host or from_host, check=check, as_json=json)
 
 
 @command(

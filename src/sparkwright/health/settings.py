@@ -30,7 +30,7 @@ class Settings:
     #: interval of the decode rate measurements; 0 for never
     smoke_every_s: float = parse_duration(defaults.SMOKE_INTERVAL)
     #: number of tokens per run of a decode rate measurement
-    smoke_tokens: int = defaults.SMOKE_TOKENS
+    smoke_tokens: int = defaults.SMOKE_TOKEN_COUNT
     #: what to do if a restart would help
     heal: defaults.HealMode = "none"
     #: minimum interval between two restarts

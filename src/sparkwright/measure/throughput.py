@@ -227,7 +227,7 @@ def measure_decode_rate(
     *,
     bounds: Bounds,
     baseline: Baseline | None,
-    tokens: int = defaults.SMOKE_TOKENS,
+    tokens: int = defaults.SMOKE_TOKEN_COUNT,
     api_key: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_decoding: Callable[[], None] = lambda: None,

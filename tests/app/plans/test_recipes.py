@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.recipes import planned_server
+from sparkwright.app.plans.recipes import summarize_planned_server
 from sparkwright.console.events.summary import Summary
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -25,7 +25,7 @@ def test_summary_shows_the_url_and_who_can_use_the_server(tmp_path: Path, line: 
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("\nvllm:  ", f"\n{line}\nvllm:  "))
     host = Host("spark1", "10.0.0.7")
-    server = planned_server(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
+    server = summarize_planned_server(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
     server.proved, server.done, server.new = True, True, True
     printed: list[str] = []
     panel = Summary(lambda style, text: printed.append(text))

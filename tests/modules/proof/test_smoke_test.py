@@ -253,7 +253,7 @@ def test_smoke_test_with_a_baseline_sends_four_requests(server: ExactServer, con
     server.bodies.clear()
     run_smoke_test(server, context)
     assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40]
-    assert defaults.SMOKE_TOKENS == 128
+    assert defaults.SMOKE_TOKEN_COUNT == 128
 
 
 def test_busy_gpu_with_little_power_is_reported() -> None:

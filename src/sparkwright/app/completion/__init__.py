@@ -15,27 +15,29 @@ from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 
 TEMPLATE_FOLDER = Path(__file__).parent
 #: kinds of values that the shell reads from the project's folder
-HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
-FILES, TEXT = "files", "text"
+HOSTS_KIND, RECIPES_KIND, PLAYBOOKS_KIND = "hosts", "recipes", "playbooks"
+FILES_KIND, TEXT_KIND = "files", "text"
 
 #: kind of value, by option or by command and option; other options take free text
 OPTION_KINDS = {
-    **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
-    **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
-    **dict.fromkeys(("file", "dataset", "to"), FILES),
+    **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS_KIND),
+    **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES_KIND),
+    **dict.fromkeys(("file", "dataset", "to"), FILES_KIND),
     "heal": "heal",
 }
 #: kind of the word after a command
 ARGUMENT_KINDS = {
-    "play": PLAYBOOKS,
+    "play": PLAYBOOKS_KIND,
     **dict.fromkeys(("playbook.eject", "playbook.update"), "shipped"),
     "schema": "schemas",
     "docs.module": "modules",
     "explain": "rules",
     "sandbox.fault": "faults",
     "completion": "shells",
-    **dict.fromkeys(("init", "model.inspect", "bench.compare", "bench.report", "bench.import", "recipe.import"), FILES),
-    "recipe.export": RECIPES,
+    **dict.fromkeys(
+        ("init", "model.inspect", "bench.compare", "bench.report", "bench.import", "recipe.import"), FILES_KIND
+    ),
+    "recipe.export": RECIPES_KIND,
 }
 
 
@@ -64,7 +66,7 @@ class Command:
 def option_value_kind(command: str, option: str, kind: type) -> str:
     """Return the kind of an option's values; empty for a switch."""
     name = option.replace("_", "-")
-    return "" if kind is bool else OPTION_KINDS.get(f"{command} {name}") or OPTION_KINDS.get(name) or TEXT
+    return "" if kind is bool else OPTION_KINDS.get(f"{command} {name}") or OPTION_KINDS.get(name) or TEXT_KIND
 
 
 def static_values() -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
 
 #: folder of the playbooks for clusters: playbooks/cluster/NAME.yml
-FOLDER = "cluster"
+CLUSTER_FOLDER = "cluster"
 
 
 def find_cluster(selection: Selection) -> Cluster | None:
@@ -45,7 +45,7 @@ def playbook_path(selection: Selection, playbook_name: str) -> Path:
     if cluster is None or not _concerns_servers(host_path, root):
         return host_path
     refuse_partial_or_mixed(selection)
-    path = shipped_files.resolve_relative(root, host_path, f"{FOLDER}/{host_path.name}")
+    path = shipped_files.resolve_relative(root, host_path, f"{CLUSTER_FOLDER}/{host_path.name}")
     if not path.is_file():
         message = f"{cluster.name} is a cluster, and `{host_path.stem}` does not support clusters yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
@@ -105,7 +105,9 @@ def _concerns_servers(path: Path, project: Path) -> bool:
 
 def _refuse_partial(selection: Selection, cluster: Cluster) -> None:
     names = [host.name for host in selection.hosts]
-    if missing := [name for name in cluster.members if name not in names]:
-        selected = next(name for name in cluster.members if name in names)
-        message = f"{selected} is {cluster.place(selected)}, and {', '.join(missing)} would be left out."
+    if missing_names := [name for name in cluster.members if name not in names]:
+        selected_name = next(name for name in cluster.members if name in names)
+        message = (
+            f"{selected_name} is {cluster.place(selected_name)}, and {', '.join(missing_names)} would be left out."
+        )
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")

@@ -80,7 +80,9 @@ def build_variables(
     gateway = find_gateway(inventory, host)
     config, servers = gateway_routes.build_routes(root, inventory, gateway)
     secrets = _load_secrets(root, gateway, servers)
-    secret_names = {name: name if name in secrets else "" for name in (_key_name(gateway), _certificate_name(gateway))}
+    secret_names = {
+        name: name if name in secrets else "" for name in (_key_secret_name(gateway), _certificate_secret_name(gateway))
+    }
     spec = container_spec(gateway, config, image)
     variables = {
         "name": gateway.name,
@@ -90,9 +92,9 @@ def build_variables(
         "files": render.render_files(config),
         "models": [name for served in config.models for name in served.names],
         "proof": _proof_arguments(config),
-        "client_key": secret_names[_key_name(gateway)],
-        "clients": {name: _client_key_name(gateway, name) for name in gateway.file.clients},
-        "certificate": secret_names[_certificate_name(gateway)],
+        "client_key": secret_names[_key_secret_name(gateway)],
+        "clients": {name: _client_key_secret_name(gateway, name) for name in gateway.file.clients},
+        "certificate": secret_names[_certificate_secret_name(gateway)],
         "operators": dict(host_key_hashes),
         "server_keys": {model.backend: model.key for model in config.models if model.key},
         "options": [list(option) for option in spec.docker_options()],
@@ -150,7 +152,7 @@ def container_spec(gateway: Gateway, config: model.Gateway, image: Mapping[str, 
     )
 
 
-def _key_name(gateway: Gateway) -> str:
+def _key_secret_name(gateway: Gateway) -> str:
     return f"gateway key of {gateway.name}"
 
 
@@ -159,10 +161,10 @@ def _load_key(gateway: Gateway) -> dict[str, Secret]:
     if gateway.file.key is None:
         return {}
     setting = f"{gateway.name}.gateway.key"
-    return {_key_name(gateway): secret_source.read_server_key(gateway.file.key, gateway.where("key"), setting)}
+    return {_key_secret_name(gateway): secret_source.read_server_key(gateway.file.key, gateway.where("key"), setting)}
 
 
-def _client_key_name(gateway: Gateway, client: str) -> str:
+def _client_key_secret_name(gateway: Gateway, client: str) -> str:
     return f"gateway key of {gateway.name}: {client}"
 
 
@@ -182,11 +184,11 @@ def _load_client_keys(gateway: Gateway, gateway_keys: Mapping[str, Secret]) -> d
             message = f"`{setting}` is the same key as that of {owner}, so their requests could not be distinguished."
             raise Refused(message, where=where, fix=f"Use a different key for {name}; {http.MAKE_KEY_HINT}")
         owners[secret.reveal()] = name
-        client_keys[_client_key_name(gateway, name)] = secret
+        client_keys[_client_key_secret_name(gateway, name)] = secret
     return client_keys
 
 
-def _certificate_name(gateway: Gateway) -> str:
+def _certificate_secret_name(gateway: Gateway) -> str:
     return f"gateway certificate of {gateway.name}"
 
 
@@ -195,7 +197,7 @@ def _load_secrets(root: Path, gateway: Gateway, servers: list[Server]) -> dict[s
     gateway_keys = _load_key(gateway)
     secrets = {**gateway_keys, **_load_client_keys(gateway, gateway_keys)}
     if gateway.file.tls != "none":
-        secrets[_certificate_name(gateway)] = Secret(gateway_certificate.read_pem(root, gateway))
+        secrets[_certificate_secret_name(gateway)] = Secret(gateway_certificate.read_pem(root, gateway))
     for recipe in gateway_routes.recipes_by_secret(servers).values():
         secrets |= recipe.secrets()
     return secrets

@@ -13,7 +13,7 @@ from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.plans.pins import lock_entries, missing_pins
 from sparkwright.app.plans.plan_cache import PlannedHost
 from sparkwright.app.plans.preparation import Preparation
-from sparkwright.app.plans.recipes import OPEN_SERVER_WARNING, login_user, planned_server
+from sparkwright.app.plans.recipes import OPEN_SERVER_WARNING, login_user, summarize_planned_server
 from sparkwright.errors import Refused
 from sparkwright.project import playbook, recipe
 from sparkwright.project.gateway_servers import list_gateways
@@ -51,7 +51,7 @@ class Planner:
     ) -> None:
         self._selection, self._play, self._options, self._preparation = selection, play, options, preparation
         self._root = selection.project.root
-        self._is_gateway, self._needs_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
+        self._uses_gateway, self._needs_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
         self._needs_lock = play.uses(recipe.PINNED_NAMES)
         self._needs_recipe = self._needs_lock or play.uses(recipe.RECIPE_NAMES)
         self._has_lint_task = play.has_task("lint")
@@ -75,10 +75,10 @@ class Planner:
         draft = _Draft(host, self._preparation.read_secrets(host), list(self._preparation.notes[host.name]))
         with _PLANNING_LOCK:
             variables = self._build_variables(draft)
-            restart = (
+            restart_plan = (
                 self._build_restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
             )
-            server = planned_server(host, variables) if self._starts_server else None
+            server = summarize_planned_server(host, variables) if self._starts_server else None
             compiler_inputs: dict[str, Any] = {"project": self._root, "registered": registered}
             plan = playbook.compile(self._play, host, variables, options, run_id=new_run_id(), **compiler_inputs)
         if self._cluster_token is not None:
@@ -87,14 +87,14 @@ class Planner:
             host,
             login_user(host),
             plan,
-            restart=restart,
+            restart_plan=restart_plan,
             notes=tuple(draft.notes),
             notices=tuple(draft.notices),
             server=copy.deepcopy(server),
             key_sources=draft.key_sources,
-            engine=self._find_engine_facts(host) if self._needs_recipe else {},
+            engine_facts=self._find_engine_facts(host) if self._needs_recipe else {},
             secrets=draft.secrets,
-            is_cacheable=draft.is_cacheable and host.name not in self._preparation.queried,
+            is_cacheable=draft.is_cacheable and host.name not in self._preparation.queried_hosts,
         )
 
     def _build_restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Planner:
     def _build_variables(self, draft: _Draft) -> Mapping[str, Any]:
         """Return the variables of a host's plan. Those of the recipe and the lock are included only if the play uses them."""
         host = draft.host
-        if self._is_gateway:
+        if self._uses_gateway:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._build_gateway_variables(draft)}
         if self._needs_gateway_key:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway_key": self._load_gateway_key(draft)}
@@ -144,8 +144,8 @@ class Planner:
         from sparkwright.app.plans import gateways
 
         draft.is_cacheable = False  # the plan depends on files outside the project
-        entry, hashes = self._preparation.gateways[draft.host.name]
-        variables, secrets = gateways.build_variables(self._selection, draft.host, entry, hashes)
+        image_entry, key_hashes = self._preparation.gateway_inputs[draft.host.name]
+        variables, secrets = gateways.build_variables(self._selection, draft.host, image_entry, key_hashes)
         draft.secrets |= secrets
         return variables
 

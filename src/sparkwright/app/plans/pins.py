@@ -179,15 +179,15 @@ def _describe_pins(recipe: Recipe, answers: Mapping[str, Mapping[str, Any]]) -> 
             yield f"{model.id} pinned to commit {entry['commit'][:12]}, {len(entry['files'])} files"
 
 
-def image_task(recipe: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
+def image_task(recipe: Recipe, host: Host, *, pinned_digest: str = "", follow_tag: bool = True) -> Task:
     """Return the task that looks up a recipe's image in the registry.
 
     Args:
-        pinned: the digest in the lock; empty if there is none.
-        follow: look up the tag instead of the pinned digest.
+        pinned_digest: the digest in the lock; empty if there is none.
+        follow_tag: look up the tag instead of the pinned digest.
     """
-    ref = recipe.image if follow else image_name.with_digest(recipe.image, pinned)
-    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
+    ref = recipe.image if follow_tag else image_name.with_digest(recipe.image, pinned_digest)
+    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned_digest if follow_tag else ""}
     return _image_task(recipe.image, {**args, **_engine_argument(recipe)})
 
 

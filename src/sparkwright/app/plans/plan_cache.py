@@ -77,7 +77,7 @@ class PlannedHost:
     user: str
     plan: Plan
     #: restart plan, see app/plans/server_context.py; None if the play does not store one on the host
-    restart: dict[str, Any] | None = None
+    restart_plan: dict[str, Any] | None = None
     #: notes about the host
     notes: tuple[str, ...] = ()
     #: notes that may be the same for several hosts, and are then shown once
@@ -87,7 +87,7 @@ class PlannedHost:
     #: source of the server's key and its "file:line", by secret name
     key_sources: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
-    engine: dict[str, Any] = field(default_factory=dict)
+    engine_facts: dict[str, Any] = field(default_factory=dict)
     #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)
     #: True if the plan depends only on files that `input_digest` includes
@@ -100,7 +100,7 @@ class PlannedHost:
             store_server: called with the server that the play starts, if any.
         """
         member.secrets = self.secrets
-        member.restart = member.restart if self.restart is None else self.restart
+        member.restart = member.restart if self.restart_plan is None else self.restart_plan
         if self.server is not None:
             store_server(self.server)
         for note in self.notes:
@@ -119,11 +119,11 @@ class PlannedHost:
             "key_sources": {name: [_source_json(key), where] for name, (key, where) in self.key_sources.items()},
             "user": self.user,
             "plan": self.plan.to_json(),
-            "restart": self.restart,
+            "restart": self.restart_plan,
             "notes": self.notes,
             "notices": self.notices,
             "server": asdict(self.server) if self.server else None,
-            "engine": self.engine,
+            "engine": self.engine_facts,
         }
 
     @classmethod
@@ -134,14 +134,14 @@ class PlannedHost:
             host=Host(**data["host"], secret_sources=sources),
             user=data["user"],
             plan=Plan.from_json(data["plan"]),
-            restart=data["restart"],
+            restart_plan=data["restart"],
             notes=tuple(data["notes"]),
             notices=tuple(data["notices"]),
             server=ServerSummary(**data["server"]) if data["server"] else None,
             key_sources={
                 name: (CachedSource.from_json(key), str(where)) for name, (key, where) in data["key_sources"].items()
             },
-            engine=dict(data["engine"]),
+            engine_facts=dict(data["engine"]),
         )
 
 
@@ -151,7 +151,7 @@ class PlanCacheEntry:
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
         name = json.dumps([str(project.resolve()), playbook, options.cache_key()], sort_keys=True)
         self._project = project
-        self._file = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        self._path = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._input_digest = ""
         #: True if the command's plans can be cached
         self.is_cacheable = (
@@ -166,7 +166,7 @@ class PlanCacheEntry:
         if not self._input_digest:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            digest, _, text = _read_own_file(self._file).partition(b"\n")
+            digest, _, text = _read_own_file(self._path).partition(b"\n")
             if digest.decode() == _digest(self._input_digest, text):
                 return [PlannedHost.from_json(plan) for plan in bounds.parse_bounded_json(text)]
         return []
@@ -176,18 +176,20 @@ class PlanCacheEntry:
         planned_hosts = [plans[member.host.name] for member in members if member.host.name in plans]
         if len(planned_hosts) < len(members):
             return
-        if not all(planned.is_cacheable and planned.host.connection == "ssh" for planned in planned_hosts):
+        if not all(
+            planned_host.is_cacheable and planned_host.host.connection == "ssh" for planned_host in planned_hosts
+        ):
             return
         secrets = [secret.reveal() for member in members for secret in member.secrets.values()]
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._input_digest or self._input_digest != input_digest(self._project):
                 return
-            text = json.dumps([planned.to_json() for planned in planned_hosts])
-            is_run_id_unique = all(text.count(planned.plan.run_id) == 1 for planned in planned_hosts)
+            text = json.dumps([planned_host.to_json() for planned_host in planned_hosts])
+            is_run_id_unique = all(text.count(planned_host.plan.run_id) == 1 for planned_host in planned_hosts)
             if not is_run_id_unique or any(_contains_secret(text, secret) for secret in secrets):
                 return
-            folder = private.create_folder(self._file.parent)
-            write_atomically(self._file, f"{_digest(self._input_digest, text.encode())}\n{text}".encode())
+            folder = private.create_folder(self._path.parent)
+            write_atomically(self._path, f"{_digest(self._input_digest, text.encode())}\n{text}".encode())
             _prune_cache(folder)
 
 
@@ -203,8 +205,8 @@ def _contains_secret(text: str, secret: str) -> bool:
     return secret in text or json.dumps(secret)[1:-1] in text
 
 
-def _digest(inputs: str, text: bytes) -> str:
-    return hashlib.sha256(f"{inputs}\n".encode() + text).hexdigest()
+def _digest(input_digest: str, text: bytes) -> str:
+    return hashlib.sha256(f"{input_digest}\n".encode() + text).hexdigest()
 
 
 def _prune_cache(folder: Path) -> None:
@@ -222,11 +224,11 @@ def input_digest(project: Path) -> str:
     digest = hashlib.sha256(
         repr([CACHE_SCHEMA, *_program_identity(), str(here.project_folder()), str(project)]).encode()
     )
-    size = count = 0
+    total_bytes = file_count = 0
     for path in _list_input_files(project):
         data = bounds.read_bytes(Path(path), MAX_INPUT_BYTES)
-        size, count = size + len(data), count + 1
-        if size > MAX_INPUT_BYTES or count > MAX_INPUT_FILES:
+        total_bytes, file_count = total_bytes + len(data), file_count + 1
+        if total_bytes > MAX_INPUT_BYTES or file_count > MAX_INPUT_FILES:
             raise ValueError("the project is too large")
         digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
     return digest.hexdigest()
@@ -249,7 +251,10 @@ def _program_identity() -> Iterator[Any]:
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116
     folders = [
         str(top)
-        for top in (host_side.PACKAGE, *(shipped_files.shipped_folder() / name for name in SHIPPED_INPUT_FOLDERS))
+        for top in (
+            host_side.PACKAGE_FOLDER,
+            *(shipped_files.shipped_folder() / name for name in SHIPPED_INPUT_FOLDERS),
+        )
     ]
     while folders:
         with os.scandir(folders.pop()) as entries:

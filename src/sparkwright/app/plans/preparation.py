@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODEL_MODULE = "hf_model"
 #: name, as on the hosts, of the secret with the token for downloading a model
-PEER_TOKEN = "NEIGHBOUR_TOKEN"
+PEER_TOKEN_SECRET = "NEIGHBOUR_TOKEN"
 MAX_URLS = 64
 MODEL_FIELDS = ("id", "commit", "files", "dir")
 
@@ -39,29 +39,29 @@ class Preparation:
 
     def __init__(self, selection: Selection, play: playbook.Play, *, check: bool) -> None:
         self._selection, self._play, self._check = selection, play, check
-        self._folders = {host.name: lock_folder(selection.project, host) for host in selection.hosts}
+        self._lock_folders = {host.name: lock_folder(selection.project, host) for host in selection.hosts}
         save = not check and not play.file.read_only
-        self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
+        self._pins = {folder: Pins(folder, save=save) for folder in set(self._lock_folders.values())}
         self._recipes: dict[str, recipe.Recipe] = {}
         #: linted recipes, with the lock entries and the settings
-        self._linted: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
+        self._linted_recipes: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
         #: errors that prevent planning, by host name
         self.errors: dict[str, Exception] = {}
         #: for each gateway, by its host's name: the lock entry of its image, and the key hashes of the hosts behind it
-        self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
+        self.gateway_inputs: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
         #: notes by host name
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
         #: names of queried hosts, whose plans are not cached because they depend on the answers
-        self.queried: set[str] = set()
-        self._is_gateway = play.uses({"gateway"})
-        self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
+        self.queried_hosts: set[str] = set()
+        self._uses_gateway = play.uses({"gateway"})
+        self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._uses_gateway
         self._has_lint_task = play.has_task("lint")
 
     def query_members(self, members: Sequence[Member]) -> None:
         """Query the hosts whose plans depend on their answers, in parallel. Failures are stored in `errors`."""
-        members_to_query = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
-        self.queried |= {member.host.name for member in members_to_query}
+        members_to_query = [member for member in members if self._uses_gateway or self._needs_pins(member.host)]
+        self.queried_hosts |= {member.host.name for member in members_to_query}
         self._selection.fleet.run_parallel(members_to_query, self._query_member)
 
     def load_recipe(self, host: Host) -> recipe.Recipe:
@@ -73,19 +73,19 @@ class Preparation:
 
     def find_lock(self, host: Host) -> lockfile.Lock:
         """Return a host's lock, including new entries."""
-        return self._pins[self._folders[host.name]].lock
+        return self._pins[self._lock_folders[host.name]].lock
 
     def lint_recipe(self, host_recipe: recipe.Recipe, pins: Mapping[str, Any]) -> ServerSettings:
         """Lint a recipe and return its server's settings. Raises Refused if the recipe has errors."""
         from sparkwright.app import findings
         from sparkwright.project.recipe.engine_settings import resolve_settings
 
-        for linted_recipe, linted_pins, settings in self._linted:
+        for linted_recipe, linted_pins, settings in self._linted_recipes:
             if linted_recipe is host_recipe and linted_pins == pins:
                 return settings
         settings = resolve_settings(host_recipe, pins)
         findings.refuse_errors(host_recipe, settings)
-        self._linted.append((host_recipe, pins, settings))
+        self._linted_recipes.append((host_recipe, pins, settings))
         return settings
 
     def read_secrets(self, host: Host) -> dict[str, Secret]:
@@ -96,7 +96,7 @@ class Preparation:
         """Save the versions and options of engines that tasks of this play read from images."""
         for member in self._selection.fleet.members:
             if member.engine_version and member.host.recipe:
-                pins = self._pins[self._folders[member.host.name]]
+                pins = self._pins[self._lock_folders[member.host.name]]
                 pins.save_engine(self._selection.fleet, member, self.load_recipe(member.host))
 
     def _needs_pins(self, host: Host) -> bool:
@@ -110,7 +110,7 @@ class Preparation:
     def _query_member(self, member: Member) -> None:
         try:
             member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
-            self._query_gateway(member) if self._is_gateway else self._complete_pins(member)
+            self._query_gateway(member) if self._uses_gateway else self._complete_pins(member)
         except (SparkwrightError, OSError) as error:  # for example if spark.lock can't be written
             self.errors[member.host.name] = error
 
@@ -121,7 +121,7 @@ class Preparation:
         if self._has_lint_task:  # before the host is queried
             self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
         try:
-            self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
+            self._pins[self._lock_folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
         except Refused as error:
             if not self._play.file.read_only:
                 raise
@@ -132,9 +132,9 @@ class Preparation:
 
         host = member.host
         image = gateways.find_gateway(self._selection.inventory, host).file.image
-        entry = self._pins[self._folders[host.name]].pin_image(self._selection.fleet, member, image, new_run_id())
+        entry = self._pins[self._lock_folders[host.name]].pin_image(self._selection.fleet, member, image, new_run_id())
         report = self.notes[host.name].append
-        self.gateways[host.name] = (
+        self.gateway_inputs[host.name] = (
             entry,
             gateways.query_key_hashes(self._selection, member, check=self._check, report=report),
         )
@@ -159,26 +159,26 @@ class Peers:
         replacements = {task.id: self._add_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
         return dataclasses.replace(plan, steps=tuple(_replace_tasks(plan.steps, replacements)))
 
-    def serve_model(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
+    def serve_model(self, source_name: str, model: Mapping[str, Any], token: Secret, *, reader_count: int) -> list[str]:
         """Make a host share a model, and return its URLs. Raises an error with the host's name.
 
         Args:
-            source: name of the host.
+            source_name: name of the host.
             model: `id`, `commit`, `files` and `dir`.
             token: token for the downloads.
-            readers: number of hosts that download the model.
+            reader_count: number of hosts that download the model.
         """
         from sparkwright.app.queries.host_requests import run_module
 
-        member = self._get_member(source)
-        member.secrets = {PEER_TOKEN: token}
-        args = {**{key: model[key] for key in MODEL_FIELDS}, "readers": readers}
+        member = self._get_member(source_name)
+        member.secrets = {PEER_TOKEN_SECRET: token}
+        args = {**{key: model[key] for key in MODEL_FIELDS}, "readers": reader_count}
         try:
             answer = run_module(Fleet([member]), member, "share_model", args)
         except SparkwrightError as error:
-            error.where = error.where or source
+            error.where = error.where or source_name
             raise
-        return parse_peer_urls(answer, source)
+        return parse_peer_urls(answer, source_name)
 
     def close(self) -> None:
         """Disconnect from the hosts. They share a model until all readers are done or none has been active for a while."""
@@ -187,9 +187,9 @@ class Peers:
     def _add_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
         from sparkwright.app.queries.host_requests import run_module
 
-        source = str(task.args["from"])
+        source_name = str(task.args["from"])
         local_args = {**task.args, "from": ""}
-        if source == member.host.machine:
+        if source_name == member.host.machine:
             return dataclasses.replace(task, args=local_args)
         if any(name in task.open for name in (*MODEL_FIELDS, "from")):
             message = "`from` requires a model that does not depend on results of the run."
@@ -198,26 +198,26 @@ class Peers:
         if not verification["wrong"] or check:
             return dataclasses.replace(task, args=local_args)
         token = Secret(secrets.token_urlsafe(32))
-        member.secrets = {**member.secrets, PEER_TOKEN: token}
-        urls = self.serve_model(source, task.args, token, readers=1)
+        member.secrets = {**member.secrets, PEER_TOKEN_SECRET: token}
+        urls = self.serve_model(source_name, task.args, token, reader_count=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
 
-    def _get_member(self, source: str) -> Member:
-        if source not in self._members:
-            host = self._inventory.machines.get(source)
+    def _get_member(self, source_name: str) -> Member:
+        if source_name not in self._members:
+            host = self._inventory.machines.get(source_name)
             if host is None:
                 hosts = ", ".join(self._inventory.machines)
-                raise Refused(f"no host is called {source!r}.", fix=f"Hosts: {hosts}.")
-            self._members[source] = Member(host)
-        return self._members[source]
+                raise Refused(f"no host is called {source_name!r}.", fix=f"Hosts: {hosts}.")
+            self._members[source_name] = Member(host)
+        return self._members[source_name]
 
 
-def parse_peer_urls(answer: Mapping[str, Any], source: str) -> list[str]:
+def parse_peer_urls(answer: Mapping[str, Any], source_name: str) -> list[str]:
     """Return the URLs at which a host shares a model with other hosts. Raises Failed for an invalid answer."""
     urls = answer.get("urls")
     if not isinstance(urls, list) or len(urls) > MAX_URLS:
-        raise Failed("the host did not report the URLs of the model.", where=source)
-    return [require_match(PEER_URL, url, f"a URL of the model on {source}") for url in urls]
+        raise Failed("the host did not report the URLs of the model.", where=source_name)
+    return [require_match(PEER_URL, url, f"a URL of the model on {source_name}") for url in urls]
 
 
 def select_source_host(inventory: Inventory, pattern: str) -> Host:

@@ -75,7 +75,7 @@ def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
     return f"http://{hostname}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if needs_tunnel else ""
 
 
-def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
+def summarize_planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
     """Return the summary of the server that a host will run.
 
     Args:

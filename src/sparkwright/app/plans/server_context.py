@@ -33,7 +33,7 @@ from sparkwright.trust import private
 
 #: value of `swap` that requires an interim server
 SWAP_BESIDE = "beside"
-_NO_GATEWAY = "no gateway is in front of this host to send requests to an interim server"
+_NO_GATEWAY_REASON = "no gateway is in front of this host to send requests to an interim server"
 _SWAP_FIX = "Use `swap: auto`, or add a gateway to its group (docs/gateway.md)."
 RESTART_PLAYBOOK, SWITCH_PLAYBOOK = "restart", "switch"
 #: variables of a restart by a health check that differ from those of `invoke restart`
@@ -65,7 +65,9 @@ def interim_server(selection: Selection, host: Host) -> dict[str, Any]:
     root, inventory = selection.project.root, selection.inventory
     gateways = [gateway for gateway in inventory.gateways.values() if host.machine in gateway.members]
     if host.vars.get("swap") == SWAP_BESIDE and (host.cluster is not None or not gateways):
-        reason = f"{host.name} is a member of a cluster, which is replaced in place" if host.cluster else _NO_GATEWAY
+        reason = (
+            f"{host.name} is a member of a cluster, which is replaced in place" if host.cluster else _NO_GATEWAY_REASON
+        )
         raise Refused(f"`swap: beside`: {reason}.", where=host.set_at.get("vars.swap", host.where), fix=_SWAP_FIX)
     if not gateways or not host.recipe or host.cluster is not None:
         return {"port": 0, "alone": False}
@@ -136,18 +138,18 @@ def _find_conflicts(
     host: Host, host_recipe: recipe.Recipe, other: Host, other_recipe: recipe.Recipe
 ) -> Iterator[Mistake]:
     where = host.set_at.get("recipe", host.where)
-    names = f"{host_recipe.name} and {other_recipe.name}"
+    both_recipes = f"{host_recipe.name} and {other_recipe.name}"
     if shared_ports := sorted(_published_ports(host, host_recipe) & _published_ports(other, other_recipe)):
         port = shared_ports[0]
         free_port = port + 1 if port < 65535 else port - 1
         fix = f"Set another port in the host's file: `- {{recipe: {host_recipe.name}, port: {free_port}}}`."
-        yield f"{names} both use port {port} of {host.machine}.", where, fix
+        yield f"{both_recipes} both use port {port} of {host.machine}.", where, fix
     other_folders = _model_folders(other_recipe)
     for folder, model in _model_folders(host_recipe).items():
         if other_folders.get(folder, model) != model:
             roles = [role for role, second in host_recipe.file.further_models.items() if second.dir == folder]
             key_path = host_recipe.file.place_of(roles[0]) if roles else ("model", "dir")
-            message = f"{names} use {folder} for different models."
+            message = f"{both_recipes} use {folder} for different models."
             yield message, host_recipe.source.where(*key_path), "Set a different `dir` in one of them."
 
 
@@ -162,8 +164,8 @@ def _model_folders(host_recipe: recipe.Recipe) -> dict[str, tuple[str, str, str]
 
 def _published_ports(host: Host, host_recipe: recipe.Recipe) -> set[int]:
     """Return the machine's ports that a server uses: its API's and others that its container publishes."""
-    mappings = [text.split(":")[-2] for text in host_recipe.file.container.ports[1:] if ":" in text]
-    return {recipe.serve_port(host, host_recipe), *(int(port) for port in mappings if port.isdigit())}
+    host_ports = [text.split(":")[-2] for text in host_recipe.file.container.ports[1:] if ":" in text]
+    return {recipe.serve_port(host, host_recipe), *(int(port) for port in host_ports if port.isdigit())}
 
 
 # With a restart plan, a host restarts its server without a laptop. The plan is compiled from playbooks/restart.yml or, for a
@@ -196,7 +198,7 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
     if missing_pins(lock):
         return {}
     root = selection.project.root
-    relative_path = f"{clusters.FOLDER}/{RESTART_PLAYBOOK}.yml" if host.cluster else f"{RESTART_PLAYBOOK}.yml"
+    relative_path = f"{clusters.CLUSTER_FOLDER}/{RESTART_PLAYBOOK}.yml" if host.cluster else f"{RESTART_PLAYBOOK}.yml"
     path = shipped_files.resolve_path(root, f"playbooks/{relative_path}")
     can_wake = any(server.wake.on_request for server in selection.inventory.servers_of(host.machine))
     switch_path = (
@@ -205,12 +207,14 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
     inputs_digest = _digest_inputs(
         root, {**variables, "cluster of the host": host.cluster, "wake": host.wake, "playbooks": (path, switch_path)}
     )
-    cache_name = f"{_digest(str(root.resolve()))}-{host.name.replace('/', '+')}.json"
+    cache_name = f"{_digest_text(str(root.resolve()))}-{host.name.replace('/', '+')}.json"
     cache_path = host_side.cache_folder() / "restart-plans" / cache_name
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        cached = json.loads(cache_path.read_bytes())
-        if cached["inputs"] == inputs_digest and cached["files"] == _digests(map(Path, cached["files"])):
-            return dict(cached["plan"])
+        cached_entry = json.loads(cache_path.read_bytes())
+        if cached_entry["inputs"] == inputs_digest and cached_entry["files"] == _digest_files(
+            map(Path, cached_entry["files"])
+        ):
+            return dict(cached_entry["plan"])
     plays = [_select_play(selection, playbook_path, host) for playbook_path in (path, switch_path) if playbook_path]
     options: dict[str, Any] = {"project": root, "registered": {CHECK_RESULT: {"why": ""}}}
     plan = playbook.compile(plays[0], host, variables, HEAL_OPTIONS, run_id=RESTART_PLAYBOOK, **options)
@@ -218,11 +222,11 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
     if switch_path:
         plan = playbook.compile(plays[1], host, variables, SWITCH_OPTIONS, run_id=SWITCH_PLAYBOOK, **options)
         stored_plan["wake"] = {**asdict(host.wake), "gateways": variables["host"]["gateways"], "plan": plan.to_json()}
-    files = _digests(path.resolve() for play in plays for path in play.document.paths())
+    file_digests = _digest_files(path.resolve() for play in plays for path in play.document.paths())
     with contextlib.suppress(OSError):  # the plan is compiled again next time
         private.create_folder(cache_path.parent)
         write_atomically(
-            cache_path, json.dumps({"inputs": inputs_digest, "files": files, "plan": stored_plan}).encode()
+            cache_path, json.dumps({"inputs": inputs_digest, "files": file_digests, "plan": stored_plan}).encode()
         )
     return stored_plan
 
@@ -242,18 +246,20 @@ def _select_play(selection: Selection, path: Path, host: Host) -> playbook.Play:
 
 def _digest_inputs(root: Path, variables: Mapping[str, Any]) -> str:
     """Return a digest of the plan's inputs except the playbooks' files: variables, templates and the program."""
-    templates = _digests(shipped_files.list_paths(root, "templates/*"))
+    templates = _digest_files(shipped_files.list_paths(root, "templates/*"))
     project_playbooks = sorted(map(str, (root / "playbooks").glob("**/*.yml")))  # any of them may replace a shipped one
-    compiler = {path.name: path.stat().st_mtime_ns for path in sorted(Path(playbook.__file__).parent.glob("*.py"))}
+    compiler_mtimes = {
+        path.name: path.stat().st_mtime_ns for path in sorted(Path(playbook.__file__).parent.glob("*.py"))
+    }
     sorted_variables = {name: variables[name] for name in sorted(variables)}
-    inputs = [host_side.content_hash(), compiler, templates, project_playbooks, sorted_variables]
-    return _digest(json.dumps(inputs, default=str))
+    inputs = [host_side.content_hash(), compiler_mtimes, templates, project_playbooks, sorted_variables]
+    return _digest_text(json.dumps(inputs, default=str))
 
 
-def _digests(paths: Iterable[Path]) -> dict[str, str]:
+def _digest_files(paths: Iterable[Path]) -> dict[str, str]:
     """Return the digests of files, by path. Raises OSError."""
-    return {str(path): _digest(path.read_text(errors="replace")) for path in paths}
+    return {str(path): _digest_text(path.read_text(errors="replace")) for path in paths}
 
 
-def _digest(text: str) -> str:
+def _digest_text(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]

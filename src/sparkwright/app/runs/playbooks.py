@@ -12,7 +12,7 @@ from sparkwright.app.connect import (
     SelectedHosts,
     complete_selection,
     guess_request_kind,
-    remaining_hosts,
+    remaining_hosts_pattern,
     restrict_to_recipe,
 )
 from sparkwright.app.plans.plan_cache import PlanCacheEntry, PlannedHost
@@ -50,7 +50,7 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
         session.list_tasks(playbook, options)
         return []
     pending = PendingConnections(
-        remaining_hosts(playbook, host) if options.resume else host, guess_request_kind(playbook)
+        remaining_hosts_pattern(playbook, host) if options.resume else host, guess_request_kind(playbook)
     )
     cache_entry = PlanCacheEntry(Project.here().root, playbook, options)
     if cached_plans := find_cached_plans(pending, cache_entry):

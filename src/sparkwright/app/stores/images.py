@@ -58,7 +58,7 @@ class ImageToCopy:
     #: image ids that belong to the digest according to the lock; empty if the image is not in the lock
     ids: tuple[str, ...] = ()
     #: download size in bytes, by platform
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    size_by_platform: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the image as module arguments."""
@@ -79,7 +79,7 @@ class ImageTransfer:
     #: the image's tag on the target until it has been compared
     temporary_tag: str
     #: compression program that both hosts have
-    packer: str
+    compressor: str
 
 
 def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
@@ -89,11 +89,11 @@ def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, jso
         everything: include images of repositories that no recipe names.
         check: only show them.
     """
-    images = PrunableItems("images", "prune_images", "id", _print_images)
+    prunable_images = PrunableItems("images", "prune_images", "id", _print_images)
 
     def prune_host(member: Member) -> Exit:
         args = _prune_args(selection, member, everything=everything)
-        return images.prune(selection, member, args, check, yes, json)
+        return prunable_images.prune(selection, member, args, check, yes, json)
 
     return act_on_each(selection, prune_host, json=json)
 
@@ -117,13 +117,13 @@ def _print_images(host: str, images: list[dict[str, Any]]) -> None:
     grid.print_table(COLUMNS, rows)
 
 
-def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
+def copy(source_name: str, target_pattern: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others over ssh.
 
     Args:
         image: the image; if empty, the one in the receiving host's recipe.
     """
-    selection = select_hosts(f"{source_name},{to}")
+    selection = select_hosts(f"{source_name},{target_pattern}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
         raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one host.")
@@ -133,7 +133,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
     targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
-        raise Refused(f"--to {to} names no host except {source_name}.")
+        raise Refused(f"--to {target_pattern} names no host except {source_name}.")
     selection.fleet.connect()
     return _copy_to_targets(selection, source, targets, image, json=json)
 
@@ -176,7 +176,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     source_image = query_module(fleet, source, "inspect_image", image_to_copy.to_json())
     if not source_image["present"]:
         other_image = (
-            f", only another image under its name ({source_image['impostor'][7:19]})"
+            f", only a different image with the same name ({source_image['impostor'][7:19]})"
             if source_image["impostor"]
             else ""
         )
@@ -186,21 +186,21 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
         image_to_copy = replace(image_to_copy, ref=with_digest(image_to_copy.ref, source_image["digests"][0]))
     # limited by the size in the lock, because the source may report any size
     max_bytes = image_archive.max_unpacked_bytes(
-        source_image["size_bytes"], image_to_copy.sizes.get(source_image["platform"])
+        source_image["size_bytes"], image_to_copy.size_by_platform.get(source_image["platform"])
     )
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: already has {image_to_copy.ref}."
     # a temporary tag, because nothing may use the image until it has been compared
     incoming_tag = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
-    packer = image_archive.select_packer(source_image["tools"], target_image["tools"])
-    transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming_tag, packer)
-    _refuse_impossible_transfer(image_to_copy, transfer)
+    compressor = image_archive.select_packer(source_image["tools"], target_image["tools"])
+    transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming_tag, compressor)
+    _check_transfer_possible(image_to_copy, transfer)
     started_s = time.monotonic()
     try:
         route = _transfer(transfer)
     except BaseException:
-        with suppress(SparkwrightError):  # the error of the copy matters more
+        with suppress(SparkwrightError):  # the copy's error is the one to report
             run_module(fleet, target, "undo_load", {"before": target_image["names"]}, exclusive=True)
         raise
     expected = {"layers": source_image["layers"], "platform": source_image["platform"], "before": target_image["names"]}
@@ -212,9 +212,9 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     comparison = (
         "its content matches spark.lock"
         if image_to_copy.ids
-        else f"not in spark.lock; identical to {source.host.name}'s"
+        else f"it is not in spark.lock, but identical to the image on {source.host.name}"
     )
-    return f"{target.host.name}: has {image_to_copy.ref} now, {comparison} ({size}, {duration}, {route}, {packer})."
+    return f"{target.host.name}: now has {image_to_copy.ref}; {comparison} ({size}, {duration}, {route}, {compressor})."
 
 
 def _transfer(transfer: ImageTransfer) -> str:
@@ -225,7 +225,7 @@ def _transfer(transfer: ImageTransfer) -> str:
         if error.exit is not Exit.UNREACHABLE:
             raise
         transfer.fleet.add_note(transfer.target, f"{error.message} Copying through this laptop instead.")
-        return _transfer_through_laptop(transfer)
+        return _relay_image(transfer)
 
 
 def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToCopy:
@@ -239,7 +239,7 @@ def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToC
     return ImageToCopy(with_digest(name.by_tag, entry["digest"]), locked_ids(entry), size_by_platform)
 
 
-def _refuse_impossible_transfer(image: ImageToCopy, transfer: ImageTransfer) -> None:
+def _check_transfer_possible(image: ImageToCopy, transfer: ImageTransfer) -> None:
     source_image, target_image = transfer.source_image, transfer.target_image
     source, target = transfer.source, transfer.target
     if source_image["platform"] != target_image["host_platform"]:
@@ -266,7 +266,7 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     private_key, public_key = _generate_key_pair()
     key_arguments = {
         "public_key": public_key,
-        "command": image_archive.build_load_command(transfer.packer, transfer.target_image["intake"]),
+        "command": image_archive.build_load_command(transfer.compressor, transfer.target_image["intake"]),
     }
     args = {
         "image": transfer.source_image["id"],
@@ -275,11 +275,11 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
         "addresses": _reachable_addresses(target, transfer.target_image["addresses"]),
         "user": ssh_config.resolve(target.host).user,
         "host_key": link.host_key(),
-        "packer": transfer.packer,
+        "packer": transfer.compressor,
     }
     run_module(fleet, target, "copy_key", key_arguments)
     try:
-        with _copy_key(transfer.source, private_key):
+        with _attach_copy_key(transfer.source, private_key):
             answer = run_module(fleet, transfer.source, "send_image", args)
     finally:
         run_module(fleet, target, "copy_key", {**key_arguments, "state": "absent"})
@@ -306,7 +306,7 @@ def _generate_key_pair() -> tuple[Secret, str]:
 
 
 @contextmanager
-def _copy_key(member: Member, key: Secret) -> Iterator[None]:
+def _attach_copy_key(member: Member, key: Secret) -> Iterator[None]:
     """Send the private key along with the member's requests in this context."""
     original_secrets = dict(member.secrets)
     member.secrets = {**original_secrets, COPY_KEY_SECRET: key}
@@ -316,23 +316,23 @@ def _copy_key(member: Member, key: Secret) -> Iterator[None]:
         member.secrets = original_secrets
 
 
-def _transfer_through_laptop(transfer: ImageTransfer) -> str:
+def _relay_image(transfer: ImageTransfer) -> str:
     links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
-    pack_command = " ".join(image_archive.PACKERS[transfer.packer][0])
+    pack_command = " ".join(image_archive.PACKERS[transfer.compressor][0])
     save_channel = links[0].run(
         ["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.source_image["id"], transfer.temporary_tag, pack_command]
     )
     load_channel = links[1].run(
-        ["sh", "-c", image_archive.build_load_command(transfer.packer, transfer.target_image["intake"])]
+        ["sh", "-c", image_archive.build_load_command(transfer.compressor, transfer.target_image["intake"])]
     )
 
-    def progress(sent: int) -> None:
+    def emit_progress(sent_bytes: int) -> None:
         progress_fields = {"task": "copy", "host": transfer.target.host.name, "unit": "bytes", "text": "packed"}
-        transfer.fleet.emit_event(event("progress", done=sent, total=0, **progress_fields))
+        transfer.fleet.emit_event(event("progress", done=sent_bytes, total=0, **progress_fields))
 
-    outcome = relay(save_channel, load_channel, progress)
+    outcome = relay(save_channel, load_channel, emit_progress)
     if outcome.code:
         raise Failed(f"Docker refused the image: {outcome.message}", where=transfer.target.host.name)
     return f"{units.format_size(outcome.sent_bytes)} through this laptop"

@@ -63,9 +63,9 @@ class LockEntry:
     #: folder of the lock
     folder: Path
     #: data in the lock; None if the entry is missing
-    old: dict[str, Any] | None
+    old_data: dict[str, Any] | None
     #: data from the registry or the hub
-    new: dict[str, Any] | None = None
+    new_data: dict[str, Any] | None = None
     #: error of the lookup
     error: SparkwrightError | None = None
     differences: list[EntryDifference] = field(default_factory=list)
@@ -75,37 +75,37 @@ class LockEntry:
     @property
     def is_complete(self) -> bool:
         """True if the lock has the entry with all its data."""
-        return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
+        return self.old_data is not None and (self.kind == "model" or bool(self.old_data["manifests"]))
 
     @property
     def state(self) -> str:
         """The state of the entry: error, new, moved, completed or same."""
         if self.error is not None:
             return "error"
-        if self.old is None:
+        if self.old_data is None:
             return "new"
         if self.differences:
             return "moved"
-        return "completed" if not self.is_complete and (self.new or {}).get("manifests") else "same"
+        return "completed" if not self.is_complete and (self.new_data or {}).get("manifests") else "same"
 
     @property
     def missing_digest(self) -> str | None:
         """The pinned digest if the registry no longer has it, otherwise None."""
-        digest: str | None = (self.new or {}).get("gone")
+        digest: str | None = (self.new_data or {}).get("gone")
         return digest
 
     def format_state(self) -> str:
         """Return the state as text, with a summary of the entry if it is new."""
         if self.state in ("moved", "same"):
             return {"moved": "moved upstream", "same": "as pinned"}[self.state]
-        new = self.new or {}
+        new_data = self.new_data or {}
         if self.kind == "model":
-            size = sum(file["size_bytes"] for file in new["files"])
-            return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.format_size(size)}"
-        parts = [formatters.truncate_value(new["digest"])]
-        parts += [f"{self.recipe.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
-        parts += [new["created"][:10]] if new.get("created") else []
-        parts += [units.format_size(new["size_bytes"])] if new.get("size_bytes") else []
+            size = sum(file["size_bytes"] for file in new_data["files"])
+            return f"{self.state}: commit {new_data['commit'][:12]}, {len(new_data['files'])} files, {units.format_size(size)}"
+        parts = [formatters.truncate_value(new_data["digest"])]
+        parts += [f"{self.recipe.engine.title} {new_data['engine_version']}"] if new_data.get("engine_version") else []
+        parts += [new_data["created"][:10]] if new_data.get("created") else []
+        parts += [units.format_size(new_data["size_bytes"])] if new_data.get("size_bytes") else []
         return f"{self.state}: {', '.join(parts)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def recipe_entries(
 
 def _all_entries(selection: Selection) -> Iterator[LockEntry]:
     """Yield an entry for each image and model. The first host that serves it looks it up."""
-    seen: set[tuple[Path, str]] = set()
+    yielded_keys: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
     for member in selection.fleet.members:
         if not member.host.recipe:
@@ -173,24 +173,24 @@ def _all_entries(selection: Selection) -> Iterator[LockEntry]:
         for lock_entry in recipe_entries(
             selection, member, recipes.load_host_recipe(selection.project, member.host), lock
         ):
-            if (folder, lock_entry.key) not in seen:
-                seen.add((folder, lock_entry.key))
+            if (folder, lock_entry.key) not in yielded_keys:
+                yielded_keys.add((folder, lock_entry.key))
                 yield lock_entry
 
 
-def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow: bool) -> None:
+def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow_tags: bool) -> None:
     """Look up the entries in registries and on the hub, through all hosts in parallel, and disconnect.
 
     The error of a failed query is stored in its entry.
 
     Args:
-        follow: query the current targets of tags and branches too, not only the pinned digest.
+        follow_tags: query the current targets of tags and branches too, not only the pinned digest.
     """
 
     def query_through(member: Member) -> None:
         for n, entry in enumerate(entries):
             if entry.member is member:
-                _query_entry(selection, entry, new_run_id() + f"-{n}", follow=follow)
+                _query_entry(selection, entry, new_run_id() + f"-{n}", follow_tags=follow_tags)
 
     members = [member for member in selection.fleet.members if any(entry.member is member for entry in entries)]
     try:
@@ -200,24 +200,26 @@ def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow
         close_links(selection.fleet.members)
 
 
-def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow: bool) -> None:
+def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow_tags: bool) -> None:
     is_image = entry.kind == "image"
-    pinned_digest = entry.old["digest"] if is_image and entry.old else ""
+    pinned_digest = entry.old_data["digest"] if is_image and entry.old_data else ""
     task = (
-        image_task(entry.recipe, entry.member.host, pinned=pinned_digest, follow=follow)
+        image_task(entry.recipe, entry.member.host, pinned_digest=pinned_digest, follow_tag=follow_tags)
         if is_image
         else model_task(entry.recipe, role=entry.role)
     )
     try:
         answer = run_lock_tasks(selection.fleet, entry.member, [task], run_id)[task.id]
-        entry.new = {**lockfile.build_entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
+        entry.new_data = {**lockfile.build_entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # for example a full disk
         entry.error = convert_error(error)
         return
-    if entry.old is not None:
-        title = entry.recipe.engine.title
+    if entry.old_data is not None:
+        engine_title = entry.recipe.engine.title
         entry.differences = (
-            compare_images(entry.old, entry.new, title) if is_image else compare_models(entry.old, entry.new)
+            compare_images(entry.old_data, entry.new_data, engine_title)
+            if is_image
+            else compare_models(entry.old_data, entry.new_data)
         )
 
 
@@ -226,71 +228,85 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
     for folder in {entry.folder for entry in new_entries}:
         lock = lockfile.load(folder)
         for entry in (entry for entry in new_entries if entry.folder == folder):
-            new = dict(entry.new or {})
-            if entry.state == "completed" and entry.old is not None:  # the digest is the same: keep its other data
-                new.update({key: value for key, value in entry.old.items() if value})
+            new_data = dict(entry.new_data or {})
+            if entry.state == "completed" and entry.old_data is not None:  # the digest is the same: keep its other data
+                new_data.update({key: value for key, value in entry.old_data.items() if value})
             if entry.kind == "image":
-                lock = lock.with_image(entry.key, new)
+                lock = lock.with_image(entry.key, new_data)
             else:
                 model = entry.recipe.file.model
-                id_, revision, file = model.id, model.revision, model.file_key
+                id_, revision, suffix = model.id, model.revision, model.file_key
                 if entry.role is not None:
-                    id_, revision, file = model_key_parts(entry.recipe.file.further_models[entry.role], entry.role)
-                lock = lock.with_model(id_, revision, new, file)
+                    id_, revision, suffix = model_key_parts(entry.recipe.file.further_models[entry.role], entry.role)
+                lock = lock.with_model(id_, revision, new_data, suffix)
         save_lock(lock, folder)
 
 
-def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDifference]:
+def compare_images(old_entry: EntryData, new_entry: EntryData, engine_title: str) -> list[EntryDifference]:
     """Return the differences between two entries of an image, or none if the digests are equal.
 
     Args:
-        engine: title of the engine.
+        engine_title: title of the engine.
     """
-    if old["digest"] == new["digest"]:
+    if old_entry["digest"] == new_entry["digest"]:
         return []
-    rows = [
-        EntryDifference("digest", formatters.truncate_value(old["digest"]), formatters.truncate_value(new["digest"]))
+    differences = [
+        EntryDifference(
+            "digest", formatters.truncate_value(old_entry["digest"]), formatters.truncate_value(new_entry["digest"])
+        )
     ]
-    rows += _difference(engine, old.get("engine_version"), new.get("engine_version"))
-    rows += _difference("created", _format_day(old.get("created")), _format_day(new.get("created")))
-    rows += _difference("size", _format_size(old.get("size_bytes")), _format_size(new.get("size_bytes")))
-    return rows + _difference("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))
+    differences += _compare_values(engine_title, old_entry.get("engine_version"), new_entry.get("engine_version"))
+    differences += _compare_values(
+        "created", _format_day(old_entry.get("created")), _format_day(new_entry.get("created"))
+    )
+    differences += _compare_values(
+        "size", _format_size(old_entry.get("size_bytes")), _format_size(new_entry.get("size_bytes"))
+    )
+    return differences + _compare_values(
+        "platforms", ", ".join(old_entry["platforms"]), ", ".join(new_entry["platforms"])
+    )
 
 
-def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
+def compare_models(old_entry: EntryData, new_entry: EntryData) -> list[EntryDifference]:
     """Return the differences between two entries of a model: the commit, and the files added, removed and changed."""
-    rows = _difference("commit", old["commit"][:12], new["commit"][:12])
-    if old.get("chat") is not None and new.get("chat") is not None:
-        rows += [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
-    old_files, new_files = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
+    differences = _compare_values("commit", old_entry["commit"][:12], new_entry["commit"][:12])
+    if old_entry.get("chat") is not None and new_entry.get("chat") is not None:
+        differences += [
+            EntryDifference(*change) for change in chat_template.list_changes(old_entry["chat"], new_entry["chat"])
+        ]
+    old_files, new_files = ({file["path"]: file for file in entry["files"]} for entry in (old_entry, new_entry))
     added_files = [new_files[path] for path in new_files if path not in old_files]
     removed_files = [old_files[path] for path in old_files if path not in new_files]
     common_files = [(old_files[path], new_files[path]) for path in new_files if path in old_files]
     changed_files = [
         files for files in common_files if any(files[0].get(key) != files[1].get(key) for key in CONTENT_KEYS)
     ]
-    rows += [EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added_files]
-    rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed_files]
-    rows += [
+    differences += [
+        EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added_files
+    ]
+    differences += [
+        EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed_files
+    ]
+    differences += [
         EntryDifference(f"~ {old_file['path']}", _format_content(old_file), _format_content(new_file))
         for old_file, new_file in changed_files
     ]
     download_bytes = sum(file["size_bytes"] for file in [*added_files, *(new_file for _, new_file in changed_files)])
     return (
-        [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))]
+        [*differences, EntryDifference("to load", "0 B", units.format_size(download_bytes))]
         if added_files or changed_files
-        else rows
+        else differences
     )
 
 
-def format_differences(rows: list[EntryDifference]) -> Iterator[str]:
+def format_differences(differences: list[EntryDifference]) -> Iterator[str]:
     """Format rows as lines, up to MAX_SHOWN_ROWS of them."""
-    yield from map(str, rows[:MAX_SHOWN_ROWS])
-    if len(rows) > MAX_SHOWN_ROWS:
-        yield f"... and {len(rows) - MAX_SHOWN_ROWS} more"
+    yield from map(str, differences[:MAX_SHOWN_ROWS])
+    if len(differences) > MAX_SHOWN_ROWS:
+        yield f"... and {len(differences) - MAX_SHOWN_ROWS} more"
 
 
-def _difference(field_name: str, before: str | None, after: str | None) -> list[EntryDifference]:
+def _compare_values(field_name: str, before: str | None, after: str | None) -> list[EntryDifference]:
     return [] if before == after else [EntryDifference(field_name, before, after)]
 
 

@@ -20,7 +20,7 @@ from sparkwright.trust.model_files import check_model_id
 from sparkwright.trust.names import expand_home
 from sparkwright.visible import format_count
 
-HUB = "https://huggingface.co"
+HUB_URL = "https://huggingface.co"
 TIMEOUT_S, MAX_REDIRECTS = 10, 10
 #: descriptions of `Architecture.kind`; {0} is the mechanism
 KIND_DESCRIPTIONS = {
@@ -109,16 +109,16 @@ def _fetch_config(model: str, revision: str) -> bytes:
 
 def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     """Return a small file of a model, or None if the hub has no such file."""
-    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
-    if not hub.startswith(("https://", "http://")):
-        raise Refused(f"HF_ENDPOINT must be an http(s) URL, got {hub!r}.")
+    hub_url = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB_URL
+    if not hub_url.startswith(("https://", "http://")):
+        raise Refused(f"HF_ENDPOINT must be an http(s) URL, got {hub_url!r}.")
     token = os.environ.get("HF_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         raise Refused("HF_TOKEN contains characters that are invalid in a token.")
     try:
         answer = http.request(
             "GET",
-            f"{hub}/{model}/resolve/{quote(revision, safe='')}/{name}",
+            f"{hub_url}/{model}/resolve/{quote(revision, safe='')}/{name}",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout_s=TIMEOUT_S,
             max_bytes=bounds.MAX_CONFIG_BYTES,
@@ -130,11 +130,11 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
-        raise Unreachable(f"{hub} {reason}.", fix="Pass a folder on disk instead.") from None
+        raise Unreachable(f"{hub_url} {reason}.", fix="Pass a folder on disk instead.") from None
     if answer.status == 404:
         return None
     if answer.status != 200:
-        raise _status_error(answer.status, hub, model, revision, bool(token))
+        raise _status_error(answer.status, hub_url, model, revision, bool(token))
     return answer.body
 
 
@@ -181,10 +181,13 @@ def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     yield f"{source}  {architecture.name or architecture.model_type or 'unnamed architecture'}"
     yield _format_line("kind", KIND_DESCRIPTIONS[architecture.kind].format(architecture.mechanism))
     if architecture.layers:
-        recurrent = "an unknown number" if architecture.recurrent_layers is None else architecture.recurrent_layers
+        recurrent_count = (
+            "an unknown number" if architecture.recurrent_layers is None else architecture.recurrent_layers
+        )
         is_plain = architecture.kind in ("dense", "unknown")
         yield _format_line(
-            "layers", f"{architecture.layers}" if is_plain else f"{recurrent} of {architecture.layers} are recurrent"
+            "layers",
+            f"{architecture.layers}" if is_plain else f"{recurrent_count} of {architecture.layers} are recurrent",
         )
     for label, evidence in zip(["because", *[""] * len(architecture.evidence)], architecture.evidence, strict=False):
         yield _format_line(label, f"{evidence.path}: {evidence.detail}")

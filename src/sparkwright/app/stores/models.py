@@ -70,8 +70,8 @@ def _error_rows(*selections: Selection) -> list[dict[str, Any]]:
 
 def _model_cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     state = f"{format_count(len(row['changed']), 'file')} changed" if row["changed"] else "complete"
-    model, users = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
-    return host, model, units.format_size(row["size_bytes"]), state, users or "unused", row["dir"]
+    model, container_names = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
+    return host, model, units.format_size(row["size_bytes"]), state, container_names or "unused", row["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
@@ -100,10 +100,10 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     return [*selection.fleet.exit_codes(), *(Exit.CHANGES for answer in answers.values() if answer["wrong"])]
 
 
-def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
+def copy(source_pattern: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Copy the locked model of each host's recipe from a host that has it, without contacting the hub."""
     selection = select_hosts(pattern)
-    source_machine = preparation.select_source_host(selection.inventory, source)
+    source_machine = preparation.select_source_host(selection.inventory, source_pattern)
     selection.fleet.members = [
         member for member in selection.fleet.members if member.host.machine != source_machine.name
     ]
@@ -115,13 +115,13 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     peers = preparation.Peers(selection.inventory)
     RunOutput(SelectedHosts(selection.project, targets, selection.fleet), json=as_json, diff=False)
     try:
-        urls, tokens = _serve_models(peers, source_machine, models, check=check)
+        urls_by_model, tokens_by_model = _serve_models(peers, source_machine, models, check=check)
 
         def copy_to(member: Member) -> None:
             model = models[member.host.name]
             key = (model["id"], model["commit"])
-            member.secrets = {preparation.PEER_TOKEN: tokens[key]}
-            args = {**model, "from": source_machine.name, "peer": urls[key]}
+            member.secrets = {preparation.PEER_TOKEN_SECRET: tokens_by_model[key]}
+            args = {**model, "from": source_machine.name, "peer": urls_by_model[key]}
             name = f"Copy {model['id']} from {source_machine.name}"
             task = Task(id="copy", name=name, module=preparation.MODEL_MODULE, args=args)
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
@@ -138,15 +138,19 @@ def _serve_models(
     peers: preparation.Peers, source_machine: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
     """Serve each model once for all hosts that need it. Returns the URLs and the tokens, by (id, commit)."""
-    urls: dict[tuple[str, str], list[str]] = {}
-    tokens: dict[tuple[str, str], Any] = {}
+    urls_by_model: dict[tuple[str, str], list[str]] = {}
+    tokens_by_model: dict[tuple[str, str], Any] = {}
     for model in models.values():
         key = (model["id"], model["commit"])
-        if key not in urls:
-            readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
-            tokens[key] = Secret(secrets.token_urlsafe(32))
-            urls[key] = [] if check else peers.serve_model(source_machine.name, model, tokens[key], readers=readers)
-    return urls, tokens
+        if key not in urls_by_model:
+            reader_count = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
+            tokens_by_model[key] = Secret(secrets.token_urlsafe(32))
+            urls_by_model[key] = (
+                []
+                if check
+                else peers.serve_model(source_machine.name, model, tokens_by_model[key], reader_count=reader_count)
+            )
+    return urls_by_model, tokens_by_model
 
 
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
@@ -175,10 +179,10 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
             print_json_line(_rows_json(rows) + _error_rows(selection))
         return [*selection.fleet.exit_codes(), Exit.CHANGES]
     new_selection = select_machines(select_hosts(pattern))
-    removed = _remove_models(new_selection, rows) if rows else []
+    removed_rows = _remove_models(new_selection, rows) if rows else []
     if as_json:
-        print_json_line(_rows_json(removed) + _error_rows(selection, new_selection))
-    for host, row in [] if as_json else removed:
+        print_json_line(_rows_json(removed_rows) + _error_rows(selection, new_selection))
+    for host, row in [] if as_json else removed_rows:
         print_text(one_line(f"{host:<12} {row['dir']}: {units.format_size(row['freed_bytes'])} freed"))
     return [*selection.fleet.exit_codes(), *new_selection.fleet.exit_codes()]
 
@@ -240,8 +244,8 @@ def _remove_models(selection: Selection, rows: Rows) -> Rows:
         plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
-                removed = host_requests.validate_answer("remove_model", event["data"], host=member.host.name)
-                removed_rows.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
+                removal = host_requests.validate_answer("remove_model", event["data"], host=member.host.name)
+                removed_rows.append((member.host.name, {key: removal[key] for key in ("dir", "freed_bytes", "left")}))
 
     selection.fleet.query_all(remove_on)
     for name, error in selection.fleet.errors().items():

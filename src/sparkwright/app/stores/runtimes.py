@@ -33,15 +33,15 @@ PYTHON_TIMEOUT_S = 60.0
 MAX_OUTPUT_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
 #: hash of a runtime that does not exist, so that the host reports its Python and processor (`runtime_missing`)
-_ABSENT = "0" * 20
+_ABSENT_HASH = "0" * 20
 #: skips the line with the password, which sudo leaves on standard input if it needs no password, then runs the unpacker
-_UNPACK = (
+_UNPACK_PROGRAM = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN_MARKER!r}:\n    line or sys.exit(1)\n"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
 #: readable by everyone, for `doctor` and the runner; writable only by root
-_INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
+_INSTALL_SCRIPT = '"$@" || exit 1; chmod -R go=rX "$0"'
 #: interval of the lines about a download, in seconds
 PROGRESS_INTERVAL_S = 2.0
 
@@ -62,16 +62,16 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
     data = runtime.ensure_archive(interpreter.version, interpreter.machine).read_bytes()
     secret = selection.inventory.secrets(member.host).get(PASSWORD_SECRET)
     password = secret.reveal() if secret else ""
-    unpack = [
+    unpack_command = [
         interpreter.path,
         "-I",
         "-c",
-        _UNPACK,
+        _UNPACK_PROGRAM,
         str(len(runtime.unpacker_source())),
         str(FOLDER),
         runtime.content_hash(),
     ]
-    channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
+    channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command])
     deadline = Deadline(INSTALL_TIMEOUT_S)
     try:
         for chunk in (f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source(), *_split_chunks(data)):
@@ -108,7 +108,7 @@ def _query_python(link: SshLink, where: str) -> Event:
 
     Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
     """
-    channel = link.run(["sh", "-c", runtime.start_command(_ABSENT, "light")])
+    channel = link.run(["sh", "-c", runtime.start_command(_ABSENT_HASH, "light")])
     try:
         events = _read_events(channel, Deadline(PYTHON_TIMEOUT_S))
     except (OSError, TimedOut):
@@ -157,21 +157,23 @@ def fetch_wheels(machines: str, pythons: str) -> None:
     if not targets:
         raise Refused("no processor or no Python was named: pass --machine aarch64 --python 3.12.")
     for machine, version in targets:
-        cached, started_s = runtime.is_cached(version, machine), time.monotonic()
+        was_cached, started_s = runtime.is_cached(version, machine), time.monotonic()
         wheels = runtime.fetch_wheels(version, machine, _progress_callback(f"{machine}, Python {version}"))
         size = units.format_size(sum(path.stat().st_size for path in wheels))
-        source = "already cached" if cached else f"downloaded in {units.format_duration(time.monotonic() - started_s)}"
+        source = (
+            "already cached" if was_cached else f"downloaded in {units.format_duration(time.monotonic() - started_s)}"
+        )
         print(f"{machine}, Python {version}: {len(wheels)} wheels, {size}, {source}; hashes verified.")
 
 
 def _progress_callback(title: str) -> Callable[[int, int, str], None]:
     """Return a callback that prints the current wheel every PROGRESS_INTERVAL_S."""
-    printed_s = time.monotonic()
+    last_print_s = time.monotonic()
 
     def progress(done: int, total: int, name: str) -> None:
-        nonlocal printed_s
-        if name and time.monotonic() - printed_s >= PROGRESS_INTERVAL_S:
-            printed_s = time.monotonic()
+        nonlocal last_print_s
+        if name and time.monotonic() - last_print_s >= PROGRESS_INTERVAL_S:
+            last_print_s = time.monotonic()
             print_text(f"{title}: wheel {done + 1} of {total}, {name}", file=sys.stderr)
 
     return progress

@@ -89,7 +89,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             "identifies comparable measurements: image, model, command, env; empty: no baseline is read or written",
             default_factory=dict,
         )
-        tokens: int = arg("tokens per run", default=defaults.SMOKE_TOKENS)
+        tokens: int = arg("tokens per run", default=defaults.SMOKE_TOKEN_COUNT)
         container: str = arg("container whose log may explain a slow rate; empty: read no log", default="")
         model_dir: str = arg("the model's folder, to compute the bandwidth limit; empty: no limit", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)

@@ -84,7 +84,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         smoke_every_s: float = arg(
             "interval of throughput measurements, seconds; 0: never", default=parse_duration(defaults.SMOKE_INTERVAL)
         )
-        smoke_tokens: int = arg("tokens per throughput measurement", default=defaults.SMOKE_TOKENS)
+        smoke_tokens: int = arg("tokens per throughput measurement", default=defaults.SMOKE_TOKEN_COUNT)
         command: list[str] = arg("program and arguments to run on a change of state", default_factory=list)
         webhook: str = arg("URL for a POST request on a change of state; must not contain a secret", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
