@@ -189,7 +189,7 @@ def test_a_bandwidth_that_cannot_be_measured_is_unknown_with_the_reason(pair: Li
 def test_different_clocks_are_a_warning_with_the_offset() -> None:
     """The hosts of this file share a clock, so the rule is called with offsets."""
     offsets = [("spark1", (0.0, 0.4)), ("spark2", (-12.4, -12.0)), ("spark3", (-0.5, 0.9))]
-    members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in offsets]
+    members = [HostLinks(host, (), clock_ahead_bounds_s=clock_ahead_bounds_s) for host, clock_ahead_bounds_s in offsets]
     clock_findings = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]
     assert [(item.verdict, item.evidence) for item in clock_findings] == [
         ("warning", "the clock of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): timestamps in their logs and histories do not line up"),

@@ -111,4 +111,4 @@ def test_status_of_a_gateway(project: Path) -> None:
         assert row.state in ("up", "down", "degraded", "unknown") and "\n" not in row.why
 
     feed(read, damaged_values([STATE, {}]))
-    assert validate(STATE, host_requests.GATEWAY, "gateway")
+    assert validate(STATE, host_requests.GATEWAY_SHAPE, "gateway")

@@ -91,7 +91,7 @@ def test_shipped_recipe_fits_a_gb10(name: str) -> None:
     hosts = loaded_recipe.split.hosts if loaded_recipe.split else 1
     start = StartFacts(warm=name in TIGHT)
     fit = proposal.evaluate_fit(loaded_recipe, GB10, int(entry.weights_gb * 1e9) // hosts or None, {}, start)
-    assert fit.verdict == ("fits" if entry.weights_gb and loaded_recipe.engine.flags.MEMORY else "unknown"), fit.why
+    assert fit.verdict == ("fits" if entry.weights_gb and loaded_recipe.engine.flags.MEMORY else "unknown"), fit.reason
     if name in TIGHT:
         cold = proposal.evaluate_fit(loaded_recipe, GB10, int(entry.weights_gb * 1e9) // hosts, {})
         assert cold.budget is not None and -4 * GIB < cold.budget.left_bytes < 0

@@ -174,7 +174,7 @@ class Fleet:
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
         """Run `deploy` in check mode, which changes nothing. The exit code is 2 if a deploy would change anything."""
-        return self._play("deploy", hosts, {"diff": True, **options, "check": True})
+        return self._start_playbook("deploy", hosts, {"diff": True, **options, "check": True})
 
     def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Deploy and verify the hosts' recipes.
@@ -183,7 +183,7 @@ class Fleet:
             rollback: restore the previous server if the deploy fails.
             anyway: start even a configuration that crashed the host before.
         """
-        return self._play("deploy", hosts, options, rollback=rollback, anyway=anyway)
+        return self._start_playbook("deploy", hosts, options, rollback=rollback, anyway=anyway)
 
     def restart(self, hosts: str, *, keep: bool = False, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Restart the servers and verify them.
@@ -192,7 +192,7 @@ class Fleet:
             keep: do not drop the model from the page cache if the server fits next to it.
             anyway: see `deploy`.
         """
-        return self._play("restart", hosts, options, keep=keep, anyway=anyway)
+        return self._start_playbook("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Wake an `on_demand` server in place of the one that is awake.
@@ -201,27 +201,27 @@ class Fleet:
             to: name of its recipe.
             anyway: see `deploy`.
         """
-        return self._play("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
+        return self._start_playbook("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Roll back to the last verified server.
 
         anyway: see `deploy`.
         """
-        return self._play("rollback", hosts, options, anyway=anyway)
+        return self._start_playbook("rollback", hosts, options, anyway=anyway)
 
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
         """Verify the running servers: health, GPU, log, throughput, generated text.
 
         new_baseline: save the measurements as the new baseline.
         """
-        return self._play("verify", hosts, options, new_baseline=new_baseline)
+        return self._start_playbook("verify", hosts, options, new_baseline=new_baseline)
 
     def run_playbook(self, playbook: str, hosts: str, **options: Unpack[Options]) -> Run:
         """Run a playbook of the project."""
-        return self._play(playbook, hosts, options)
+        return self._start_playbook(playbook, hosts, options)
 
-    def _play(self, playbook: str, hosts: str, options: Options, **command_options: Any) -> Run:
+    def _start_playbook(self, playbook: str, hosts: str, options: Options, **command_options: Any) -> Run:
         """Run a playbook. Raises TypeError for an unknown option.
 
         command_options: options that only this playbook's command has.

@@ -32,12 +32,12 @@ class Run:
     `Fleet.attach` follows them again. `stop` asks the hosts to stop at the next safe point.
     """
 
-    def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
+    def __init__(self, root: Path, start_run: Callable[[Listener], Sequence[int]]) -> None:
         self._events: queue.Queue[events.Event | None] = queue.Queue()
         self._listener = _Listener(self._events)
         self._result: RunResult | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, args=(root, begin), daemon=True, name="sparkwright run")
+        self._thread = threading.Thread(target=self._run, args=(root, start_run), daemon=True, name="sparkwright run")
         self._thread.start()
 
     def __iter__(self) -> Iterator[Event]:
@@ -66,12 +66,12 @@ class Run:
 
     def stop(self) -> None:
         """Ask the hosts to stop at the next safe point, without waiting for them. Continue to iterate, or call `result`."""
-        self._listener.interrupt(stops=True)
+        self._listener.interrupt(stop_hosts=True)
 
     def close(self) -> None:
         """Close the connections. The run continues on the hosts."""
         if self._thread.is_alive():
-            self._listener.interrupt(stops=False)
+            self._listener.interrupt(stop_hosts=False)
             self._thread.join(CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Run:
@@ -82,10 +82,10 @@ class Run:
     ) -> None:
         self.close()
 
-    def _run(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
+    def _run(self, root: Path, start_run: Callable[[Listener], Sequence[int]]) -> None:
         try:
             with here.use_folder(root):
-                codes = begin(self._listener)
+                codes = start_run(self._listener)
             self._result = self._listener.result(worst_exit_code(codes))
         except SparkwrightError as error:
             self._error = error
@@ -100,13 +100,13 @@ class _Listener:
     """Collects results from the events of a run, and forwards the events to the program's thread."""
 
     def __init__(self, events_queue: queue.Queue[events.Event | None]) -> None:
-        self._events_out = events_queue
+        self._event_queue = events_queue
         self._fleet: Fleet | None = None
         self._interrupted = self._stop_requested = False
         self._lock = threading.Lock()
         self._tasks: list[TaskResult] = []
         self._hosts: dict[str, HostResult] = {}
-        self._stopped = ""
+        self._stop_reason = ""
 
     def attach(self, fleet: Fleet) -> None:
         fleet.ask_stop = lambda hosts: self._stop_requested
@@ -115,9 +115,9 @@ class _Listener:
             if self._interrupted:
                 fleet.interrupt()
 
-    def interrupt(self, *, stops: bool) -> None:
+    def interrupt(self, *, stop_hosts: bool) -> None:
         with self._lock:
-            self._interrupted, self._stop_requested = True, stops
+            self._interrupted, self._stop_requested = True, stop_hosts
             if self._fleet is not None:
                 self._fleet.interrupt()
 
@@ -127,14 +127,14 @@ class _Listener:
         elif event["event"] == "recap":
             self._hosts[event["host"]] = _to_host_result(event)
         elif event["event"] == "rolled":
-            self._stopped = event["why"]
+            self._stop_reason = event["why"]
         if event["event"] not in HIDDEN_EVENTS:
-            self._events_out.put(event)
+            self._event_queue.put(event)
 
     def close(self) -> None: ...
 
     def result(self, code: Exit) -> RunResult:
-        return RunResult(code, dict(self._hosts), tuple(self._tasks), self._stopped)
+        return RunResult(code, dict(self._hosts), tuple(self._tasks), self._stop_reason)
 
 
 def _to_event(event: events.Event) -> Event:

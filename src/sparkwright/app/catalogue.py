@@ -236,7 +236,7 @@ def _rank(
 
 def _ranked_json(row: CatalogueRow, fit: Fit) -> dict[str, Any]:
     budget = fit.budget.to_json() if fit.budget else None
-    return {**row.to_json(), "fits": FITS_JSON[fit.verdict], "why": fit.why, "budget": budget}
+    return {**row.to_json(), "fits": FITS_JSON[fit.verdict], "why": fit.reason, "budget": budget}
 
 
 def _print_ranking(title: str, ranked_rows: Sequence[tuple[CatalogueRow, Fit]]) -> None:
@@ -244,7 +244,9 @@ def _print_ranking(title: str, ranked_rows: Sequence[tuple[CatalogueRow, Fit]]) 
     for number, (row, fit) in enumerate(ranked_rows, 1):
         data = row.to_json()
         age_note = f"; a recipe {row.age_remark}" if data["old"] else ""
-        print_prose(f"  {number}. {row.recipe.name}{FIT_SUFFIXES[fit.verdict]}: {data['source']}; {fit.why}{age_note}.")
+        print_prose(
+            f"  {number}. {row.recipe.name}{FIT_SUFFIXES[fit.verdict]}: {data['source']}; {fit.reason}{age_note}."
+        )
     for row, fit in ranked_rows[:1]:
         if fit.budget is not None:
             print_prose(f"The memory of {row.recipe.name}:")

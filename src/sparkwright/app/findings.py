@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from sparkwright.app.plans.pins import load_sandbox_lock, lock_entries
 from sparkwright.app.queries import client_formats
-from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, Format
+from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, ClientFormat
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.engines import api_paths, dialects, engine, recipe_rules
 from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings, ServerRequest
@@ -141,7 +141,7 @@ def print_findings_text(
 
     Args:
         unreadable_count: number of recipes that could not be read.
-        include_unremarkable: list recipes that are as shipped and have no errors or warnings, instead of only counting them.
+        include_unremarkable: list recipes that are as shipped and have no errors or warnings, not only count them.
     """
     unremarkable_recipes = (
         []
@@ -336,7 +336,7 @@ def add_client_findings(checked_recipes: list[CheckedRecipe], client: str) -> li
     return extended_recipes
 
 
-def _check_client(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
+def _check_client(client: str, client_format: ClientFormat, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     """Yield a finding for each unmet requirement of a client. Only recipes that generate text are checked."""
     if checked_recipe.recipe.file.task != GENERATE:
         return
@@ -348,7 +348,7 @@ def _check_client(client: str, client_format: Format, checked_recipe: CheckedRec
         yield from _check_agent(client, client_format, checked_recipe)
 
 
-def _check_agent(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
+def _check_agent(client: str, client_format: ClientFormat, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.settings.flags)
     request = ServerRequest(flags, checked_recipe.recipe.image)
     effective_settings: EffectiveSettings = recipe_engine.advice.effective_settings(

@@ -169,7 +169,7 @@ def _run_on_hosts(
 def install_monitoring(
     pattern: str, *, folder: str, runbook_url: str, textfile_folder: str, system: bool, check: bool, json: bool
 ) -> list[int]:
-    """Write the files to the folder `folder`, and make the hosts' checks write their metrics to `textfile_folder`. Return the exit codes.
+    """Write the files to `folder`, and make the hosts' checks write their metrics to `textfile_folder`. Return the exit codes.
 
     Raises Refused if neither is set, if `folder` can't be written, or if `runbook_url` is not a URL.
     """

@@ -85,10 +85,10 @@ RUN_COMMANDS = (
 )
 #: commands that print events; with --url no host is involved, and they print results instead (bench/results_file.py)
 BENCH_COMMANDS = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
-LINK_SHAPE = {**host_requests.LINK, "rate_gbps": number}
-CACHE_SHAPE = {**host_requests.CACHE, "name": line}
+LINK_SHAPE = {**host_requests.LINK_SHAPE, "rate_gbps": number}
+CACHE_SHAPE = {**host_requests.CACHE_SHAPE, "name": line}
 PRUNE_FIELDS = {"freed_bytes": (None, number)}
-ENGINE_STATE_SHAPE = host_requests.ENGINE_STATE
+ENGINE_STATE_SHAPE = host_requests.ENGINE_STATE_SHAPE
 #: a recipe in `recipe.list` and `recommend`
 CATALOGUE_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
@@ -116,7 +116,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     "history": _lines_per_host("an event in a server's history, newest first", **HOST_EVENTS["history"]),
     "doctor": _lines_per_host(
         "a host",
-        findings=[{**host_requests.FINDING, "repair": bool}],
+        findings=[{**host_requests.FINDING_SHAPE, "repair": bool}],
         fixed=TEXT_LIST,
         not_fixed=TEXT_LIST,
         bad=bool,
@@ -126,11 +126,11 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     "cluster.check": OutputFormat(
         "lines",
         "the findings of a check; `host` is empty for a finding about all hosts",
-        {"findings": [{**host_requests.FINDING, "host": line}], "bad": bool},
+        {"findings": [{**host_requests.FINDING_SHAPE, "host": line}], "bad": bool},
     ),
     "cluster.inspect": _lines_per_host("a host", links=[LINK_SHAPE], fabric=(None, {str: object})),
     "models.list": OutputFormat(
-        "document", "an array with a row per model on a host", [{"host": line, **host_requests.MODEL}]
+        "document", "an array with a row per model on a host", [{"host": line, **host_requests.MODEL_SHAPE}]
     ),
     "models.verify": OutputFormat(
         "document",
@@ -172,10 +172,10 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         "an image or a model; `gone` is the pinned digest if its registry no longer has it",
         {"kind": line, "name": line, "state": line, "rows": [object], "gone": (None, line)},
     ),
-    "images.prune": _lines_per_host("a host", images=[host_requests.IMAGE], **PRUNE_FIELDS),
+    "images.prune": _lines_per_host("a host", images=[host_requests.IMAGE_SHAPE], **PRUNE_FIELDS),
     "caches.list": _lines_per_host("a host", caches=[CACHE_SHAPE]),
     "caches.prune": _lines_per_host("a host", caches=[CACHE_SHAPE], **PRUNE_FIELDS),
-    "host.clean": _lines_per_host("a host", items=[host_requests.CLEAN_ITEM], **PRUNE_FIELDS),
+    "host.clean": _lines_per_host("a host", items=[host_requests.CLEAN_ITEM_SHAPE], **PRUNE_FIELDS),
     "render": _lines_per_host("a host", script=line),
     "hosts.check": _lines_per_host(
         "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWER_SHAPES["survey"]
@@ -195,8 +195,8 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         running=bool,
         verified=bool,
         restarted_s=(None, number),
-        models=[host_requests.ROUTED_MODEL],
-        clients=[host_requests.CLIENT],
+        models=[host_requests.ROUTED_MODEL_SHAPE],
+        clients=[host_requests.CLIENT_SHAPE],
     ),
     "monitoring.install": OutputFormat(
         "lines",

@@ -1,4 +1,4 @@
-"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and `print_outdated_files` for a project's own playbooks."""
+"""The `playbook.eject`, `playbook.update` and `playbook.clean` commands, and `lint` for a project's own playbooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.visible import format_count
 
 FILE_COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
 COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
-#: maximum number of diff lines that `print_outdated_files` prints; `playbook.update NAME --check` shows all
+#: maximum number of diff lines that `lint` prints; `playbook.update NAME --check` shows all
 MAX_DIFF_LINES = 60
 SHIPPED_FILE_CHANGED_NOTE = "the shipped file has changed since"
 UNCHANGED_COPY_NOTE = "unchanged since `init` copied it"

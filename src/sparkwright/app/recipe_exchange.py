@@ -181,7 +181,8 @@ def _print_next_steps(imported_recipe: ImportedRecipe, host: str) -> None:
     lock_step = "" if host else f"`invoke lock --host {name}` and "
     if imported_recipe.hosts == 1:
         print_text(
-            f"Next: set `recipe: {imported_recipe.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
+            f"Next: set `recipe: {imported_recipe.name}` in hosts/{name}.yml, "
+            f"then {lock_step}`invoke plan --host {name}`."
         )
         return
     names = sorted({listed_host.machine for listed_host in patterns.read_ssh_hosts(root, ALL_HOSTS)})[
@@ -189,7 +190,8 @@ def _print_next_steps(imported_recipe: ImportedRecipe, host: str) -> None:
     ]
     names += [f"HOST{n}" for n in range(len(names) + 1, imported_recipe.hosts + 1)]
     print_text(
-        f"Next: add a cluster to hosts/groups.yml, of {imported_recipe.hosts} hosts without `recipe` in their files (docs/clusters.md):"
+        f"Next: add a cluster to hosts/groups.yml, of {imported_recipe.hosts} hosts without `recipe` in their files "
+        "(docs/clusters.md):"
     )
     print_text(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
     print_text(f"then `invoke cluster.inspect --host {name} --write`, {lock_step}`invoke plan --host {name}`.")

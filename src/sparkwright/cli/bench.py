@@ -14,17 +14,17 @@ COMMON_OPTIONS: tuple[Option, ...] = (
     ("json", False, "events as JSON lines; with --url, the results themselves"),
     ("wait", False, "wait for the host's lock"),
 )
-URL: tuple[Option, ...] = (
+URL_OPTIONS: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
     ("model", "", "with --url: the served model, if there are several"),
 )
-REPEAT: Option = (
+REPEAT_OPTION: Option = (
     "repeat",
     1,
     "number of times to measure each load; with two arms, number of A B B A rounds (default 1)",
 )
-RECIPE: Option = ("recipe", "", "use this recipe instead of the host's")
-ARMS: tuple[Option, ...] = (
+RECIPE_OPTION: Option = ("recipe", "", "use this recipe instead of the host's")
+ARM_OPTIONS: tuple[Option, ...] = (
     ("a", "", "recipe of the first arm"),
     ("b", "", "recipe of the second arm"),
     (
@@ -33,30 +33,34 @@ ARMS: tuple[Option, ...] = (
         "instead of two recipes, vary a flag of the host's recipe: chunked-prefill (on, off), NAME or NAME=VALUE (with, without)",
     ),
     ("values", "", "with --flag NAME: two values to compare: 2,4"),
-    RECIPE,
+    RECIPE_OPTION,
 )
-TEMPERATURE: Option = (
+TEMPERATURE_OPTION: Option = (
     "temperature",
     "",
     "sampling temperature: 0.7, or 0,0.7 to run each load at both (default 0: greedy)",
 )
-RATE: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
-SERVE: tuple[Option, ...] = (
+RATE_OPTION: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
+SERVE_OPTIONS: tuple[Option, ...] = (
     ("concurrency", "", "numbers of concurrent requests: 1,2,4,8, or 1..8"),
-    RATE,
+    RATE_OPTION,
     ("requests", 0, "number of requests at each concurrency or rate"),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (default: ShareGPT's lengths)"),
     ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths"),
     ("output-tokens", 0, "tokens of every answer"),
 )
-LONG: Option = ("long-tokens", 0, "tokens of the long prompt (default: at least 4 steps of the largest budget)")
-LOADS: Option = ("loads", "", "loads to send: smoke, serve, hol1, hol2, itl, mixed, depth")
-SMOKE: tuple[Option, ...] = (
+LONG_TOKENS_OPTION: Option = (
+    "long-tokens",
+    0,
+    "tokens of the long prompt (default: at least 4 steps of the largest budget)",
+)
+LOADS_OPTION: Option = ("loads", "", "loads to send: smoke, serve, hol1, hol2, itl, mixed, depth")
+SMOKE_OPTIONS: tuple[Option, ...] = (
     ("prompt-tokens", 0, "tokens of a prompt"),
     ("output-tokens", 0, "tokens of an answer"),
     ("spark-arena", False, "also print the result as a row of llama-benchy (pp2048, tg128)"),
 )
-AXES: tuple[Option, ...] = (
+AXIS_OPTIONS: tuple[Option, ...] = (
     (
         "flag",
         (),
@@ -65,47 +69,74 @@ AXES: tuple[Option, ...] = (
     ("values", (), "the flag's values: 1,2,3; `unset` leaves it out. Pass --flag and --values twice for a grid"),
     ("max-num-batched-tokens", "", "short for --flag max-num-batched-tokens --values: 256,512,1024,2048,4096"),
 )
-MIXED: tuple[Option, ...] = (
+MIXED_OPTIONS: tuple[Option, ...] = (
     ("concurrency", "", "number of concurrent requests"),
-    RATE,
+    RATE_OPTION,
     ("requests", 0, "number of requests, a fifth of them long (default: 20 long, 80 short)"),
 )
-DEPTH: tuple[Option, ...] = (
+DEPTH_OPTIONS: tuple[Option, ...] = (
     ("depth", 0, "tokens of the longest prompt (default: the server's context)"),
     ("streams", 0, "number of concurrent prompts of each length (default 1)"),
     ("output-tokens", 0, "tokens of every answer (default 128)"),
 )
 
-FRESH_START = "Each arm starts a new server. The previous server is restored at the end."
+FRESH_START_NOTE = "Each arm starts a new server. The previous server is restored at the end."
 
 #: each command with its options, in addition to COMMON_OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
-    ("smoke", (*URL, REPEAT, TEMPERATURE, *SMOKE), "Measure one stream: prefill and decode rate, TTFT."),
+    (
+        "smoke",
+        (*URL_OPTIONS, REPEAT_OPTION, TEMPERATURE_OPTION, *SMOKE_OPTIONS),
+        "Measure one stream: prefill and decode rate, TTFT.",
+    ),
     (
         "serve",
-        (*URL, REPEAT, TEMPERATURE, *SERVE),
+        (*URL_OPTIONS, REPEAT_OPTION, TEMPERATURE_OPTION, *SERVE_OPTIONS),
         "Measure throughput and latency under load.\n\nMeasures at each concurrency or arrival rate.",
     ),
     (
         "ab",
-        (*ARMS, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Compare two recipes, or one flag on and off.\n\nThe arms run in the order A B B A. {FRESH_START}",
+        (*ARM_OPTIONS, REPEAT_OPTION, LOADS_OPTION, TEMPERATURE_OPTION, *SERVE_OPTIONS, LONG_TOKENS_OPTION),
+        f"Compare two recipes, or one flag on and off.\n\nThe arms run in the order A B B A. {FRESH_START_NOTE}",
     ),
     (
         "sweep",
-        (*AXES, RECIPE, REPEAT, LOADS, TEMPERATURE, *SERVE, LONG),
-        f"Measure several values of a flag, or of two in a grid.\n\n{FRESH_START}",
+        (
+            *AXIS_OPTIONS,
+            RECIPE_OPTION,
+            REPEAT_OPTION,
+            LOADS_OPTION,
+            TEMPERATURE_OPTION,
+            *SERVE_OPTIONS,
+            LONG_TOKENS_OPTION,
+        ),
+        f"Measure several values of a flag, or of two in a grid.\n\n{FRESH_START_NOTE}",
     ),
-    ("hol", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG), "Measure head-of-line blocking by long prompts."),
+    (
+        "hol",
+        (*URL_OPTIONS, *ARM_OPTIONS, REPEAT_OPTION, TEMPERATURE_OPTION, LONG_TOKENS_OPTION),
+        "Measure head-of-line blocking by long prompts.",
+    ),
     (
         "itl",
-        (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, ("output-tokens", 0, "tokens of the stream")),
+        (
+            *URL_OPTIONS,
+            *ARM_OPTIONS,
+            REPEAT_OPTION,
+            TEMPERATURE_OPTION,
+            LONG_TOKENS_OPTION,
+            ("output-tokens", 0, "tokens of the stream"),
+        ),
         "Measure inter-token latency during long prompts.",
     ),
-    ("mixed", (*URL, *ARMS, REPEAT, TEMPERATURE, LONG, *MIXED), "Measure long and short prompts in one queue."),
+    (
+        "mixed",
+        (*URL_OPTIONS, *ARM_OPTIONS, REPEAT_OPTION, TEMPERATURE_OPTION, LONG_TOKENS_OPTION, *MIXED_OPTIONS),
+        "Measure long and short prompts in one queue.",
+    ),
     (
         "context",
-        (REPEAT, *DEPTH),
+        (REPEAT_OPTION, *DEPTH_OPTIONS),
         "Measure speed and memory by context length.\n\n"
         "Prompts double in length up to the server's context. A guard stops the server before the host runs out of memory.",
     ),

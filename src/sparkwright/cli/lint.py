@@ -1,4 +1,4 @@
-"""The `print_outdated_files` and `explain` commands, which check recipes without a host and explain the rules."""
+"""The `lint` and `explain` commands, which check recipes without a host and explain the rules."""
 
 from __future__ import annotations
 

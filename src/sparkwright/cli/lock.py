@@ -40,14 +40,14 @@ def lock(
 
     follow_tags = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
-    due_entries = [entry for entry in entries if follow_tags or not entry.is_complete]
-    lock_update.query_upstream(selection, due_entries, follow_tags=follow_tags)
-    for entry in due_entries:
+    entries_to_query = [entry for entry in entries if follow_tags or not entry.is_complete]
+    lock_update.query_upstream(selection, entries_to_query, follow_tags=follow_tags)
+    for entry in entries_to_query:
         _print_entry(entry, json=json)
-    error_codes = [entry.error.exit for entry in due_entries if entry.error is not None]
+    error_codes = [entry.error.exit for entry in entries_to_query if entry.error is not None]
     if check:
-        return [*error_codes, *(Exit.CHANGES for entry in due_entries if entry.state in ("moved", "new"))]
-    changed_entries = [entry for entry in due_entries if entry.state in ("new", "moved", "completed")]
+        return [*error_codes, *(Exit.CHANGES for entry in entries_to_query if entry.state in ("moved", "new"))]
+    changed_entries = [entry for entry in entries_to_query if entry.state in ("new", "moved", "completed")]
     if any(entry.state == "moved" for entry in changed_entries) and not confirm("Write this to spark.lock?", yes=yes):
         print_text("spark.lock unchanged.", file=sys.stderr)
         return [*error_codes, Exit.CHANGES]

@@ -82,8 +82,8 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
 
     if stop and kill:
         raise Refused("--stop and --kill can't be combined.")
-    answer = "stop" if stop else "kill" if kill else ""
-    return host_records.unlock(host, lambda owner: answer or ask_lock_release(owner))
+    action = "stop" if stop else "kill" if kill else ""
+    return host_records.unlock(host, lambda owner: action or ask_lock_release(owner))
 
 
 def _query_hosts(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:

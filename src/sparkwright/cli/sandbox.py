@@ -40,15 +40,15 @@ def fault(name: str | None = None, host: str = DEFAULT_HOST, json: bool = False)
         matches = difflib.get_close_matches(name, [*descriptions, NO_FAULT], n=1)
         hint = f"Did you mean `{matches[0]}`?" if matches else "`invoke sandbox.fault` lists them."
         raise Refused(f"the sandbox has no fault named {name!r}.", fix=hint)
-    folder, selected = _sandbox_folder(host), None if name == NO_FAULT else name
+    folder, fault_name = _sandbox_folder(host), None if name == NO_FAULT else name
     if name in control.MEMBER_FAULTS and folder == control.default_folder():
         raise Refused(f"`{name}` is only for members of a cluster.", fix="Add `--host sandbox1` or `--host sandbox2`.")
     control.up(folder)
-    control.set_fault(folder, selected)
+    control.set_fault(folder, fault_name)
     if json:
-        print_json_line({"fault": selected})
+        print_json_line({"fault": fault_name})
     else:
-        print_prose(f"{host}: {selected}: {descriptions[selected]}" if selected else f"{host}: no fault.")
+        print_prose(f"{host}: {fault_name}: {descriptions[fault_name]}" if fault_name else f"{host}: no fault.")
     return None
 
 

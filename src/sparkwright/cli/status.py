@@ -32,9 +32,9 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
         from sparkwright.app.queries import watch as console
 
         if console.is_supported():
-            return [console.watch(selection, every_s=every)]
+            return [console.watch(selection, interval_s=every)]
     if watch:
-        return [fleet_status.show_repeatedly(selection, every_s=every, json=json)]
+        return [fleet_status.show_repeatedly(selection, interval_s=every, json=json)]
     return fleet_status.show_once(selection, json=json)
 
 
@@ -97,7 +97,7 @@ def logs(
     codes = [engine_log.exit if state or engine_log.error else Exit.OK for engine_log in engine_logs]
     for engine_log in engine_logs:
         with report_host_error(engine_log.title or file, codes, json=json):
-            log_source.print_log(engine_log, state=state, json=json, with_title=len(engine_logs) > 1)
+            log_source.print_log(engine_log, show_state=state, json=json, with_title=len(engine_logs) > 1)
     return codes
 
 

@@ -48,8 +48,8 @@ class PendingChanges:
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
         self._fleet = fleet
         self._clock = clock
-        self._waiting: dict[str, PlannedChange] = {}
-        self._used: set[str] = set()
+        self._waiting_changes: dict[str, PlannedChange] = {}
+        self._used_ids: set[str] = set()
         self._lock = threading.Lock()
 
     def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> PlannedChange | None:
@@ -69,18 +69,18 @@ class PendingChanges:
             )
         planned_change = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), full_plan)
         with self._lock:
-            self._waiting[planned_change.id] = planned_change
-            for plan_id in list(self._waiting)[:-MAX_WAITING_PLANS]:
-                del self._waiting[plan_id]
+            self._waiting_changes[planned_change.id] = planned_change
+            for plan_id in list(self._waiting_changes)[:-MAX_WAITING_PLANS]:
+                del self._waiting_changes[plan_id]
         return planned_change
 
     def apply(self, plan_id: str, on_event: OnEvent) -> RunResult:
         """Make a planned change. Raises Refused if the plan is unknown, was already used, has expired, or is out of date."""
         with self._lock:
-            planned_change = self._waiting.pop(plan_id, None)
-            was_used = plan_id in self._used
+            planned_change = self._waiting_changes.pop(plan_id, None)
+            was_used = plan_id in self._used_ids
             if planned_change:
-                self._used.add(plan_id)
+                self._used_ids.add(plan_id)
         fix = "Plan it again, and show the new plan."
         if planned_change is None:
             reason = "was already used" if was_used else "is unknown"

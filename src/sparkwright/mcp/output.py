@@ -18,18 +18,18 @@ MAX_LOG_CHARS = 20_000
 
 def build_complete_answer(name: str, value: Any) -> dict[str, Any] | None:
     """Return a value under its name, with UNTRUSTED_NOTE; None if it is too large for an answer."""
-    plain = _to_json(value)
-    return {"note": UNTRUSTED_NOTE, name: plain} if len(json.dumps(plain)) <= MAX_ANSWER_CHARS else None
+    plain_value = _to_json(value)
+    return {"note": UNTRUSTED_NOTE, name: plain_value} if len(json.dumps(plain_value)) <= MAX_ANSWER_CHARS else None
 
 
 def build_answer(name: str, value: Any, *, max_text_chars: int = MAX_TEXT_CHARS) -> dict[str, Any]:
     """Return a value under its name, with UNTRUSTED_NOTE. Texts and lists are shortened until the answer is small enough."""
-    plain, max_items = _to_json(value), MAX_ITEMS
-    shortened = _truncate(plain, max_text_chars, max_items)
-    while len(json.dumps(shortened)) > MAX_ANSWER_CHARS and (max_text_chars > 1 or max_items > 1):
+    plain_value, max_items = _to_json(value), MAX_ITEMS
+    shortened_value = _truncate(plain_value, max_text_chars, max_items)
+    while len(json.dumps(shortened_value)) > MAX_ANSWER_CHARS and (max_text_chars > 1 or max_items > 1):
         max_text_chars, max_items = max(1, max_text_chars // 2), max(1, max_items // 2)
-        shortened = _truncate(plain, max_text_chars, max_items)
-    return {"note": UNTRUSTED_NOTE, name: shortened}
+        shortened_value = _truncate(plain_value, max_text_chars, max_items)
+    return {"note": UNTRUSTED_NOTE, name: shortened_value}
 
 
 def _to_json(value: Any) -> Any:

@@ -29,7 +29,7 @@ from sparkwright.version import __version__
 Params = ParamSpec("Params")
 Answer = TypeVar("Answer")
 
-Hosts = Annotated[
+HostPattern = Annotated[
     str,
     Field(
         min_length=1,
@@ -41,10 +41,10 @@ Hosts = Annotated[
 RunId = Annotated[
     str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; if empty, the newest run")
 ]
-Lines = Annotated[int, Field(ge=1, le=1000, description="number of lines from the end of the log")]
-DEFAULT_LINES = 100
+LineCount = Annotated[int, Field(ge=1, le=1000, description="number of lines from the end of the log")]
+DEFAULT_LINE_COUNT = 100
 EntryCount = Annotated[int, Field(ge=1, le=100, description="number of entries, newest first")]
-Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
+Period = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
     str,
     Field(
@@ -53,7 +53,7 @@ Topic = Annotated[
         description="a page, module or rule, e.g. doctor, or a section, e.g. alerts#sparkwrightslow; if empty, a list",
     ),
 ]
-Words = Annotated[
+SearchWords = Annotated[
     str, Field(max_length=200, description="instead of a topic: find sections that contain all these words")
 ]
 PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id returned by plan_change")]
@@ -88,50 +88,50 @@ def build_server(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
     )
     for tool in _read_tools(fleet):
         server.add_tool(_translate_errors(tool, ToolError), annotations=READ_HINTS)
-    for change, hints in _change_tools(PendingChanges(fleet)) if allow_changes else ():
-        server.add_tool(_translate_errors(change, ToolError), annotations=hints)
+    for tool, hints in _change_tools(PendingChanges(fleet)) if allow_changes else ():
+        server.add_tool(_translate_errors(tool, ToolError), annotations=hints)
     _add_resources(server, fleet)
     return server
 
 
 def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    def hosts(hosts: Hosts = "all") -> dict[str, Any]:
+    def hosts(hosts: HostPattern = "all") -> dict[str, Any]:
         """List the hosts of the inventory: address, groups, recipe. Contacts no host."""
         return output.build_answer("hosts", fleet.hosts(hosts))
 
-    def status(hosts: Hosts = "all") -> dict[str, Any]:
+    def status(hosts: HostPattern = "all") -> dict[str, Any]:
         """Show what each host serves: state, reason, model, tok/s, memory, drift. Uses the last scheduled check or a new one."""
         return output.build_answer("hosts", fleet.status(hosts))
 
-    def health(hosts: Hosts, context: Context) -> dict[str, Any]:
+    def health(hosts: HostPattern, context: Context) -> dict[str, Any]:
         """Check the servers' health now, by generating a token."""
         return _follow_run(fleet.health(hosts), _progress_reporter(context))
 
-    def plan(hosts: Hosts, context: Context) -> dict[str, Any]:
+    def plan(hosts: HostPattern, context: Context) -> dict[str, Any]:
         """Show what a deploy would change, field by field. Changes nothing."""
         return _follow_run(fleet.plan(hosts), _progress_reporter(context))
 
-    def diagnose(hosts: Hosts) -> dict[str, Any]:
+    def diagnose(hosts: HostPattern) -> dict[str, Any]:
         """Find out why a server is slow or down: causes, evidence and fixes. Measuring an idle server takes up to a minute."""
         return output.build_answer("hosts", fleet.diagnose(hosts))
 
-    def logs(hosts: Hosts, lines: Lines = DEFAULT_LINES) -> dict[str, Any]:
+    def logs(hosts: HostPattern, lines: LineCount = DEFAULT_LINE_COUNT) -> dict[str, Any]:
         """Read the end of each server's log, and the settings that the engine reported when it last started."""
         return _read_logs(fleet, hosts, lines)
 
-    def history(hosts: Hosts, last: EntryCount = HISTORY_ENTRIES) -> dict[str, Any]:
+    def history(hosts: HostPattern, last: EntryCount = HISTORY_ENTRIES) -> dict[str, Any]:
         """List the changes to each server: user, time, differences, measurements."""
         return output.build_answer("hosts", fleet.history(hosts, last=last))
 
-    def incident(hosts: Hosts, run: RunId = "") -> dict[str, Any]:
+    def incident(hosts: HostPattern, run: RunId = "") -> dict[str, Any]:
         """Read the diagnostics of a server's failure: log, inspect data, memory, kernel messages, events."""
         return output.build_answer("hosts", fleet.incident(hosts, run=run), max_text_chars=output.MAX_LOG_CHARS)
 
-    def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
+    def report(hosts: HostPattern = "all", since: Period = "7d") -> dict[str, Any]:
         """Summarize the scheduled checks: states, throughput and temperatures over time."""
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
-    def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
+    def docs(topic: Topic = "", search: SearchWords = "") -> dict[str, Any]:
         """Read the page of a topic, playbook module or lint rule, or search all pages. For doctor.md, pass `doctor`."""
         if topic and search.strip():
             raise Refused("give either a topic or words to search for.")
@@ -143,7 +143,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
 
 
 def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
-    def plan_change(operation: Operation, hosts: Hosts, context: Context) -> dict[str, Any]:
+    def plan_change(operation: Operation, hosts: HostPattern, context: Context) -> dict[str, Any]:
         """Plan a deploy, restart or rollback without changing anything. Show the plan to the user before apply_change."""
         planned_change = changes.plan(operation, hosts, _progress_reporter(context))
         if planned_change is None:
@@ -180,15 +180,15 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
     for read_host in _host_resources(fleet):
         uri = f"sparkwright://{read_host.__name__}/{{host}}"
-        add = server.resource(uri, mime_type=json_type, description=read_host.__doc__)
-        add(_translate_errors(read_host, ResourceError))
+        add_resource = server.resource(uri, mime_type=json_type, description=read_host.__doc__)
+        add_resource(_translate_errors(read_host, ResourceError))
 
     docs_description = "The list of pages, modules and rules."
     server.resource("sparkwright://docs", mime_type="text/plain", description=docs_description)(manual.index)
     for name, text in manual.pages().items():
-        read = functools.partial(manual.topic, name)
+        read_page = functools.partial(manual.topic, name)
         uri, title = f"sparkwright://docs/{name}", manual.title(text)
-        server.add_resource(FunctionResource(uri=uri, name=name, title=title, mime_type="text/markdown", fn=read))
+        server.add_resource(FunctionResource(uri=uri, name=name, title=title, mime_type="text/markdown", fn=read_page))
 
     @server.resource(
         "sparkwright://docs/{topic}",
@@ -222,7 +222,7 @@ def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
 
     def logs(host: str) -> dict[str, Any]:
         """The end of the server's log, and the settings that the engine reported when it last started."""
-        return _read_logs(fleet, host, DEFAULT_LINES)
+        return _read_logs(fleet, host, DEFAULT_LINE_COUNT)
 
     def history(host: str) -> dict[str, Any]:
         """The changes to the host's server, newest first."""
@@ -263,7 +263,7 @@ def _follow_run(run: Run, on_event: OnEvent) -> dict[str, Any]:
 
 def _result_json(result: RunResult) -> dict[str, Any]:
     """Return a run's result on each host, and the tasks that are neither ok nor skipped; if there are none, all tasks."""
-    notable = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
+    notable_tasks = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
             "host": task.host,
@@ -273,7 +273,7 @@ def _result_json(result: RunResult) -> dict[str, Any]:
             "fix": task.fix,
             "diff": task.diff,
         }
-        for task in notable
+        for task in notable_tasks
     ]
     hosts = list(result.hosts.values())
     summary = {
@@ -286,15 +286,15 @@ def _result_json(result: RunResult) -> dict[str, Any]:
 
 def _progress_reporter(context: Context) -> OnEvent:
     """Return a callback that reports started tasks and finished hosts to the client. It must run in a thread of the server."""
-    count = 0
+    event_count = 0
 
     def report_event(event: Event) -> None:
-        nonlocal count
+        nonlocal event_count
         if event.kind not in ("task_started", "host_finished"):
             return
-        count += 1
+        event_count += 1
         task_name = event.fields.get("name") or "done"
-        from_thread.run(context.report_progress, count, None, f"{event.host}: {task_name}"[:300])
+        from_thread.run(context.report_progress, event_count, None, f"{event.host}: {task_name}"[:300])
 
     return report_event
 

@@ -49,18 +49,18 @@ class Alert:
     #: sentence, as a Prometheus template
     summary: str
 
-    def rule(self, runbooks: str) -> dict[str, Any]:
-        """Return the alert as a rule of a rules file. `runbooks` is the URL of the page with its section."""
+    def rule(self, runbook_url: str) -> dict[str, Any]:
+        """Return the alert as a rule of a rules file. `runbook_url` is the URL of the page with its section."""
         return {
             "alert": self.name,
             "expr": self.expr,
             "for": self.for_,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.summary, "runbook_url": f"{runbooks}#{self.name.lower()}"},
+            "annotations": {"summary": self.summary, "runbook_url": f"{runbook_url}#{self.name.lower()}"},
         }
 
 
-_GATEWAY = f'job="{GATEWAY_JOB}"'
+_GATEWAY_SELECTOR = f'job="{GATEWAY_JOB}"'
 #: alerts as (name without `Sparkwright`, how long it must hold, severity, PromQL, summary), where `%` stands for the prefix of
 #: our metrics, `#` for the host, and `@` for the host with the server's name if it has several servers
 _ALERT_ROWS = (
@@ -87,13 +87,13 @@ _ALERT_ROWS = (
      "# has {{ $value | humanize1024 }}B of disk left."),
     ("Hot", "10m", "warning", f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}", "The GPU of # is at {{ $value }} °C."),
     ("Drift", "1h", "info", "%drift_fields > 0", "What runs on @ differs from what was verified."),
-    ("GatewayDown", "2m", "critical", f"up{{{_GATEWAY}}} == 0", "The gateway # does not answer."),
+    ("GatewayDown", "2m", "critical", f"up{{{_GATEWAY_SELECTOR}}} == 0", "The gateway # does not answer."),
     ("GatewayModelDown", "2m", "critical",  # a backend with a dash contains a table
-     f'haproxy_backend_active_servers{{{_GATEWAY},proxy!~"-.*"}} == 0',
+     f'haproxy_backend_active_servers{{{_GATEWAY_SELECTOR},proxy!~"-.*"}} == 0',
      "The gateway on # has no server for {{ $labels.proxy }}."),
 )  # fmt: skip
-_HOST = "{{ $labels.instance }}"
-_SERVER = _HOST + "{{ with $labels.server }} ({{ . }}){{ end }}"
+_HOST_TEMPLATE = "{{ $labels.instance }}"
+_SERVER_TEMPLATE = _HOST_TEMPLATE + "{{ with $labels.server }} ({{ . }}){{ end }}"
 
 ALERTS = tuple(
     Alert(
@@ -101,13 +101,13 @@ ALERTS = tuple(
         expr.replace("%", PREFIX),
         for_,
         severity,
-        summary.replace("@", _SERVER).replace("#", _HOST),
+        summary.replace("@", _SERVER_TEMPLATE).replace("#", _HOST_TEMPLATE),
     )
     for name, for_, severity, expr, summary in _ALERT_ROWS
 )
 
 
-def render_rules(runbooks: str = "") -> str:
-    """Return the rules file. `runbooks` is the URL of docs/alerts.md for the links, by default the published one."""
-    groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOK_URL) for alert in ALERTS]}]
+def render_rules(runbook_url: str = "") -> str:
+    """Return the rules file. `runbook_url` is the URL of docs/alerts.md for the links, by default the published one."""
+    groups = [{"name": "sparkwright", "rules": [alert.rule(runbook_url or RUNBOOK_URL) for alert in ALERTS]}]
     return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

@@ -31,7 +31,7 @@ class Panel:
     title: str
     #: PromQL by legend; `%` stands for the prefix of our metrics, `@` for the selected hosts
     queries: dict[str, str]
-    #: Grafana's name of the unit
+    #: Grafana's name for the unit
     unit: str = "short"
     #: Grafana's panel type
     kind: str = "timeseries"
@@ -43,14 +43,15 @@ class Panel:
     maximum: float | None = None
 
 
-_STATE_SUM = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
-_STATE_QUERY = f"sum by (instance, server) ({_STATE_SUM.replace(' + ', ' or ')})"
+_STATE_TERMS = [f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state)]
+_STATE_QUERY = f"sum by (instance, server) ({' or '.join(_STATE_TERMS)})"
 #: legend of a server: its host and, if the host has several servers, its name
-_SERVER = "{{instance}} {{server}}"
-_MODEL = " * on (instance, server) group_left (model) %server_info{@}"
+_SERVER_LEGEND = "{{instance}} {{server}}"
+#: joins a query with the label `model` of the server
+_JOIN_MODEL_LABEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: selects HAProxy's backends that serve a model; those whose names begin with a dash only hold stick tables
 _BACKEND_SELECTOR = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
-_PROXY, _CLIENT = "{{proxy}}", "{{client}}"
+_PROXY_LEGEND, _CLIENT_LEGEND = "{{proxy}}", "{{client}}"
 
 
 def _client_query(name: str, function: str = "rate", window: str = "5m") -> str:
@@ -62,51 +63,57 @@ _PER_CLIENT_REQUEST = f" / {_client_query('requests')}"
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Fleet": (
-        Panel("State", {_SERVER: _STATE_QUERY}, kind="state-timeline", width=24, minimum=None),
+        Panel("State", {_SERVER_LEGEND: _STATE_QUERY}, kind="state-timeline", width=24, minimum=None),
         Panel("Decode rate of one stream against its baseline",
-              {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
-        Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
-        Panel("Time of a health check's token", {_SERVER: "%server_token_seconds{@}"}, "s"),
+              {_SERVER_LEGEND: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
+        Panel("Tokens per second, all streams", {_SERVER_LEGEND: "%server_served_tokens_per_second{@}"}),
+        Panel("Health check: time per token", {_SERVER_LEGEND: "%server_token_seconds{@}"}, "s"),
     ),
     "Host $instance": (
-        Panel("Memory available", {_SERVER: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"}, "bytes"),
-        Panel("GPU temperature", {_SERVER: "%gpu_temperature_celsius{@}"}, "celsius"),
-        Panel("GPU power", {_SERVER: "%gpu_power_watts{@}"}, "watt"),
-        Panel("GPU clock", {_SERVER: "%gpu_sm_clock_hertz{@}"}, "hertz"),
-        Panel("GPU busy", {_SERVER: "%gpu_busy_ratio{@}"}, "percentunit", maximum=1),
-        Panel("Disk free", {_SERVER: "%disk_free_bytes{@}"}, "bytes"),
-        Panel("Age of the last check", {_SERVER: "time() - %health_check_timestamp_seconds{@}"}, "s"),
-        Panel("Restarts by the health check in a day", {_SERVER: "%heal_restarts_last_day{@}"}),
-        Panel("Fields that differ from what was verified", {_SERVER: "%drift_fields{@}"}),
+        Panel("Memory available",
+              {_SERVER_LEGEND: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"}, "bytes"),
+        Panel("GPU temperature", {_SERVER_LEGEND: "%gpu_temperature_celsius{@}"}, "celsius"),
+        Panel("GPU power", {_SERVER_LEGEND: "%gpu_power_watts{@}"}, "watt"),
+        Panel("GPU clock", {_SERVER_LEGEND: "%gpu_sm_clock_hertz{@}"}, "hertz"),
+        Panel("GPU busy", {_SERVER_LEGEND: "%gpu_busy_ratio{@}"}, "percentunit", maximum=1),
+        Panel("Disk free", {_SERVER_LEGEND: "%disk_free_bytes{@}"}, "bytes"),
+        Panel("Age of the last check", {_SERVER_LEGEND: "time() - %health_check_timestamp_seconds{@}"}, "s"),
+        Panel("Restarts by the health check in a day", {_SERVER_LEGEND: "%heal_restarts_last_day{@}"}),
+        Panel("Configuration drift (fields)", {_SERVER_LEGEND: "%drift_fields{@}"}),
     ),
     "Model": (
-        Panel("Requests", {f"{state}, {{{{model}}}}": f"sum by (model) (%server_{state}_requests{{@}}{_MODEL})"
-                           for state in ("running", "waiting")}),
-        Panel("Tokens per second", {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_MODEL})"}),
-        Panel("KV cache in use", {f"{{{{model}}}}, {_SERVER}": f"%server_kv_cache_used_ratio{{@}}{_MODEL}"}, "percentunit",
-              maximum=1),
+        Panel("Requests",
+              {f"{state}, {{{{model}}}}": f"sum by (model) (%server_{state}_requests{{@}}{_JOIN_MODEL_LABEL})"
+               for state in ("running", "waiting")}),
+        Panel("Tokens per second",
+              {"{{model}}": f"sum by (model) (%server_served_tokens_per_second{{@}}{_JOIN_MODEL_LABEL})"}),
+        Panel("KV cache in use",
+              {f"{{{{model}}}}, {_SERVER_LEGEND}": f"%server_kv_cache_used_ratio{{@}}{_JOIN_MODEL_LABEL}"},
+              "percentunit", maximum=1),
     ),
     "Gateway": (
         Panel(
-            "Requests a second", {_PROXY: f"rate(haproxy_backend_http_requests_total{_BACKEND_SELECTOR}[5m])"}, "reqps", width=6
+            "Requests a second", {_PROXY_LEGEND: f"rate(haproxy_backend_http_requests_total{_BACKEND_SELECTOR}[5m])"},
+            "reqps", width=6,
         ),
-        Panel("Waiting requests", {_PROXY: f"haproxy_backend_current_queue{_BACKEND_SELECTOR}"}, width=6),
-        Panel("Servers up", {_PROXY: f"haproxy_backend_active_servers{_BACKEND_SELECTOR}"}, width=6),
+        Panel("Waiting requests", {_PROXY_LEGEND: f"haproxy_backend_current_queue{_BACKEND_SELECTOR}"}, width=6),
+        Panel("Servers up", {_PROXY_LEGEND: f"haproxy_backend_active_servers{_BACKEND_SELECTOR}"}, width=6),
         Panel("Errors a second",
-              {_PROXY: f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'},
+              {_PROXY_LEGEND: f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",'
+                              'proxy!~"-.*"}[5m])'},
               "reqps", width=6),
     ),
     "Clients of the gateway": (
-        Panel("Tokens a second", {f"prompts, {_CLIENT}": _client_query("prompt_tokens"),
-                                  f"generated, {_CLIENT}": _client_query("generated_tokens")}),
-        Panel("Requests a second", {_CLIENT: _client_query("requests")}, "reqps"),
-        Panel("Tokens in a day", {_CLIENT: " + ".join(_client_query(f"{kind}_tokens", "increase", "1d")
+        Panel("Tokens a second", {f"prompts, {_CLIENT_LEGEND}": _client_query("prompt_tokens"),
+                                  f"generated, {_CLIENT_LEGEND}": _client_query("generated_tokens")}),
+        Panel("Requests a second", {_CLIENT_LEGEND: _client_query("requests")}, "reqps"),
+        Panel("Tokens in a day", {_CLIENT_LEGEND: " + ".join(_client_query(f"{kind}_tokens", "increase", "1d")
                                                       for kind in ("prompt", "generated"))}),
         Panel("Errors and refused requests a second",
-              {f"{kind}, {_CLIENT}": _client_query(kind) for kind in ("errors", "refused")}, "reqps"),
-        Panel("Mean time in the queue", {_CLIENT: _client_query("queue_seconds") + _PER_CLIENT_REQUEST}, "s"),
-        Panel("Share of requests whose tokens are estimated", {_CLIENT: _client_query("estimated") + _PER_CLIENT_REQUEST},
-              "percentunit", maximum=1),
+              {f"{kind}, {_CLIENT_LEGEND}": _client_query(kind) for kind in ("errors", "refused")}, "reqps"),
+        Panel("Mean time in the queue", {_CLIENT_LEGEND: _client_query("queue_seconds") + _PER_CLIENT_REQUEST}, "s"),
+        Panel("Share of requests whose tokens are estimated",
+              {_CLIENT_LEGEND: _client_query("estimated") + _PER_CLIENT_REQUEST}, "percentunit", maximum=1),
     ),
 }  # fmt: skip
 
@@ -159,7 +166,7 @@ def _build_panels() -> Iterator[dict[str, Any]]:
         y += PANEL_HEIGHT
 
 
-def _build_panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
+def _build_panel(panel: Panel, panel_id: int, position: dict[str, int]) -> dict[str, Any]:
     targets = [
         {"refId": chr(ord("A") + n), "datasource": DATASOURCE, "expr": _expand_query(expr), "legendFormat": legend}
         for n, (legend, expr) in enumerate(panel.queries.items())
@@ -170,7 +177,7 @@ def _build_panel(panel: Panel, number: int, position: dict[str, int]) -> dict[st
     if panel.kind == "state-timeline":
         defaults["mappings"] = [{"type": "value", "options": _state_mappings()}]
     return {
-        "id": number,
+        "id": panel_id,
         "type": panel.kind,
         "title": panel.title,
         "datasource": DATASOURCE,

@@ -15,9 +15,9 @@ from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB, NODE_JOB
 
 #: node_exporter's default port (from its README)
 NODE_PORT = 9100
-KEY_FILE = "/etc/prometheus/{name}.gateway-key"
+KEY_PATH_FORMAT = "/etc/prometheus/{name}.gateway-key"
 
-HEADER = """\
+HEADER_FORMAT = """\
 # Written by `sparkwright monitoring.install`. Prometheus 2.43 and newer: `scrape_config_files: [{file}]`; older: paste it into
 # prometheus.yml. `instance` is the host's name in the inventory.
 """
@@ -50,9 +50,11 @@ def render_config(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) ->
         hosts: endpoints of node_exporter.
     """
     jobs = [_job(NODE_JOB, [_static_config(host) for host in hosts]), *(_gateway_job(gateway) for gateway in gateways)]
-    with_clients = (gateway for gateway in gateways if gateway.has_clients)
-    jobs += [{**_gateway_job(gateway, CLIENTS_JOB), "metrics_path": usage.METRICS_PATH} for gateway in with_clients]
-    return HEADER.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
+    gateways_with_clients = (gateway for gateway in gateways if gateway.has_clients)
+    jobs += [
+        {**_gateway_job(gateway, CLIENTS_JOB), "metrics_path": usage.METRICS_PATH} for gateway in gateways_with_clients
+    ]
+    return HEADER_FORMAT.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
 
 def _job(name: str, static_configs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -73,5 +75,7 @@ def _gateway_job(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
     job = _job(f"{name}-{endpoint.name}", [static_config])
     job |= {"scheme": "https"} if endpoint.tls else {}
     return job | (
-        {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.needs_key else {}
+        {"authorization": {"credentials_file": KEY_PATH_FORMAT.format(name=endpoint.name)}}
+        if endpoint.needs_key
+        else {}
     )

@@ -24,7 +24,7 @@ def make_survey(memory_gib: float = 119.7, models: Any = (), servers: Any = ()) 
     return {"memory_bytes": int(memory_gib * GIB), "models": list(models), "servers": list(servers)}
 
 
-def find_choice(name: str, survey: dict[str, Any] | None) -> proposal.Choice:
+def find_choice(name: str, survey: dict[str, Any] | None) -> proposal.Proposal:
     return next(choice for choice in proposal.propose_recipes(RECIPES, survey) if choice.name == name)
 
 
@@ -41,18 +41,22 @@ def test_fit_is_unknown_without_the_size_of_the_model() -> None:
     assert choices["qwen3.5-35b"].verdict == "fits" and choices["qwen3.5-35b"].why.startswith("32.6 GiB of files")
     own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
     assert {choice.verdict for choice in proposal.propose_recipes(own, make_survey())} == {"unknown"}
-    assert proposal.propose_recipes(RECIPES, make_survey())[0].name == proposal.USUAL_RECIPE
+    assert proposal.propose_recipes(RECIPES, make_survey())[0].name == proposal.DEFAULT_RECIPE
 
 
 def test_recipe_that_leaves_no_reserve_is_too_large_and_last() -> None:
     rows = proposal.propose_recipes(RECIPES, make_survey(24))
     large = find_choice("qwen3.5-35b", make_survey(24))
-    assert (rows[-1].verdict, large.why) == ("too large", "32.6 GiB of files, but the engine takes 20.4 of 24.0 GiB")
-    assert large.fit.largest == ""  # its weights alone are larger
+    assert (rows[-1].verdict, large.reason) == (
+        "too large",
+        "32.6 GiB of files, but the engine may use only 20.4 of 24.0 GiB",
+    )
+    assert large.fit.largest_fitting_flag == ""  # its weights alone are larger
     small = find_choice("llama-3.1-8b", make_survey(28)).fit
-    assert (small.verdict, small.largest) == ("too large", "gpu-memory-utilization 0.58")
+    assert (small.verdict, small.largest_fitting_flag) == ("too large", "gpu-memory-utilization 0.58")
     assert small.why == (
-        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 for the host itself, 4.0 reserve)"
+        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 outside the engine's budget, 6.0 for the host itself, "
+        "4.0 reserve)"
     )
     verdicts = [row.verdict for row in rows]
     assert set(verdicts[verdicts.index("too large") :]) == {"too large"}
@@ -77,20 +81,20 @@ def test_budget_of_a_proposal_has_the_rows_and_sources_of_a_deploy() -> None:
 
 def test_recipe_of_a_model_on_the_disk_is_first_and_judged_by_its_size() -> None:
     first = proposal.propose_recipes(RECIPES, make_survey(models=[model_on_disk(GLM, 58)]))[0]
-    assert (first.name, first.verdict, first.actual_folder) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
+    assert (first.name, first.verdict, first.model_dir_override) == ("glm-4.7-flash", "fits", "/home/ops/models/there")
     assert find_choice("glm-4.7-flash", make_survey(models=[model_on_disk(GLM, 110)])).verdict == "too large"
 
 
 def test_other_folder_with_the_same_name_as_the_recipes_is_used() -> None:
     model = model_on_disk("openai/gpt-oss-120b", 60, "/models/gpt-oss-120b")
-    assert find_choice("gpt-oss-120b", make_survey(models=[model])).actual_folder == "/models/gpt-oss-120b"
+    assert find_choice("gpt-oss-120b", make_survey(models=[model])).model_dir_override == "/models/gpt-oss-120b"
 
 
 def test_model_in_the_recipes_folder_or_the_hub_cache_changes_no_folder() -> None:
     own = model_on_disk(GLM, 58, "/home/ops/models/glm-4.7-flash", "own")
     cached = model_on_disk(GLM, 58, "/home/ops/.cache/huggingface/hub/models--x/snapshots/1", "hub cache")
     for model in (own, cached):
-        assert find_choice("glm-4.7-flash", make_survey(models=[model])).actual_folder == ""
+        assert find_choice("glm-4.7-flash", make_survey(models=[model])).model_dir_override == ""
     assert find_choice("glm-4.7-flash", make_survey(models=[cached, own])).local_copy == own
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from sparkwright.app.queries.client_formats import Endpoint, Format
+from sparkwright.app.queries.client_formats import ClientFormat, Endpoint
 from sparkwright.engines import dialects
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.probes import fields
@@ -20,13 +20,13 @@ from sparkwright.trust import bounds
 from sparkwright.visible import format_count, one_line
 
 #: time limit for the complete answer, in seconds
-TIMEOUT_S = 180.0
+ANSWER_TIMEOUT_S = 180.0
 MAX_SHOWN_CHARS = 300
 #: request for clients that are not agents; the token limit leaves room for reasoning
 CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
-def check(client_format: Format, endpoint: Endpoint) -> str:
+def check(client_format: ClientFormat, endpoint: Endpoint) -> str:
     """Send a streaming request to the API that a client uses, and describe the answer. An agent's request includes a tool.
 
     Raises:
@@ -43,9 +43,9 @@ def check(client_format: Format, endpoint: Endpoint) -> str:
             "stream": True,
         }
     )
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     events = _request_events(dialect, endpoint, body)
-    summary = f"{client_format.path}, streamed, in {time.monotonic() - began_s:.1f} s"
+    summary = f"{client_format.path}, streamed, in {time.monotonic() - started_s:.1f} s"
     if disorder := dialect.find_disorder(events):
         raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
     answer = dialect.assemble_answer(events)
@@ -63,7 +63,7 @@ def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) 
             )
         headers["Authorization"] = f"Bearer {key}"
     try:
-        answer = http.request("POST", url, headers=headers, body=json.dumps(body).encode(), timeout_s=TIMEOUT_S)
+        answer = http.request("POST", url, headers=headers, body=json.dumps(body).encode(), timeout_s=ANSWER_TIMEOUT_S)
     except TransportError as error:
         raise Unreachable(f"no answer: it {error}.", where=url) from None
     if answer.status != 200:
@@ -82,7 +82,7 @@ def _error_text(body: bytes) -> str:
     return one_line(message or body[:MAX_SHOWN_CHARS].decode(errors="replace"), max_chars=MAX_SHOWN_CHARS)
 
 
-def _describe_answer(client_format: Format, reply: Reply, endpoint: Endpoint) -> str:
+def _describe_answer(client_format: ClientFormat, reply: Reply, endpoint: Endpoint) -> str:
     """Describe the tool call or text in an answer. Raises Failed or Inconclusive, as `check` does."""
     if client_format.is_agent:
         observation = fields.evaluate_tool_call(reply)
@@ -99,7 +99,7 @@ def _describe_answer(client_format: Format, reply: Reply, endpoint: Endpoint) ->
 
 def _describe_usage(answer: dict[str, Any]) -> str:
     usage = answer.get("usage") or {}
-    prompt, generated = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if prompt is None or generated is None:
+    prompt_tokens, generated_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if prompt_tokens is None or generated_tokens is None:
         return ""
-    return f" ({format_count(prompt, 'token')} read, {generated} generated)"
+    return f" ({format_count(prompt_tokens, 'token')} read, {generated_tokens} generated)"

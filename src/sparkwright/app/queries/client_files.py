@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from sparkwright.app.queries import client_formats
-from sparkwright.app.queries.client_formats import PROVIDER, Endpoint
+from sparkwright.app.queries.client_formats import PROVIDER_NAME, Endpoint
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 
@@ -29,9 +29,9 @@ MAX_FILE_BYTES = 4 * 2**20
 NEW_FILE_MODE = 0o600
 #: returns a file's text with the settings for an endpoint merged into it, or raises Unmergeable
 Merger = Callable[[str, Endpoint], str]
-_TABLE_HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
+_TABLE_HEADER_PATTERN = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
 #: top-level settings of Codex that this module writes
-_CODEX_SETTING = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
+_CODEX_SETTING_PATTERN = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
 
 
 class Unmergeable(Exception):
@@ -55,9 +55,9 @@ def _merge_mappings(old_settings: Mapping[str, Any], new_settings: Mapping[str, 
     """Merge nested mappings. If both have a key, the new value is used."""
     merged = dict(old_settings)
     for name, value in new_settings.items():
-        previous = merged.get(name)
-        is_nested = isinstance(previous, dict) and isinstance(value, dict)
-        merged[name] = _merge_mappings(previous or {}, value) if is_nested else value
+        old_value = merged.get(name)
+        is_nested = isinstance(old_value, dict) and isinstance(value, dict)
+        merged[name] = _merge_mappings(old_value or {}, value) if is_nested else value
     return merged
 
 
@@ -117,10 +117,11 @@ def _merge_yaml_list(text: str, new_settings: Mapping[str, Any], key: str, is_sa
     elements = old_settings.get(key) or []
     if not isinstance(elements, list):
         raise Unmergeable(f"has a `{key}` that is not a list")
-    others = [element for element in elements if not (isinstance(element, dict) and is_same(element))]
-    position = next((n for n, element in enumerate(elements) if element not in others), len(others))
+    other_elements = [element for element in elements if not (isinstance(element, dict) and is_same(element))]
+    position = next((n for n, element in enumerate(elements) if element not in other_elements), len(other_elements))
     return _format_yaml(
-        text, {**new_settings, **old_settings, key: [*others[:position], new_element, *others[position:]]}
+        text,
+        {**new_settings, **old_settings, key: [*other_elements[:position], new_element, *other_elements[position:]]},
     )
 
 
@@ -145,7 +146,7 @@ def _merge_litellm(text: str, endpoint: Endpoint) -> str:
 def _merge_aider(text: str, endpoint: Endpoint) -> str:
     new_settings = {"model": f"openai/{endpoint.model}", "openai-api-base": f"{endpoint.url}/v1"}
     if not endpoint.key_variable:
-        new_settings["openai-api-key"] = client_formats.NO_KEY
+        new_settings["openai-api-key"] = client_formats.PLACEHOLDER_KEY
     return _format_yaml(text, {**_parse_yaml(text), **new_settings})
 
 
@@ -162,27 +163,27 @@ def _merge_codex(text: str, endpoint: Endpoint) -> str:
         raise Unmergeable("is not TOML") from None
     providers = {**(old_settings.get("model_providers") or {}), **new_settings["model_providers"]}
     other_settings = {name: value for name, value in old_settings.items() if name != "model_context_window"}
-    expected = {**other_settings, **new_settings, "model_providers": providers}
-    if expected == old_settings:
+    expected_settings = {**other_settings, **new_settings, "model_providers": providers}
+    if expected_settings == old_settings:
         return text
     settings, _, provider_table = new_text.partition("\n\n")
-    merged = "\n".join([settings, *_other_lines(text), "", provider_table]) + "\n"
+    merged_text = "\n".join([settings, *_other_lines(text), "", provider_table]) + "\n"
     try:
-        parsed = tomllib.loads(merged)
+        merged_settings = tomllib.loads(merged_text)
     except tomllib.TOMLDecodeError:
-        parsed = {}
-    if parsed != expected:
-        raise Unmergeable(f"has `model_providers.{PROVIDER}` in a form that cannot be replaced")
-    return merged
+        merged_settings = {}
+    if merged_settings != expected_settings:
+        raise Unmergeable(f"has `model_providers.{PROVIDER_NAME}` in a form that cannot be replaced")
+    return merged_text
 
 
 def _other_lines(text: str) -> list[str]:
     """Return the lines of a Codex file without the settings that this module writes."""
     table, lines = "", []
     for line in text.splitlines():
-        if header := _TABLE_HEADER.match(line):
+        if header := _TABLE_HEADER_PATTERN.match(line):
             table = header[1]
-        if table != f"model_providers.{PROVIDER}" and (table or not _CODEX_SETTING.match(line)):
+        if table != f"model_providers.{PROVIDER_NAME}" and (table or not _CODEX_SETTING_PATTERN.match(line)):
             lines.append(line)
     return lines
 
@@ -230,7 +231,7 @@ def write_settings(client: str, endpoint: Endpoint, file: str = "") -> list[str]
         path.with_name(name): merge for name, merge in client_file.other_files.items()
     }
     texts = {path: _merge_file(path, merge, endpoint) for path, merge in mergers.items()}
-    lines = [line for path, (before, after) in texts.items() for line in _write_file(path, before, after)]
+    lines = [line for path, (old_text, new_text) in texts.items() for line in _write_file(path, old_text, new_text)]
     variable = client_file.key_variable
     if variable and endpoint.key_variable not in ("", variable):
         lines.append(f'{client} reads the key from {variable}: export {variable}="${endpoint.key_variable}"')
@@ -240,8 +241,8 @@ def write_settings(client: str, endpoint: Endpoint, file: str = "") -> list[str]
 def _merge_file(path: Path, merge: Merger, endpoint: Endpoint) -> tuple[str, str]:
     """Return a file's text before and after the merge. Raises Refused if it can't be merged."""
     try:
-        before = _read_file(path)
-        return before, merge(before, endpoint)
+        old_text = _read_file(path)
+        return old_text, merge(old_text, endpoint)
     except Unmergeable as reason:
         raise Refused(
             f"{path} {reason}.", where="--write", fix="Leave out --write, and add the printed settings manually."
@@ -250,17 +251,17 @@ def _merge_file(path: Path, merge: Merger, endpoint: Endpoint) -> tuple[str, str
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
 
 
-def _write_file(path: Path, before: str, after: str) -> list[str]:
+def _write_file(path: Path, old_text: str, new_text: str) -> list[str]:
     """Write a file after backing up the previous one, and return lines that describe the changes. Raises Refused."""
-    if before == after:
-        return [f"{path} already has these settings"] if before else []
+    if old_text == new_text:
+        return [f"{path} already has these settings"] if old_text else []
     try:
-        backup = _back_up(path)
+        backup_path = _back_up(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, after.encode(), mode=path.stat().st_mode & 0o777 if backup else NEW_FILE_MODE)
+        write_atomically(path, new_text.encode(), mode=path.stat().st_mode & 0o777 if backup_path else NEW_FILE_MODE)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
-    return [f"wrote {path}", *([f"previous file: {backup}"] if backup else [])]
+    return [f"wrote {path}", *([f"previous file: {backup_path}"] if backup_path else [])]
 
 
 def _read_file(path: Path) -> str:
@@ -280,8 +281,8 @@ def _back_up(path: Path) -> Path | None:
     """Copy a file to a backup next to it, and return the backup's path; None if the file does not exist."""
     if not path.exists():
         return None
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (path.with_name(f"{path.name}.{stamp}{f'-{n}' if n else ''}.bak") for n in range(1000))
-    backup = next(name for name in names if not name.exists())
-    shutil.copy2(path, backup)
-    return backup
+    timestamp = time.strftime("%Y%m%d-%H%M%S")
+    candidate_paths = (path.with_name(f"{path.name}.{timestamp}{f'-{n}' if n else ''}.bak") for n in range(1000))
+    backup_path = next(path_candidate for path_candidate in candidate_paths if not path_candidate.exists())
+    shutil.copy2(path, backup_path)
+    return backup_path

@@ -18,9 +18,9 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.shell import quote
 
 #: name of the provider in settings that require one
-PROVIDER = "spark"
+PROVIDER_NAME = "spark"
 #: key in settings that require one, if the server accepts requests without a key
-NO_KEY = "none"
+PLACEHOLDER_KEY = "none"
 #: minimum context for an agent, in tokens; the prompt and tools of Claude Code, Codex and similar agents take 15,000 of them
 MIN_AGENT_CONTEXT = 65_536
 
@@ -33,9 +33,9 @@ class Endpoint:
     url: str
     model: str
     #: context length in tokens; None if the server does not report it
-    context: int | None
+    context_length: int | None
     #: largest `max_tokens` of a request; None if the context length is unknown
-    answer_tokens: int | None
+    max_answer_tokens: int | None
     #: environment variable with the key; empty if the server accepts requests without a key
     key_variable: str
     #: True if the model accepts pictures
@@ -49,7 +49,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ClientFormat:
     """The settings of one client."""
 
     #: where the settings belong, for example a file
@@ -57,7 +57,7 @@ class Format:
     #: returns the settings as text
     render: Callable[[Endpoint], str]
     #: page that documents the format
-    source: str
+    documentation_url: str
     #: API path that the client uses
     path: str = "/v1/chat/completions"
     is_agent: bool = False
@@ -73,19 +73,19 @@ def _format_yaml(data: Mapping[str, Any]) -> str:
 
 def _format_key(endpoint: Endpoint, template: str) -> str:
     """Insert the name of the key's environment variable into a template."""
-    return template.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
+    return template.format(endpoint.key_variable) if endpoint.key_variable else PLACEHOLDER_KEY
 
 
 def claude_variables(endpoint: Endpoint) -> dict[str, str]:
     """Return the environment variables of Claude Code, except the one with the key."""
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
     variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
-    if endpoint.answer_tokens:
-        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
-    if endpoint.context:
+    if endpoint.max_answer_tokens:
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.max_answer_tokens)
+    if endpoint.context_length:
         # without it Claude Code assumes 200,000 tokens and compacts too late; models named `claude-...` need the second variable
-        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
-        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context_length)
+        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context_length)
     return variables
 
 
@@ -96,33 +96,33 @@ def _format_claude_code(endpoint: Endpoint) -> str:
 
 
 def _format_codex(endpoint: Endpoint) -> str:
-    settings: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER)]
-    if endpoint.context:
-        settings.append(("model_context_window", endpoint.context))
-    provider = [("name", PROVIDER), ("base_url", f"{endpoint.url}/v1"), ("wire_api", "responses")]
+    settings: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER_NAME)]
+    if endpoint.context_length:
+        settings.append(("model_context_window", endpoint.context_length))
+    provider = [("name", PROVIDER_NAME), ("base_url", f"{endpoint.url}/v1"), ("wire_api", "responses")]
     if endpoint.key_variable:
         provider.append(("env_key", endpoint.key_variable))
     lines, provider_lines = (
         [f"{name} = {json.dumps(value)}" for name, value in table] for table in (settings, provider)
     )
-    return "\n".join([*lines, "", f"[model_providers.{PROVIDER}]", *provider_lines])
+    return "\n".join([*lines, "", f"[model_providers.{PROVIDER_NAME}]", *provider_lines])
 
 
 def _format_opencode(endpoint: Endpoint) -> str:
     model: dict[str, Any] = {"name": endpoint.model}
-    if endpoint.context and endpoint.answer_tokens:
-        model["limit"] = {"context": endpoint.context, "output": endpoint.answer_tokens}
+    if endpoint.context_length and endpoint.max_answer_tokens:
+        model["limit"] = {"context": endpoint.context_length, "output": endpoint.max_answer_tokens}
     if endpoint.pictures:
         model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
     options = {"baseURL": f"{endpoint.url}/v1", "apiKey": _format_key(endpoint, "{{env:{}}}")}
-    provider = {"npm": "@ai-sdk/openai-compatible", "name": PROVIDER, "options": options}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": PROVIDER_NAME, "options": options}
     provider_settings = {**provider, "models": {endpoint.model: model}}
-    return _format_json({"provider": {PROVIDER: provider_settings}, "model": f"{PROVIDER}/{endpoint.model}"})
+    return _format_json({"provider": {PROVIDER_NAME: provider_settings}, "model": f"{PROVIDER_NAME}/{endpoint.model}"})
 
 
 def _format_continue(endpoint: Endpoint) -> str:
     model: dict[str, Any] = {
-        "name": f"{endpoint.model} ({PROVIDER})",
+        "name": f"{endpoint.model} ({PROVIDER_NAME})",
         "provider": "openai",
         "model": endpoint.model,
         "apiBase": f"{endpoint.url}/v1",
@@ -130,16 +130,19 @@ def _format_continue(endpoint: Endpoint) -> str:
         "roles": ["chat", "edit", "apply"],
         "capabilities": ["tool_use", *(["image_input"] if endpoint.pictures else [])],
     }
-    if endpoint.context:
-        model["defaultCompletionOptions"] = {"contextLength": endpoint.context, "maxTokens": endpoint.answer_tokens}
-    return _format_yaml({"name": PROVIDER, "version": "1.0.0", "schema": "v1", "models": [model]})
+    if endpoint.context_length:
+        model["defaultCompletionOptions"] = {
+            "contextLength": endpoint.context_length,
+            "maxTokens": endpoint.max_answer_tokens,
+        }
+    return _format_yaml({"name": PROVIDER_NAME, "version": "1.0.0", "schema": "v1", "models": [model]})
 
 
 def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
     """Return the model's limits in aider's format; empty if they are unknown."""
-    if not endpoint.context or not endpoint.answer_tokens:
+    if not endpoint.context_length or not endpoint.max_answer_tokens:
         return {}
-    limits = {"max_input_tokens": endpoint.context, "max_output_tokens": endpoint.answer_tokens}
+    limits = {"max_input_tokens": endpoint.context_length, "max_output_tokens": endpoint.max_answer_tokens}
     return {f"openai/{endpoint.model}": {**limits, "litellm_provider": "openai", "mode": "chat"}}
 
 
@@ -149,7 +152,7 @@ def _format_aider(endpoint: Endpoint) -> str:
     command = f"aider --model {quote(f'openai/{endpoint.model}')}"
     if not limits:
         return "\n".join([*lines, command])
-    file = f"~/.aider.{PROVIDER}.json"
+    file = f"~/.aider.{PROVIDER_NAME}.json"
     return "\n".join([*lines, f"echo {quote(json.dumps(limits))} > {file}", f"{command} --model-metadata-file {file}"])
 
 
@@ -159,8 +162,8 @@ def _format_openclaw(endpoint: Endpoint) -> str:
         "name": endpoint.model,
         "input": ["text", *(["image"] if endpoint.pictures else [])],
     }
-    if endpoint.context and endpoint.answer_tokens:
-        model |= {"contextWindow": endpoint.context, "maxTokens": endpoint.answer_tokens}
+    if endpoint.context_length and endpoint.max_answer_tokens:
+        model |= {"contextWindow": endpoint.context_length, "maxTokens": endpoint.max_answer_tokens}
     provider = {
         "baseUrl": f"{endpoint.url}/v1",
         "apiKey": _format_key(endpoint, "${{{}}}"),
@@ -168,8 +171,8 @@ def _format_openclaw(endpoint: Endpoint) -> str:
     }
     return _format_json(
         {
-            "models": {"providers": {PROVIDER: {**provider, "models": [model]}}},
-            "agents": {"defaults": {"model": {"primary": f"{PROVIDER}/{endpoint.model}"}}},
+            "models": {"providers": {PROVIDER_NAME: {**provider, "models": [model]}}},
+            "agents": {"defaults": {"model": {"primary": f"{PROVIDER_NAME}/{endpoint.model}"}}},
         }
     )
 
@@ -195,8 +198,8 @@ def _format_cline(endpoint: Endpoint) -> str:
         "Base URL": f"{endpoint.url}/v1",
         "API Key": _format_key(endpoint, "the value of ${}"),
         "Model ID": endpoint.model,
-        "Context Window Size": str(endpoint.context or "unknown"),
-        "Max Output Tokens": str(endpoint.answer_tokens or "unknown"),
+        "Context Window Size": str(endpoint.context_length or "unknown"),
+        "Max Output Tokens": str(endpoint.max_answer_tokens or "unknown"),
         "Supports Images": "yes" if endpoint.pictures else "no",
     }
     return "\n".join(f"{name:<20} {value}" for name, value in fields.items())
@@ -209,7 +212,7 @@ def _format_curl(endpoint: Endpoint) -> str:
 
 
 def _format_python(endpoint: Endpoint) -> str:
-    key = f"os.environ[{endpoint.key_variable!r}]" if endpoint.key_variable else repr(NO_KEY)
+    key = f"os.environ[{endpoint.key_variable!r}]" if endpoint.key_variable else repr(PLACEHOLDER_KEY)
     lines = [
         *(("import os", "") if endpoint.key_variable else ()),
         "from openai import OpenAI",
@@ -221,43 +224,43 @@ def _format_python(endpoint: Endpoint) -> str:
     return "\n".join(lines)
 
 
-FORMATS: Mapping[str, Format] = {
-    "claude-code": Format(
+FORMATS: Mapping[str, ClientFormat] = {
+    "claude-code": ClientFormat(
         "the shell that starts it",
         _format_claude_code,
         "docs.vllm.ai/en/stable/serving/integrations/claude_code",
         api_paths.MESSAGES_PATH,
         is_agent=True,
     ),
-    "codex": Format(
+    "codex": ClientFormat(
         "~/.codex/config.toml",
         _format_codex,
         "developers.openai.com/codex/config-reference",
         api_paths.RESPONSES_PATH,
         is_agent=True,
     ),
-    "opencode": Format("opencode.json", _format_opencode, "opencode.ai/docs/providers", is_agent=True),
-    "cline": Format(
+    "opencode": ClientFormat("opencode.json", _format_opencode, "opencode.ai/docs/providers", is_agent=True),
+    "cline": ClientFormat(
         "Cline's settings", _format_cline, "docs.cline.bot/provider-config/openai-compatible", is_agent=True
     ),
-    "continue": Format("~/.continue/config.yaml", _format_continue, "docs.continue.dev/reference", is_agent=True),
-    "aider": Format(
+    "continue": ClientFormat("~/.continue/config.yaml", _format_continue, "docs.continue.dev/reference", is_agent=True),
+    "aider": ClientFormat(
         "the shell that starts it", _format_aider, "aider.chat/docs/llms/openai-compat.html", is_agent=True
     ),
-    "openclaw": Format(
+    "openclaw": ClientFormat(
         "~/.openclaw/openclaw.json",
         _format_openclaw,
         "docs.openclaw.ai/gateway/config-tools/custom-providers",
         is_agent=True,
     ),
-    "open-webui": Format("its environment", _format_open_webui, "docs.openwebui.com/reference/env-configuration"),
-    "litellm": Format("config.yaml", _format_litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
-    "curl": Format("a shell", _format_curl, "platform.openai.com/docs/api-reference/chat"),
-    "python": Format("a program, with the package openai", _format_python, "github.com/openai/openai-python"),
+    "open-webui": ClientFormat("its environment", _format_open_webui, "docs.openwebui.com/reference/env-configuration"),
+    "litellm": ClientFormat("config.yaml", _format_litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
+    "curl": ClientFormat("a shell", _format_curl, "platform.openai.com/docs/api-reference/chat"),
+    "python": ClientFormat("a program, with the package openai", _format_python, "github.com/openai/openai-python"),
 }
 
 
-def get_format(name: str) -> Format:
+def get_format(name: str) -> ClientFormat:
     """Return the format of a client. Raises Refused, with a similar name, for an unknown client."""
     if name not in FORMATS:
         hint = suggest_name(name, FORMATS)
@@ -265,12 +268,13 @@ def get_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def format_lines(client_format: Format, endpoint: Endpoint) -> list[str]:
+def format_lines(client_format: ClientFormat, endpoint: Endpoint) -> list[str]:
     """Return the settings as lines, with comments about adapters, the key, and requirements that the server does not meet."""
-    lines = [f"# for {client_format.destination} ({client_format.source})", client_format.render(endpoint)]
-    if client_format.is_agent and endpoint.context is not None and endpoint.context < MIN_AGENT_CONTEXT:
+    lines = [f"# for {client_format.destination} ({client_format.documentation_url})", client_format.render(endpoint)]
+    if client_format.is_agent and endpoint.context_length is not None and endpoint.context_length < MIN_AGENT_CONTEXT:
         lines.append(
-            f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
+            f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; "
+            f"this server has {endpoint.context_length}"
         )
     if endpoint.adapters:
         lines.append(f"# LoRA adapters, as `model` in requests: {', '.join(endpoint.adapters)}")

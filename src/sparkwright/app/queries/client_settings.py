@@ -15,7 +15,7 @@ from sparkwright.app.plans import clusters, gateways, recipes
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.plans.recipes import render_template
 from sparkwright.app.queries import client_check, client_files, client_formats
-from sparkwright.app.queries.client_formats import Endpoint, Format
+from sparkwright.app.queries.client_formats import ClientFormat, Endpoint
 from sparkwright.app.queries.host_requests import query_module, report_host_error
 from sparkwright.console.command_output import print_error, print_json_line, print_text
 from sparkwright.console.events.summary import ServerSummary
@@ -56,7 +56,7 @@ class ClientOptions:
     #: the client whose key is used, a name in the gateway's `clients`; if empty, the gateway's own key is used
     gateway_client: str = ""
 
-    def find_format(self) -> Format | None:
+    def find_format(self) -> ClientFormat | None:
         """Return the program's format; None for the general format. Raises Refused for an invalid combination of options."""
         if not self.program_name and (self.write or self.check or self.file):
             raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
@@ -98,7 +98,7 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
     return codes
 
 
-def _print_for_program(client_format: Format, options: ClientOptions, endpoint: Endpoint) -> None:
+def _print_for_program(client_format: ClientFormat, options: ClientOptions, endpoint: Endpoint) -> None:
     lines = client_formats.format_lines(client_format, endpoint)
     if options.write:
         lines = [*client_files.write_settings(options.program_name, endpoint, options.file), *lines[2:]]
@@ -137,11 +137,13 @@ def _key_source(gateway: Gateway, client: str) -> SecretSource | None:
 def _silent_address_warning(url: str) -> list[str]:
     """Return a warning if the URL's host name also has addresses that do not answer and may delay each request."""
     parts = urlsplit(url)
-    resolved = sorted(
+    resolved_addresses = sorted(
         connection.resolve_host(parts.hostname or "", CONNECT_TIMEOUT_S),
         key=lambda address: (":" not in address, address),
     )
-    addresses = [(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, parts.port)) for address in resolved]
+    addresses = [
+        (socket.AF_INET6 if ":" in address else socket.AF_INET, (address, parts.port)) for address in resolved_addresses
+    ]
     answering_addresses, silent_addresses = (
         probe_addresses(addresses, CONNECT_TIMEOUT_S) if len(addresses) > 1 else ([], [])
     )
@@ -165,7 +167,7 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
     answering_addresses: list[str] = []
     silent_addresses: list[str] = []
 
-    def attempt(family: int, address: Any) -> None:
+    def try_address(family: int, address: Any) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as connection_socket, contextlib.suppress(OSError):
             connection_socket.settimeout(timeout_s)
             try:
@@ -177,7 +179,7 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
 
     with ThreadPoolExecutor(len(addresses)) as pool:
         for family, address in addresses:
-            pool.submit(attempt, family, address)
+            pool.submit(try_address, family, address)
     return answering_addresses, silent_addresses
 
 
@@ -224,8 +226,8 @@ def _build_endpoint(selection: Selection, host_name: str, server: ServerSummary,
     return Endpoint(
         url=url,
         model=one_line(model),
-        context=server.max_model_len,
-        answer_tokens=openai_api.max_answer_tokens(server.max_model_len),
+        context_length=server.max_model_len,
+        max_answer_tokens=openai_api.max_answer_tokens(server.max_model_len),
         key_variable=key_variable,
         pictures=server.pictures,
         adapters=server.adapters,
@@ -251,7 +253,7 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
     if not models:
         raise Failed("the server lists no models.", where=host.name)
     model = host_recipe.served_name if host_recipe.served_name in models else next(iter(models))
-    url, reach = recipes.server_url(host, state["port"], loopback=state["loopback"])
+    url, access_hint = recipes.server_url(host, state["port"], loopback=state["loopback"])
     key = (variables["recipe"]["server_key"] or DEFAULT_KEY_VARIABLE) if state["server_key"] else ""
     return ServerSummary(
         host=host.name,
@@ -262,7 +264,7 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
         served_name=model,
         adapters=tuple(one_line(name) for name in host_recipe.adapter_names if name in models),
         url=url,
-        reach=reach,
+        reach=access_hint,
         max_model_len=models[model],
         key_variable=key,
         task=host_recipe.file.task,

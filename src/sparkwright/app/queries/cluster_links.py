@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright.app.connect import Selection, select_hosts, select_machines
 from sparkwright.app.queries import link_rules
-from sparkwright.app.queries.host_requests import FINDING, LINK, query_module
+from sparkwright.app.queries.host_requests import FINDING_SHAPE, LINK_SHAPE, query_module
 from sparkwright.app.queries.link_rules import HostLinks, check_links, propose_fabric
 from sparkwright.console.command_output import print_json_line, print_prose, print_text, terminal_width
 from sparkwright.console.events import tables
@@ -66,8 +66,8 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
         raise Refused("a cluster needs at least two hosts.", fix=f"Name its group: `--host {cluster}`.")
     members, codes = _query_hosts(selection, peers=True, json=json)
     problems = check_links(members)
-    rates = link_rules.measure_bandwidth(selection, members) if bandwidth else []
-    problems += rates
+    bandwidth_findings = link_rules.measure_bandwidth(selection, members) if bandwidth else []
+    problems += bandwidth_findings
     has_errors = any(finding.verdict == "bad" for _, finding in problems)
     if json:
         print_json_line(
@@ -77,8 +77,8 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
         _print_table([{"host": host or "all", **_finding_row(finding)} for host, finding in problems], FINDING_COLUMNS)
     else:
         print_prose(f"The links between {' and '.join(member.host for member in members)} are ready for a cluster.")
-    unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
-    return [Exit.FAILED if has_errors else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
+    has_unmeasured_links = any(finding.verdict == "unknown" for _, finding in bandwidth_findings)
+    return [Exit.FAILED if has_errors else Exit.INCONCLUSIVE if has_unmeasured_links else Exit.OK, *codes]
 
 
 def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list[HostLinks], list[Exit]]:
@@ -115,12 +115,14 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
 def _query_host(selection: Selection, member: Member, peer_addresses: list[str]) -> HostLinks:
     sent_s = time.time()
     answer = query_module(selection.fleet, member, "fabric", {"peers": peer_addresses})
-    return replace(_parse_links(member, answer), ahead_s=(answer["now_s"] - time.time(), answer["now_s"] - sent_s))
+    return replace(
+        _parse_links(member, answer), clock_ahead_bounds_s=(answer["now_s"] - time.time(), answer["now_s"] - sent_s)
+    )
 
 
 def _parse_links(member: Member, answer: dict[str, Any]) -> HostLinks:
-    links = tuple(Link(**{name: _to_tuple(row[name]) for name in LINK}) for row in answer["links"])
-    host_findings = tuple(Finding(**{name: row[name] for name in FINDING}) for row in answer["findings"])
+    links = tuple(Link(**{name: _to_tuple(row[name]) for name in LINK_SHAPE}) for row in answer["links"])
+    host_findings = tuple(Finding(**{name: row[name] for name in FINDING_SHAPE}) for row in answer["findings"])
     paths, host = tuple(answer["paths"]), member.host
     return HostLinks(host.name, links, host_findings, paths, answer["kernel"], answer["driver"], host.fabric)
 

@@ -37,7 +37,7 @@ MIN_COLUMNS = 40
 LISTED_VERDICTS = ("found", "possible", "noted")
 #: verdicts whose causes share a paragraph, with the title of the paragraph
 SUMMARIZED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
-STYLES = {"found": "failed", "possible": "changed"}
+VERDICT_STYLES = {"found": "failed", "possible": "changed"}
 TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
 
 
@@ -115,9 +115,9 @@ def _build_diagnosis(host: Host, answer: host_requests.Answer, description: Mapp
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
         diagnosis = Diagnosis(host.name, state, str(answer), error=str(answer), exit=answer.exit)
     else:
-        reply = {name: answer[name] for name in ANSWER_FIELDS if name in answer}
+        answer_fields = {name: answer[name] for name in ANSWER_FIELDS if name in answer}
         causes = tuple(Cause(**{name: row[name] for name in CAUSE_FIELDS}) for row in answer["causes"])
-        diagnosis = Diagnosis(host.name, **reply, exit=Exit(answer["exit"]), causes=causes)
+        diagnosis = Diagnosis(host.name, **answer_fields, exit=Exit(answer["exit"]), causes=causes)
     causes = tuple(replace(cause, fix=add_host_option(cause.fix, host)) for cause in diagnosis.causes)
     if "error" in description:
         causes += (Cause("the host's recipe can't be read", "unknown", description["error"]),)
@@ -176,7 +176,7 @@ def format_lines(diagnosis: Diagnosis, width: int, *, with_host: bool) -> Iterat
 
 
 def _format_cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
-    style = STYLES.get(cause.verdict, "plain")
+    style = VERDICT_STYLES.get(cause.verdict, "plain")
     yield from ((style, text) for text in _wrap(cause.cause, cause.verdict, width))
     yield from (("plain", text) for text in _wrap(cause.evidence, "", width))
     if cause.fix:

@@ -59,28 +59,32 @@ def show_once(selection: Selection, *, json: bool) -> list[int]:
     return [row.exit for row in rows] + [row.gateway.exit for row in rows if row.gateway is not None]
 
 
-def show_repeatedly(selection: Selection, *, every_s: float, json: bool) -> int:
+def show_repeatedly(selection: Selection, *, interval_s: float, json: bool) -> int:
     """Query the hosts repeatedly and print each round's rows, until Ctrl-C. watch.py does this on a terminal."""
-    intended = intended_servers(selection)
+    intended_by_host = intended_servers(selection)
     try:
         while True:
             started_s = time.monotonic()
-            _print_rows(query_rows(selection, intended), json=json)
+            _print_rows(query_rows(selection, intended_by_host), json=json)
             sys.stdout.flush()
             if outcome.is_reader_gone():
                 return Exit.OK
-            time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
+            time.sleep(max(0.0, interval_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
         return Exit.OK
     finally:
         close_links(selection.fleet.members)
 
 
-def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> list[HostStatus]:
+def query_rows(selection: Selection, intended_by_host: Mapping[str, IntendedServer]) -> list[HostStatus]:
     """Query all hosts in parallel and return a row for each, including unreachable hosts."""
     members, gateways = selection.fleet.members, gateways_by_row(selection)
-    answers = host_requests.query_members(members, lambda member: status_request(member, intended, gateways), "status")
-    rows = [build_row(member, answer, intended, gateways) for member, answer in zip(members, answers, strict=True)]
+    answers = host_requests.query_members(
+        members, lambda member: status_request(member, intended_by_host, gateways), "status"
+    )
+    rows = [
+        build_row(member, answer, intended_by_host, gateways) for member, answer in zip(members, answers, strict=True)
+    ]
     return mark_cluster_outages(rows, {member.host.name: member.host.cluster for member in members})
 
 
@@ -94,7 +98,7 @@ def mark_cluster_outages(rows: Sequence[HostStatus], clusters: Mapping[str, Clus
     """
     outage_states = {row.host: row.state for row in rows if row.state in OUTAGE_STATES}
 
-    def mark(row: HostStatus) -> HostStatus:
+    def mark_outage(row: HostStatus) -> HostStatus:
         cluster = clusters[row.host]
         if cluster is None or row.state not in SERVING_STATES:
             return row
@@ -102,10 +106,10 @@ def mark_cluster_outages(rows: Sequence[HostStatus], clusters: Mapping[str, Clus
         if failed_member is None:
             return row
         outage = f"{failed_member} ({cluster.place(failed_member)}) is {outage_states[failed_member]}"
-        why = f"{outage}: it is not known whether the cluster is serving"
-        return replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
+        reason = f"{outage}: it is not known whether the cluster is serving"
+        return replace(row, state="unknown", why=reason, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
 
-    return list(map(mark, rows))
+    return list(map(mark_outage, rows))
 
 
 def gateways_by_row(selection: Selection) -> dict[str, Gateway]:
@@ -119,49 +123,53 @@ def gateways_by_row(selection: Selection) -> dict[str, Gateway]:
 
 
 def status_request(
-    member: Member, intended: Mapping[str, IntendedServer], gateways: Mapping[str, Gateway]
+    member: Member, intended_by_host: Mapping[str, IntendedServer], gateways: Mapping[str, Gateway]
 ) -> dict[str, Any]:
     """Return a host's `status` request, which includes the gateway if the host's row shows one."""
     name = member.host.name
-    return {"verb": "status", "container": intended[name].container, "gateway": name in gateways}
+    return {"verb": "status", "container": intended_by_host[name].container, "gateway": name in gateways}
 
 
 def build_row(
     member: Member,
     answer: host_requests.Answer,
-    intended: Mapping[str, IntendedServer],
+    intended_by_host: Mapping[str, IntendedServer],
     gateways: Mapping[str, Gateway],
 ) -> HostStatus:
     """Return a host's row from its answer or error, including its gateway if the row shows one."""
     name = member.host.name
-    row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended[name], time.time()))
+    row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended_by_host[name], time.time()))
     if isinstance(row, SparkwrightError):
         state = "unreachable" if row.exit is Exit.UNREACHABLE else "unknown"
         reason = str(row).removeprefix("unreachable: ")
-        row = HostStatus(name, state, reason, intended[name].recipe, error=str(row), exit=int(row.exit))
+        row = HostStatus(name, state, reason, intended_by_host[name].recipe, error=str(row), exit=int(row.exit))
     return replace(row, gateway=gateway_status.build_row(gateways[name], answer)) if name in gateways else row
 
 
-def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now_s: float) -> HostStatus:
+def parse_row(name: str, event: Mapping[str, Any], intended_server: IntendedServer, now_s: float) -> HostStatus:
     """Convert a `status` event to a row; an overdue check makes the state unknown. Raises ValueError for an invalid event."""
     record_data = event["record"]
     record = parse_foreign_record(record_data)
-    state, why = record_data["state"], record_data["why"] if event["live"] else record.sentence
+    state, reason = record_data["state"], record_data["why"] if event["live"] else record.sentence
     if event["late"] and not event["live"]:
-        state, why = "unknown", f"the check is overdue; at the last one it was {state}"
+        state, reason = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = digest_of(record.serves.image)
     started_s = record.container.started_s if record.container.status == "running" else None
-    behind = [
-        *(["image"] if intended.digest and digest and intended.digest != digest else []),
-        *(["model"] if intended.commit and record.serves.commit and intended.commit != record.serves.commit else []),
+    outdated_parts = [
+        *(["image"] if intended_server.digest and digest and intended_server.digest != digest else []),
+        *(
+            ["model"]
+            if intended_server.commit and record.serves.commit and intended_server.commit != record.serves.commit
+            else []
+        ),
     ]
-    if intended.model and record.serves.model and intended.model != record.serves.model:
-        behind = ["recipe"]
+    if intended_server.model and record.serves.model and intended_server.model != record.serves.model:
+        outdated_parts = ["recipe"]
     return HostStatus(
         host=name,
         state=state,
-        why=why,
-        recipe=intended.recipe,
+        why=reason,
+        recipe=intended_server.recipe,
         image=without_digest(record.serves.image),
         digest=digest,
         engine_version=record.serves.engine_version,
@@ -174,7 +182,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],
         drift=None if event["live"] or event["late"] else record.drift,
-        behind=tuple(behind),
+        behind=tuple(outdated_parts),
         checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
         live=event["live"],
         scheduled=record.every_s > 0,

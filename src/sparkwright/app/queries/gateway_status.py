@@ -8,7 +8,7 @@ from typing import Any
 from sparkwright import program, units
 from sparkwright.app.connect import connect_hosts
 from sparkwright.app.plans import gateways
-from sparkwright.app.queries.host_requests import GATEWAY, Answer, query_module
+from sparkwright.app.queries.host_requests import GATEWAY_SHAPE, Answer, query_module
 from sparkwright.app.runs.gateway import select_gateway
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
@@ -87,12 +87,12 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     """Return a gateway's row from its host's answer to a `status` request, or from the error."""
     name, port = gateway.name, gateway.file.port
     if isinstance(answer, SparkwrightError):
-        why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host could not be queried"
-        return GatewayRow(name, port, "unknown", why, exit=int(Exit.INCONCLUSIVE))
+        reason = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host could not be queried"
+        return GatewayRow(name, port, "unknown", reason, exit=int(Exit.INCONCLUSIVE))
     if not answer["gateway"]:
         return GatewayRow(name, port, "down", "no gateway has been deployed", exit=int(Exit.FAILED))
     try:
-        state = validate(answer["gateway"], GATEWAY, "gateway")
+        state = validate(answer["gateway"], GATEWAY_SHAPE, "gateway")
     except ValueError as error:
         return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
     models = [
@@ -101,14 +101,14 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     ]
     if not state["running"]:
         return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
-    if unserved := find_unserved_models(state):
+    if unserved_models := find_unserved_models(state):
         return GatewayRow(
-            name, port, "degraded", f"no server is up: {join_first(unserved, 3)}", models, int(Exit.FAILED)
+            name, port, "degraded", f"no server is up: {join_first(unserved_models, 3)}", models, int(Exit.FAILED)
         )
     if state["changed"] or not state["verified"]:
-        changed = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
-        why = changed or "its configuration has not been verified"
-        return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
+        change_note = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
+        reason = change_note or "its configuration has not been verified"
+        return GatewayRow(name, port, "degraded", reason, models, int(Exit.CHANGES))
     return GatewayRow(name, port, "up", _describe_restart(state), models)
 
 
@@ -123,7 +123,7 @@ def find_unserved_models(state: Mapping[str, Any]) -> list[str]:
 
 def _describe_restart(state: Mapping[str, Any]) -> str:
     """Describe the restart of HAProxy since it was verified; empty if there was none."""
-    ago_s = state["restarted_s"]
-    if ago_s is None:
+    restart_age_s = state["restarted_s"]
+    if restart_age_s is None:
         return ""
-    return f"HAProxy restarted {units.format_age(ago_s)} ago: it had exited, or the host was rebooted"
+    return f"HAProxy restarted {units.format_age(restart_age_s)} ago: it had exited, or the host was rebooted"

@@ -119,9 +119,9 @@ def query_reports(selection: Selection) -> list[HostReport]:
 
 def query_machine(selection: Selection, member: Member) -> dict[str, Any]:
     """Return the `doctor` module's answer for a machine, with the findings about each of its servers."""
-    first, *others = selection.inventory.servers_of(member.host.name)
-    answer = query_module(selection.fleet, member, "doctor", doctor_arguments(selection, first))
-    for host in others:
+    first_server, *other_servers = selection.inventory.servers_of(member.host.name)
+    answer = query_module(selection.fleet, member, "doctor", doctor_arguments(selection, first_server))
+    for host in other_servers:
         server_findings = query_module(selection.fleet, member, "doctor", doctor_arguments(selection, host))["findings"]
         answer["findings"] += [finding for finding in server_findings if finding["check"] in SERVER_CHECKS]
     return answer

@@ -30,12 +30,12 @@ from sparkwright.visible import format_count
 HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
 
 
-def history(pattern: str, last: int, *, json: bool) -> list[int]:
-    """Print the `last` newest history entries of each host and return the exit codes."""
+def history(pattern: str, max_entries: int, *, json: bool) -> list[int]:
+    """Print the `max_entries` newest history entries of each host and return the exit codes."""
     answers, codes, titles = _query_hosts(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         with report_host_error(host, codes, json=json):
-            entries = history_entries(events, last)
+            entries = history_entries(events, max_entries)
             for entry in entries:
                 if json:
                     print_json_line({**entry, "host": host})
@@ -47,25 +47,25 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     return codes
 
 
-def history_entries(events: list[Event], last: int) -> list[dict[str, Any]]:
+def history_entries(events: list[Event], max_entries: int) -> list[dict[str, Any]]:
     """Return the newest entries of the history in a host's answer, newest first."""
-    entries = [event for event in events if event["event"] == "history"][:last]
+    entries = [event for event in events if event["event"] == "history"][:max_entries]
     return [{name: value for name, value in entry.items() if name not in ("event", "time")} for entry in entries]
 
 
-def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
+def incident(pattern: str, run: str, output_folder: str, *, json: bool) -> list[int]:
     """Write each host's incident bundle to a folder and return the exit codes.
 
     Args:
         run: id of the failed run; if empty, the last incident.
-        to: the folder, with a subfolder per host if there are several; empty for incidents/HOST/RUN.
+        output_folder: the folder, with a subfolder per host if there are several; empty for incidents/HOST/RUN.
     """
     answers, codes, titles = _query_hosts(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         with report_host_error(host, codes, json=json):
             incident_id, files = parse_incident(host, events, run)
-            folder = Path(to) if to else Path("incidents") / host / incident_id
-            folder = folder / host if to and len(answers) > 1 else folder
+            folder = Path(output_folder) if output_folder else Path("incidents") / host / incident_id
+            folder = folder / host if output_folder and len(answers) > 1 else folder
             private.write_files(folder, files)
             if json:
                 print_json_line({"host": host, "incident": incident_id, "folder": str(folder), "files": sorted(files)})
@@ -98,11 +98,11 @@ def _describe_incident(about_json: str) -> str:
     return f"  {units.format_time(fields['time'])}  {fields['why']}\n"
 
 
-def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
+def unlock(host: str, choose_action: Callable[[dict[str, Any]], str]) -> int:
     """Release a host's lock, or report that it is free.
 
     Args:
-        decide: shows the lock's owner to the user and returns `stop`, `kill` or `forget`; empty to leave the lock alone.
+        choose_action: shows the lock's owner to the user and returns `stop`, `kill` or `forget`; empty to leave the lock alone.
     """
     selection = select_machines(select_hosts(host))
     if len(selection.hosts) != 1:
@@ -116,7 +116,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         if lock_event["owner"] is None:
             print_text(f"{member.host.name}: the lock is free")
             return Exit.OK
-        action = decide(lock_event)
+        action = choose_action(lock_event)
         if not action:
             print_text("unchanged")
             return Exit.OK
@@ -152,17 +152,17 @@ def _format_change(change: Mapping[str, Any]) -> str:
 
 
 def _format_entry(title: str, entry: Event) -> list[str]:
-    when = units.format_time(entry["at"])
+    time_text = units.format_time(entry["at"])
     measured = entry.get("measured") or {}
     figures = ", ".join(f"{value} {name}" for name, value in measured.items() if isinstance(value, int | float | str))
     stages = measured.get("load_s")
-    load = state.format_stages(stages) if isinstance(stages, dict) else ""
-    lines = [f"{when}  {title}  {entry['what']}  by {entry.get('who') or 'unknown'}  (run {entry.get('run')})"]
+    load_stages = state.format_stages(stages) if isinstance(stages, dict) else ""
+    lines = [f"{time_text}  {title}  {entry['what']}  by {entry.get('who') or 'unknown'}  (run {entry.get('run')})"]
     lines += [f"    {_format_change(change)}" for change in entry.get("changed") or ()]
     lines += [f"    {entry['image']}"] if entry.get("image") else []
     lines += [f"    {entry['model']} @ {entry['commit']}"] if entry.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
-    lines += [f"    load: {load}"] if load else []
+    lines += [f"    load: {load_stages}"] if load_stages else []
     load_test = workload.format_last_step(measured.get("load"))
     lines += [f"    {load_test}"] if load_test else []
     memory = _describe_memory(entry.get("memory") or {})
@@ -188,14 +188,14 @@ def _format_gib(size_bytes: object) -> str:
     )
 
 
-def write_report(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
+def write_report(selection: Selection, period: str, output_path: str, *, json: bool) -> list[int]:
     """Write a page about the hosts' checks and return the exit codes.
 
     Args:
-        since: length of the period, for example 7d.
-        to: path of the page, which is not written with `json`.
+        period: length of the period, for example 7d.
+        output_path: path of the page, which is not written with `json`.
     """
-    span_s = units.parse_duration(since, "--since", min_s=60)
+    span_s = units.parse_duration(period, "--since", min_s=60)
     until_s = time.time()
     since_s = until_s - span_s
     hosts = query_reports(selection, since_s, until_s)
@@ -205,13 +205,13 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
             names = fields if row.error else ("host", "span_s", "checks", "spans")
             print_json_line({name: fields[name] for name in names})
     else:
-        path = Path(to)
+        path = Path(output_path)
         try:
             write_atomically(path, html.render_hosts_page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
-        checks = format_count(sum(len(host.checks) for host in hosts), "check")
-        print_text(f"{path}: {format_count(len(hosts), 'host')}, {checks}")
+        check_count_text = format_count(sum(len(host.checks) for host in hosts), "check")
+        print_text(f"{path}: {format_count(len(hosts), 'host')}, {check_count_text}")
         for host in hosts:
             if host.error:
                 print_prose(f"{host.name}: {host.error}")

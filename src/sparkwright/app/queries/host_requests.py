@@ -31,7 +31,7 @@ from sparkwright.trust.names import COMMIT, DIGEST, check_file_name
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number, number_between, validate
 
 Answer = Event | SparkwrightError
-T = TypeVar("T")
+Parsed = TypeVar("Parsed")
 
 
 def query_members(
@@ -67,7 +67,7 @@ def query_member(member: Member, header: dict[str, Any], event_kind: str) -> Ans
         return convert_error(error)
 
 
-def parse_answer(answer: Answer, parse: Callable[[Event], T]) -> T | SparkwrightError:
+def parse_answer(answer: Answer, parse: Callable[[Event], Parsed]) -> Parsed | SparkwrightError:
     """Return a parsed answer, or the host's error, or the error for an answer that `parse` rejects with ValueError."""
     if isinstance(answer, SparkwrightError):
         return answer
@@ -110,11 +110,13 @@ def run_module(
 
 
 def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, Any]:
-    finished = next((event for event in events if event["event"] == "task_finished"), None)
-    if finished is None or finished["status"] not in ("ok", "changed"):
-        raise build_recap_error(find_recap(events), finished["msg"] if finished else "the host gave no answer.")
+    finished_event = next((event for event in events if event["event"] == "task_finished"), None)
+    if finished_event is None or finished_event["status"] not in ("ok", "changed"):
+        raise build_recap_error(
+            find_recap(events), finished_event["msg"] if finished_event else "the host gave no answer."
+        )
     data = {
-        field: value for field, value in finished["data"].items() if field != "attempts"
+        field: value for field, value in finished_event["data"].items() if field != "attempts"
     }  # added by the task runner
     return validate_answer(module, data, host=member.host.name)
 
@@ -127,10 +129,10 @@ def report_host_error(host: str, codes: list[Any], *, json: bool) -> Iterator[No
     except BrokenPipeError:
         raise  # the reader is gone
     except Exception as error:
-        converted = convert_error(error)
-        converted.where = converted.where or host
-        print_error(converted, json=json, host=host)
-        codes.append(converted.exit)
+        host_error = convert_error(error)
+        host_error.where = host_error.where or host
+        print_error(host_error, json=json, host=host)
+        codes.append(host_error.exit)
 
 
 def act_on_each(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
@@ -146,15 +148,15 @@ def act_on_each(selection: Selection, act: Callable[[Member], Exit], *, json: bo
 
 
 #: login name, which appears in commands for the user
-USER_NAME = re.compile(r"[\w.@+-]{1,64}")
+USER_NAME_PATTERN = re.compile(r"[\w.@+-]{1,64}")
 #: digest of an image; empty if there is no image
-IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
+IMAGE_ID_PATTERN = re.compile(f"(?:{DIGEST.pattern})?")
 #: seconds since the epoch, as the Docker Engine API writes them
-EPOCH_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+EPOCH_SECONDS_PATTERN = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 #: release of the kernel or version of the NVIDIA driver
-RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
+RELEASE_PATTERN = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
 #: URL from which other hosts download a host's model
-MODEL_URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+MODEL_URL_PATTERN = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
 def parse_ipv4(value: Any) -> str:
@@ -179,7 +181,7 @@ def require_file_name(value: Any) -> str:
     return str(value)
 
 
-FINDING: dict[str, Shape] = {
+FINDING_SHAPE: dict[str, Shape] = {
     "check": line,
     "verdict": frozenset(("ok", "warning", "bad", "unknown")),
     "evidence": text,
@@ -187,23 +189,23 @@ FINDING: dict[str, Shape] = {
     "repair": OptionalField(frozenset(("", *FIXES)), ""),
 }
 #: an `EngineState` (engines/log/state.py); engines may add fields
-ENGINE_STATE: dict[str, Shape] = {
+ENGINE_STATE_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},
     "stage_s": {str: float},
     "warnings": [str],
 }
-MODEL: dict[str, Shape] = {
+MODEL_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("dir", "id", "commit"), line),
     **dict.fromkeys(("files", "size_bytes"), COUNT),
     "changed": [line],
     "used_by": [line],
 }
-IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+IMAGE_SHAPE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
 #: an item that `host.clean` can remove; the size is None if unknown
-CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
+CLEAN_ITEM_SHAPE: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
 #: a `Link` from doctor/fabric.py
-LINK: dict[str, Shape] = {
+LINK_SHAPE: dict[str, Shape] = {
     "adapter": fabric.NAME_PATTERN,
     "interface": re.compile(f"(?:{fabric.NAME_PATTERN.pattern})?"),
     **dict.fromkeys(("firmware", "pci"), re.compile(r"[A-Za-z0-9./ ]{0,80}")),
@@ -215,36 +217,48 @@ LINK: dict[str, Shape] = {
     "gids": [parse_ipv4],
 }
 #: a compile cache; used_s is in seconds since the epoch, 0 for never
-CACHE: dict[str, Shape] = {
+CACHE_SHAPE: dict[str, Shape] = {
     "name": re.compile(r"[0-9a-f]{32}(?:/aside)?"),
     **dict.fromkeys(("container", "image", "model", "kept"), OptionalField(line, "")),
     "why_aside": OptionalField(text, ""),
     "size_bytes": COUNT,
     "used_s": number_between(0, 2**40),
 }
-LINK_RATE: dict[str, Shape] = {"adapter": fabric.NAME_PATTERN, "gbps": (None, number_between(0, 10**5)), "error": line}
-LINK_PATH: dict[str, Shape] = {
+LINK_RATE_SHAPE: dict[str, Shape] = {
+    "adapter": fabric.NAME_PATTERN,
+    "gbps": (None, number_between(0, 10**5)),
+    "error": line,
+}
+LINK_PATH_SHAPE: dict[str, Shape] = {
     "peer": parse_ipv4,
-    "interface": LINK["interface"],
+    "interface": LINK_SHAPE["interface"],
     "mtu": COUNT,
     "reached": (None, bool),
 }
 #: an image's manifest for a platform, as in spark.lock
-MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
+MANIFEST_SHAPE: dict[str, Shape] = {
+    "platform": line,
+    **dict.fromkeys(("digest", "config"), DIGEST),
+    "size_bytes": COUNT,
+}
 #: a model's file, as in spark.lock
-FILE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
+FILE_SHAPE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
 
 #: an upstream server, from gateway/statistics.py
-UPSTREAM: dict[str, Shape] = {"host": line, "state": frozenset(STATES), **dict.fromkeys(("running", "requests"), COUNT)}
+UPSTREAM_SHAPE: dict[str, Shape] = {
+    "host": line,
+    "state": frozenset(STATES),
+    **dict.fromkeys(("running", "requests"), COUNT),
+}
 #: a model that a gateway routes, from gateway/statistics.py
-ROUTED_MODEL: dict[str, Shape] = {
+ROUTED_MODEL_SHAPE: dict[str, Shape] = {
     "model": line,
     **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
-    "servers": [UPSTREAM],
+    "servers": [UPSTREAM_SHAPE],
     "on_demand": OptionalField(bool, False),
 }
 #: a client's usage, from gateway/clients.py
-CLIENT: dict[str, Shape] = {
+CLIENT_SHAPE: dict[str, Shape] = {
     "client": line,
     **dict.fromkeys(("requests", "running", "refused", "errors"), COUNT),
     **{
@@ -253,16 +267,16 @@ CLIENT: dict[str, Shape] = {
     },
 }
 #: a gateway, from host/gateway/haproxy_sockets.py
-GATEWAY: dict[str, Shape] = {
+GATEWAY_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": OptionalField([line], []),
     "restarted_s": OptionalField((None, number), None),
-    "models": [ROUTED_MODEL],
-    "clients": OptionalField([CLIENT], []),
+    "models": [ROUTED_MODEL_SHAPE],
+    "clients": OptionalField([CLIENT_SHAPE], []),
 }
 
 #: a container that serves models, in the answer from `survey`
-SERVER: dict[str, Shape] = {
+SERVER_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("name", "image", "model_dir"), line),
     "engine": frozenset(TITLES),
     "port": number_between(1, 65535),
@@ -270,14 +284,14 @@ SERVER: dict[str, Shape] = {
     "verified": bool,
 }
 #: a model's files on a host, in the answer from `survey`
-SURVEYED_MODEL: dict[str, Shape] = {
+SURVEYED_MODEL_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("id", "dir"), line),
     "place": frozenset(("own", "folder", "hub cache")),
     "size_bytes": COUNT,
 }
 
 #: a cause in a diagnosis
-CAUSE: dict[str, Shape] = {
+CAUSE_SHAPE: dict[str, Shape] = {
     "cause": text,
     "verdict": line,
     **dict.fromkeys(("evidence", "fix"), OptionalField(text, "")),
@@ -292,22 +306,22 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), OptionalField((None, number_between(0, 1e6)), None)),
         "expected_by": OptionalField((None, line), None),
         **dict.fromkeys(("container", "gpu"), OptionalField({str: object}, {})),
-        "causes": [CAUSE],
+        "causes": [CAUSE_SHAPE],
         "sandbox": OptionalField(bool, False),
     },
     "serving": {"serving": bool},
     "doctor": {
-        "findings": [FINDING],
-        "user": USER_NAME,
+        "findings": [FINDING_SHAPE],
+        "user": USER_NAME_PATTERN,
         "now_s": moment,
         "budget": OptionalField((None, BUDGET_JSON_SHAPE), None),
     },
-    "link_rate": {"rates": [LINK_RATE]},
+    "link_rate": {"rates": [LINK_RATE_SHAPE]},
     "fabric": {
-        "links": [LINK],
-        "findings": [FINDING],
-        "paths": [LINK_PATH],
-        **dict.fromkeys(("kernel", "driver"), RELEASE),
+        "links": [LINK_SHAPE],
+        "findings": [FINDING_SHAPE],
+        "paths": [LINK_PATH_SHAPE],
+        **dict.fromkeys(("kernel", "driver"), RELEASE_PATTERN),
         "now_s": moment,
     },
     "inspect_server": {
@@ -325,21 +339,21 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         "running": bool,
     },
     "engine_log": {
-        "state": ENGINE_STATE,
+        "state": ENGINE_STATE_SHAPE,
         "known": bool,
         "text": str,
         "engine": OptionalField(frozenset(TITLES), DEFAULT_ENGINE),
     },
-    "models": {"models": [MODEL]},
+    "models": {"models": [MODEL_SHAPE]},
     "remove_model": {"dir": line, "freed_bytes": COUNT, "left": COUNT},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
-    "prune_images": {"images": [IMAGE], "freed_bytes": float},
-    "prune_caches": {"caches": [CACHE], "freed_bytes": COUNT},
-    "clean_host": {"items": [CLEAN_ITEM], "busy": line},
+    "prune_images": {"images": [IMAGE_SHAPE], "freed_bytes": float},
+    "prune_caches": {"caches": [CACHE_SHAPE], "freed_bytes": COUNT},
+    "clean_host": {"items": [CLEAN_ITEM_SHAPE], "busy": line},
     "health_timer": {"elsewhere": [frozenset(("user", "system", "cron"))]},
     "inspect_image": {
         "present": bool,
-        **dict.fromkeys(("id", "impostor"), IMAGE_ID),
+        **dict.fromkeys(("id", "impostor"), IMAGE_ID_PATTERN),
         **dict.fromkeys(("platform", "host_platform"), line),
         "digests": [DIGEST],
         "layers": [DIGEST],
@@ -347,21 +361,21 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         "free_bytes": (None, COUNT),
         "tools": [line],
         "addresses": [parse_ipv4],
-        "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": EPOCH_SECONDS},
+        "names": {"tags": {str: IMAGE_ID_PATTERN}, "nameless": [IMAGE_ID_PATTERN], "at": EPOCH_SECONDS_PATTERN},
         "intake": line,
     },
     "send_image": {"address": line},
-    "adopt_image": {"id": IMAGE_ID, "undone": [line]},
+    "adopt_image": {"id": IMAGE_ID_PATTERN, "undone": [line]},
     "undo_load": {"undone": [line]},
-    "share_model": {"urls": [MODEL_URL]},
+    "share_model": {"urls": [MODEL_URL_PATTERN]},
     "lock_image": {
         "digest": DIGEST,
         "platforms": OptionalField([line], []),
         **dict.fromkeys(("engine_version", "created"), OptionalField((None, line), None)),
         "size_bytes": OptionalField((None, COUNT), None),
-        "manifests": OptionalField([MANIFEST], []),
+        "manifests": OptionalField([MANIFEST_SHAPE], []),
     },
-    "lock_model": {"commit": COMMIT, "files": [FILE]},
+    "lock_model": {"commit": COMMIT, "files": [FILE_SHAPE]},
     "survey": {
         **dict.fromkeys(("user", "hostname", "architecture"), line),
         "os": (None, line),
@@ -374,10 +388,10 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         },
         "ollama": {"reachable": bool, "models": (None, [line]), "version": OptionalField((None, line), None)},
         "sandbox": bool,
-        "servers": [SERVER],
-        "models": [SURVEYED_MODEL],
+        "servers": [SERVER_SHAPE],
+        "models": [SURVEYED_MODEL_SHAPE],
     },
-    "gateway_state": GATEWAY,
+    "gateway_state": GATEWAY_SHAPE,
     "gateway_own_key": {"sha256": re.compile("(?:[0-9a-f]{64})?")},
     "bench_cells": {"cells": {str: {str: object}}},
 }

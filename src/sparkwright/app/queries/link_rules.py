@@ -38,14 +38,14 @@ class HostLinks:
     host: str
     links: tuple[Link, ...]
     findings: tuple[Finding, ...] = ()
-    #: tested paths to the other hosts, in the shape `host_requests.LINK_PATH`
+    #: tested paths to the other hosts, in the shape `host_requests.LINK_PATH_SHAPE`
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
     driver: str = ""
     #: the `fabric` of the host file; None if it has none
     declared_fabric: Fabric | None = None
     #: lower and upper bound for how far the host's clock is ahead of the laptop's, in seconds; None if unknown
-    ahead_s: tuple[float, float] | None = None
+    clock_ahead_bounds_s: tuple[float, float] | None = None
 
     @property
     def used_fabric(self) -> Fabric | None:
@@ -55,9 +55,9 @@ class HostLinks:
     @property
     def links_in_use(self) -> list[Link]:
         """The links of the used fabric, in the order of its interfaces."""
-        by_interface = {link.interface: link for link in self.links if link.interface}
+        links_by_interface = {link.interface: link for link in self.links if link.interface}
         names = self.used_fabric.interfaces if self.used_fabric else ()
-        return [by_interface[name] for name in names if name in by_interface]
+        return [links_by_interface[name] for name in names if name in links_by_interface]
 
 
 def propose_fabric(links: Sequence[Link]) -> Fabric | None:
@@ -91,18 +91,21 @@ def _check_fabric(member: HostLinks) -> Iterator[Finding]:
     if used_fabric is None:
         yield Finding("fabric", "bad", "no active link has an IPv4 address", source=known_facts.PLAYBOOKS)
         return
-    by_interface = {link.interface: link for link in member.links if link.interface}
+    links_by_interface = {link.interface: link for link in member.links if link.interface}
     for name in used_fabric.interfaces:
-        if name not in by_interface:
-            message = f"no RDMA adapter has the interface {name}; interfaces: {', '.join(by_interface) or 'none'}"
+        if name not in links_by_interface:
+            message = f"no RDMA adapter has the interface {name}; interfaces: {', '.join(links_by_interface) or 'none'}"
             yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{member.host}.yml")
-        elif not by_interface[name].active and (
+        elif not links_by_interface[name].active and (
             name == used_fabric.interfaces[0] or not fabric.has_active_twin(name, member.links)
         ):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
-    first = by_interface.get(used_fabric.interfaces[0])
-    if first is not None and used_fabric.address not in [address.partition("/")[0] for address in first.addresses]:
-        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {used_fabric.address}"
+    first_link = links_by_interface.get(used_fabric.interfaces[0])
+    if first_link is not None and used_fabric.address not in [
+        address.partition("/")[0] for address in first_link.addresses
+    ]:
+        addresses_text = ", ".join(first_link.addresses) or "no IPv4 address"
+        message = f"{first_link.interface} has {addresses_text}, not {used_fabric.address}"
         yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{member.host}.yml")
 
 
@@ -162,7 +165,9 @@ def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
 
 def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
     """Compare each clock with the first member's, both relative to the laptop."""
-    clock_bounds = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
+    clock_bounds = [
+        (member.host, *member.clock_ahead_bounds_s) for member in members if member.clock_ahead_bounds_s is not None
+    ]
     for host, min_s, max_s in clock_bounds[1:]:
         first_host, first_min_s, first_max_s = clock_bounds[0]
         if offset := describe_clock_offset((min_s - first_max_s, max_s - first_min_s), first_host):
@@ -231,8 +236,8 @@ def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Find
         fix = "sudo apt install perftest, on both hosts" if any("not installed" in error for error in errors) else ""
         return Finding("bandwidth", "unknown", "; ".join(errors), fix)
     total_gbps = sum(rate["gbps"] for rate in rates)
-    halves = " + ".join(f"{rate['gbps']:.1f}" for rate in rates)
-    figures = f"{halves} = {total_gbps:.0f} Gb/s" if len(rates) > 1 else f"{total_gbps:.0f} Gb/s"
+    sum_text = " + ".join(f"{rate['gbps']:.1f}" for rate in rates)
+    figures = f"{sum_text} = {total_gbps:.0f} Gb/s" if len(rates) > 1 else f"{total_gbps:.0f} Gb/s"
     if total_gbps < MAX_DEGRADED_GBPS:
         return Finding("bandwidth", "bad", f"{figures}: the card is degraded", DEGRADED_FIX, BANDWIDTH_SOURCE)
     if nominal_gbps and total_gbps < MIN_LINK_RATE_SHARE * nominal_gbps:
@@ -245,19 +250,23 @@ def _measure_pair(selection: Selection, sender: HostLinks, listener: HostLinks) 
     halves = list(zip(_usable_halves(sender), _usable_halves(listener), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
-    ends = {
+    endpoints_by_host = {
         sender.host: ("send", [_endpoint_arguments(local, peer, n) for n, (local, peer) in enumerate(halves)]),
         listener.host: ("listen", [_endpoint_arguments(peer, local, n) for n, (local, peer) in enumerate(halves)]),
     }
     rates: dict[str, list[dict[str, Any]]] = {}
 
     def measure(member: Member) -> None:
-        role, endpoints = ends[member.host.name]
+        role, endpoints = endpoints_by_host[member.host.name]
         args = {"role": role, "ends": endpoints, "seconds": MEASUREMENT_DURATION_S}
         rates[role] = query_module(selection.fleet, member, "link_rate", args)["rates"]
 
-    selection.fleet.run_parallel([member for member in selection.fleet.members if member.host.name in ends], measure)
-    errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
+    selection.fleet.run_parallel(
+        [member for member in selection.fleet.members if member.host.name in endpoints_by_host], measure
+    )
+    errors = [
+        f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in endpoints_by_host
+    ]
     if errors:
         return Finding("bandwidth", "unknown", "; ".join(errors))
     listener_rates = {rate["adapter"]: rate for rate in rates.get("listen", [])}

@@ -62,22 +62,24 @@ class EngineLog:
         return Exit.OK if self.known else Exit.INCONCLUSIVE
 
 
-def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
+def read_file(name: str, tail: int, engine_name: str = "") -> list[EngineLog]:
     """Read a saved log. Raises Refused if it can't be read, or for an unknown engine.
 
     Args:
         tail: number of lines to return from the end.
-        engine: name of the engine that wrote the log; empty to recognize it by the first lines.
+        engine_name: name of the engine that wrote the log; empty to recognize it by the first lines.
     """
     try:
-        with Path(name).open("rb") as saved:
+        with Path(name).open("rb") as log_file:
             log_engine = (
-                _get_engine(engine) if engine else recognize_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
+                _get_engine(engine_name)
+                if engine_name
+                else recognize_engine(itertools.islice(log_file, MAX_SEARCHED_LINES))
             )
-            saved.seek(0)
-            state = read_log(saved, log_engine.log)
-            saved.seek(0)
-            lines: deque[bytes] = deque(saved, maxlen=tail)
+            log_file.seek(0)
+            state = read_log(log_file, log_engine.log)
+            log_file.seek(0)
+            lines: deque[bytes] = deque(log_file, maxlen=tail)
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
     text = escape_invisible(strip_terminal_codes(b"".join(lines).decode(errors="replace")))
@@ -114,8 +116,8 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
         source = {"host": host.name}
         if error := errors.get(host.name):
             engine = engines.get_engine(engines.DEFAULT_ENGINE)
-            failure: dict[str, Any] = {"error": error.message, "error_exit": error.exit}
-            return EngineLog(source, EngineState().to_json(), engine, title=host.title, **failure)
+            error_fields: dict[str, Any] = {"error": error.message, "error_exit": error.exit}
+            return EngineLog(source, EngineState().to_json(), engine, title=host.title, **error_fields)
         answer = answers[host.name]
         engine = engines.get_engine(answer["engine"])
         return EngineLog(source, answer["state"], engine, answer["text"], known=answer["known"], title=host.title)
@@ -123,21 +125,21 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
     return [build_log(host) for host in selection.hosts]
 
 
-def print_log(log: EngineLog, *, state: bool, json: bool, with_title: bool) -> None:
+def print_log(log: EngineLog, *, show_state: bool, json: bool, with_title: bool) -> None:
     """Print the text of a log, or the engine's state.
 
     Args:
-        state: print the engine's state.
+        show_state: print the engine's state.
         with_title: print the name of the host or file above it.
     """
     if json:
-        body = log.state if state else {"text": log.text}
+        body = log.state if show_state else {"text": log.text}
         print_json_line({**log.source, **body, **(error_row(log.error, log.error_exit) if log.error else {})})
     elif log.error:
         print_prose(f"{log.title}: {log.error}", file=sys.stderr)
     else:
         lines = [f"{log.title}:"] if with_title else []
-        if state:
+        if show_state:
             lines += format_state(log.state, log.engine.log, terminal_width())
         elif log.text:
             lines.append(log.text.removesuffix("\n"))
@@ -165,21 +167,21 @@ def format_state(state: Mapping[str, Any], log_format: LogFormat, columns: int |
     ]
 
 
-def _format_state_row(start: str, evidence: str, columns: int | None) -> str:
+def _format_state_row(prefix: str, evidence: str, columns: int | None) -> str:
     if columns is None:
-        return f"{start}  {evidence}".rstrip()
-    max_chars = columns - len(start) - 2
+        return f"{prefix}  {evidence}".rstrip()
+    max_chars = columns - len(prefix) - 2
     if not evidence or max_chars < MIN_EVIDENCE_COLUMNS:
-        return start.rstrip()
-    return f"{start}  {_shorten_evidence(evidence, max_chars)}"
+        return prefix.rstrip()
+    return f"{prefix}  {_shorten_evidence(evidence, max_chars)}"
 
 
 def _shorten_evidence(evidence: str, max_chars: int) -> str:
     """Cut the evidence. If it ends with an excerpt of a long log line, keep the excerpt, because it contains the value."""
     if len(evidence) <= max_chars:
         return evidence
-    head, dots, excerpt = evidence.partition(" ... ")
-    if dots and len(excerpt) + 2 < max_chars:
+    head, separator, excerpt = evidence.partition(" ... ")
+    if separator and len(excerpt) + 2 < max_chars:
         return f"{head[: max_chars - len(excerpt) - 2]}… {excerpt}"
     return evidence[: max_chars - 1] + "…"
 

@@ -37,17 +37,17 @@ __all__ = ["is_supported", "watch"]
 KEY_COMMANDS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 DEFAULT_PAGER = ("less", "-R")
 #: seconds for which a round's answers are collected before a refresh; later answers are shown as they arrive
-SETTLE_S = 0.4
+SETTLE_TIME_S = 0.4
 #: time after which the state of a host without an answer is unknown, in seconds; at least two refresh intervals
 SILENCE_LIMIT_S = 5.0
 
 
-def watch(selection: Selection, *, every_s: float) -> int:
+def watch(selection: Selection, *, interval_s: float) -> int:
     """Show the hosts until the user presses q or Ctrl-C."""
     pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
     try:
         with Screen() as screen:
-            _Watch(selection, every_s, screen, pool).run()
+            _Watch(selection, interval_s, screen, pool).run()
     except KeyboardInterrupt:
         pass
     finally:
@@ -62,13 +62,13 @@ class _Watch:
     Hosts are queried independently, so that a slow host does not delay the others.
     """
 
-    def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, selection: Selection, interval_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
         self._members, self._screen, self._pool = selection.fleet.members, screen, pool
-        self._intended = fleet_status.intended_servers(selection)
+        self._intended_by_host = fleet_status.intended_servers(selection)
         self._gateways = fleet_status.gateways_by_row(selection)
         self._rows = {host.name: HostStatus(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
-        self._view = View(rows=list(self._rows.values()), interval_s=every_s)
-        self._rates = TokenRates()
+        self._view = View(rows=list(self._rows.values()), interval_s=interval_s)
+        self._token_rates = TokenRates()
         #: a lock per host, because a connection carries one request at a time
         self._connection_locks = {host.name: threading.Lock() for host in selection.hosts}
         #: monotonic time of each host's pending request
@@ -76,30 +76,30 @@ class _Watch:
         #: changes to this object, queued by the request threads and made by the main thread
         self._updates: SimpleQueue[Callable[[], None]] = SimpleQueue()
         #: monotonic times of the last and the next round of requests
-        self._round_s = self._next_s = 0.0
+        self._last_round_s = self._next_round_s = 0.0
 
     def run(self) -> None:
         key = ""
         while key != "q":
             while not self._updates.empty():
                 self._updates.get()()
-            if time.monotonic() >= self._next_s:
+            if time.monotonic() >= self._next_round_s:
                 self._query_due_hosts()
-            settle_time_s = self._round_s + SETTLE_S - time.monotonic() if self._requested_s else 0.0
+            settle_time_s = self._last_round_s + SETTLE_TIME_S - time.monotonic() if self._requested_s else 0.0
             if key or settle_time_s <= 0:
                 self._view = replace(self._view, rows=self._current_rows())
                 self._screen.paint(screen.screen_lines(self._view, *self._screen.size))
-            round_wait_s = self._next_s - time.monotonic()
+            round_wait_s = self._next_round_s - time.monotonic()
             key = self._screen.wait(min(round_wait_s, settle_time_s) if settle_time_s > 0 else round_wait_s)
             self._handle_key(key)
 
     def _query_due_hosts(self) -> None:
         """Query every host that has no pending request."""
-        self._round_s = time.monotonic()
-        self._next_s = self._round_s + self._view.interval_s
+        self._last_round_s = time.monotonic()
+        self._next_round_s = self._last_round_s + self._view.interval_s
         for member in self._members:
             if member.host.name not in self._requested_s:
-                self._requested_s[member.host.name] = self._round_s
+                self._requested_s[member.host.name] = self._last_round_s
                 self._submit_request(member, self._query_status)
 
     def _submit_request(self, member: Member, request: Callable[[Member], Callable[[], None]]) -> None:
@@ -113,7 +113,7 @@ class _Watch:
         self._pool.submit(here.bind_folder(job))
 
     def _query_status(self, member: Member) -> Callable[[], None]:
-        header = {**fleet_status.status_request(member, self._intended, self._gateways), "traffic": True}
+        header = {**fleet_status.status_request(member, self._intended_by_host, self._gateways), "traffic": True}
         answer = host_requests.query_member(member, header, "status")
         return partial(self._show_answer, member, answer, time.time(), time.monotonic())
 
@@ -128,10 +128,10 @@ class _Watch:
         """
         name, traffic = member.host.name, dict(self._view.traffic)
         self._requested_s.pop(name, None)
-        self._rows[name] = fleet_status.build_row(member, answer, self._intended, self._gateways)
+        self._rows[name] = fleet_status.build_row(member, answer, self._intended_by_host, self._gateways)
         traffic.pop(name, None)
         if not isinstance(answer, SparkwrightError):
-            traffic[name] = self._rates.update(name, answer, answered_monotonic_s)
+            traffic[name] = self._token_rates.update(name, answer, answered_monotonic_s)
         self._view = replace(self._view, traffic=traffic, answered_at=units.format_time(answered_s, "%H:%M:%S"))
         if name == self._view.host:
             self._request_history(refresh=True)
@@ -141,11 +141,11 @@ class _Watch:
         now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.interval_s)
 
         def current_row(row: HostStatus) -> HostStatus:
-            silent_s = now_s - self._requested_s.get(row.host, now_s)
-            if silent_s <= limit_s or row.state in ("asking", "unreachable"):
+            silence_s = now_s - self._requested_s.get(row.host, now_s)
+            if silence_s <= limit_s or row.state in ("asking", "unreachable"):
                 return row
-            why = f"no answer for {units.format_age(silent_s)}; it was {row.state} before"
-            return replace(row, state="unknown", why=why)
+            reason = f"no answer for {units.format_age(silence_s)}; it was {row.state} before"
+            return replace(row, state="unknown", why=reason)
 
         return list(map(current_row, self._rows.values()))
 
@@ -169,11 +169,11 @@ class _Watch:
 
     def _handle_key(self, key: str) -> None:
         if key in ("up", "down"):
-            row = (self._view.selected_index + (1 if key == "down" else -1)) % len(self._view.rows)
-            self._view = replace(self._view, selected_index=row)
+            selected_index = (self._view.selected_index + (1 if key == "down" else -1)) % len(self._view.rows)
+            self._view = replace(self._view, selected_index=selected_index)
             self._request_history()
         elif key == "r":
-            self._next_s = 0.0
+            self._next_round_s = 0.0
         elif key in KEY_COMMANDS:
             self._run_in_pager(KEY_COMMANDS[key])
 
@@ -191,7 +191,7 @@ class TokenRates:
 
     def __init__(self) -> None:
         #: time and value of each host's last reading
-        self._last: dict[str, tuple[float, float]] = {}
+        self._last_readings: dict[str, tuple[float, float]] = {}
 
     def update(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
         """Return the traffic in a `status` event.
@@ -199,12 +199,17 @@ class TokenRates:
         The rate is None for a host's first reading, and after the counter has gone backwards because the server was replaced.
         """
         counts = answer.get("traffic") or {}
-        total, last_reading = counts.get("generated"), self._last.pop(host, None)
-        if total is not None:
-            self._last[host] = (now_s, total)
+        generated_tokens, last_reading = counts.get("generated"), self._last_readings.pop(host, None)
+        if generated_tokens is not None:
+            self._last_readings[host] = (now_s, generated_tokens)
         rate = None
-        if total is not None and last_reading is not None and total >= last_reading[1] and now_s > last_reading[0]:
-            rate = (total - last_reading[1]) / (now_s - last_reading[0])
+        if (
+            generated_tokens is not None
+            and last_reading is not None
+            and generated_tokens >= last_reading[1]
+            and now_s > last_reading[0]
+        ):
+            rate = (generated_tokens - last_reading[1]) / (now_s - last_reading[0])
         temperature_c = counts.get("temperature_c")
         if temperature_c is None:
             temperature_c = _last_checked_temperature(answer)
@@ -247,15 +252,15 @@ def _open_pager(argv: list[str], env: Mapping[str, str]) -> None:
     previous_handler = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
     try:
         with (
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as command_process,
             subprocess.Popen(pager, stdin=subprocess.PIPE, bufsize=0) as pager_process,
         ):
             title = f"$ {program.name()} {join(argv)}\n\n".encode()
             threading.Thread(
-                target=_copy_output, args=(title, running.stdout, pager_process.stdin), daemon=True
+                target=_copy_output, args=(title, command_process.stdout, pager_process.stdin), daemon=True
             ).start()
             pager_process.wait()
-            running.terminate()
+            command_process.terminate()
     finally:
         signal.signal(signal.SIGINT, previous_handler)
 

@@ -16,7 +16,7 @@ from sparkwright.app.runs.presenters import Listener
 from sparkwright.console.command_output import print_error, print_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import close_links
-from sparkwright.program import name as program
+from sparkwright.program import name as program_name
 from sparkwright.project import gateway_routes
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
@@ -25,7 +25,7 @@ from sparkwright.project.inventory.inventory import Inventory
 
 DEPLOY_PLAYBOOK, ROLLBACK_PLAYBOOK = "gateway/deploy", "gateway/rollback"
 #: options of a server's deploy that also apply to the deploy of its gateway
-KEPT_OPTIONS = ("check", "diff", "verbose", "wait", "json")
+FORWARDED_OPTIONS = ("check", "diff", "verbose", "wait", "json")
 
 
 def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
@@ -97,8 +97,8 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
             return []
         if not options.json and on_event is None:
             print_prose(f"A server behind the gateway {gateway.name} was changed: gateway.deploy follows.")
-        kept_options = {name: getattr(options, name) for name in KEPT_OPTIONS}
-        codes = deploy(DeployOptions(host=gateway.name, **kept_options), on_event)
+        forwarded_options = {name: getattr(options, name) for name in FORWARDED_OPTIONS}
+        codes = deploy(DeployOptions(host=gateway.name, **forwarded_options), on_event)
     except SparkwrightError as error:
         if on_event is not None:
             raise
@@ -106,7 +106,7 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
         codes = [int(error.exit)]
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was changed
     if any(codes) and on_event is None:
-        fix = f"run `{program()} gateway.deploy --host {gateway.name}`"
+        fix = f"run `{program_name()} gateway.deploy --host {gateway.name}`"
         print_prose(f"The server is deployed, but the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
 

@@ -82,78 +82,80 @@ def _refuse_conflicts(selection: Selection) -> None:
 
 def find_cached_plans(pending: PendingConnections, cache_entry: PlanCacheEntry) -> list[PlannedHost]:
     """Return the cached plans of exactly these hosts; empty if there are none, or if a member of their cluster is unreachable."""
-    cached = cache_entry.find()
-    if {planned.host.name: planned.host.connection_settings for planned in cached} != {
+    cached_plans = cache_entry.find()
+    if {planned_host.host.name: planned_host.host.connection_settings for planned_host in cached_plans} != {
         host.name: host.connection_settings for host in pending.hosts
     }:
         return []
-    if not all(map(_has_same_login, cached)) or (len(cached) > 1 and not pending.wait_until_connected()):
+    if not all(map(_has_same_login, cached_plans)) or (len(cached_plans) > 1 and not pending.wait_until_connected()):
         return []
-    return cached
+    return cached_plans
 
 
-def _has_same_login(planned: PlannedHost) -> bool:
+def _has_same_login(planned_host: PlannedHost) -> bool:
     try:
-        return planned.user == (planned.host.user or ssh_config.resolve(planned.host).user)
+        return planned_host.user == (planned_host.host.user or ssh_config.resolve(planned_host.host).user)
     except Refused:
         return False  # connecting reports the error
 
 
 def run_cached_plans(
-    pending: PendingConnections, cached: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
+    pending: PendingConnections, cached_plans: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
 ) -> list[int]:
     """Run cached plans and return the exit codes, one per host."""
-    hosts = [planned.host for planned in cached]
+    hosts = [planned_host.host for planned_host in cached_plans]
     fleet = Fleet([Member(host) for host in hosts])
     output = RunOutput.for_playbook_run(SelectedHosts(Project.here(), hosts, fleet), options, on_event)
-    renewed_plans = _RenewedPlans(cached)
+    renewed_plans = _RenewedPlans(cached_plans)
     with closing_fleet(fleet):
         pending.assign_links(fleet.members)
-        members = fleet.begin(cached[0].plan.play, hosts)
+        members = fleet.begin(cached_plans[0].plan.play, hosts)
         plan_for = lambda member: renewed_plans.plan_for(member.host).prepare_member(member, fleet, output.store_server)  # noqa: E731
         fleet.roll(members, plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
-        for member, planned in zip(fleet.members, cached, strict=True):
-            if _has_new_engine_facts(member, planned):
-                _save_engine_facts(fleet, member, planned)
+        for member, planned_host in zip(fleet.members, cached_plans, strict=True):
+            if _has_new_engine_facts(member, planned_host):
+                _save_engine_facts(fleet, member, planned_host)
     return fleet.exit_codes()
 
 
 class _RenewedPlans:
     """Cached plans for another run, with new run ids and freshly read secrets. Thread-safe."""
 
-    def __init__(self, cached: Sequence[PlannedHost]) -> None:
-        self._cached = {planned.host.name: planned for planned in cached}
+    def __init__(self, cached_plans: Sequence[PlannedHost]) -> None:
+        self._cached_plans = {planned_host.host.name: planned_host for planned_host in cached_plans}
         self._cluster_token = new_token()
-        self._keys: dict[str, Secret] = {}
+        self._server_key_by_name: dict[str, Secret] = {}
         self._secrets_lock = threading.Lock()
 
     def plan_for(self, host: Host) -> PlannedHost:
-        cached = self._cached[host.name]
+        planned_host = self._cached_plans[host.name]
         with self._secrets_lock:
-            secrets = secret_source.read_secrets(cached.host) | self._server_keys(cached)
-        secrets |= {TOKEN_SECRET: self._cluster_token} if cached.plan.cluster else {}
-        return replace(cached, secrets=secrets, plan=replace(cached.plan, run_id=new_run_id(), who=user_at_host()))
+            secrets = secret_source.read_secrets(planned_host.host) | self._server_keys(planned_host)
+        secrets |= {TOKEN_SECRET: self._cluster_token} if planned_host.plan.cluster else {}
+        return replace(
+            planned_host, secrets=secrets, plan=replace(planned_host.plan, run_id=new_run_id(), who=user_at_host())
+        )
 
-    def _server_keys(self, cached: PlannedHost) -> dict[str, Secret]:
+    def _server_keys(self, planned_host: PlannedHost) -> dict[str, Secret]:
         """Return the server's API keys, each read once for all hosts, because its command may prompt the user."""
-        for name, (source, where) in cached.key_sources.items():
-            if name not in self._keys:
-                self._keys[name] = secret_source.read_server_key(source, where)
-        return {name: self._keys[name] for name in cached.key_sources}
+        for name, (source, where) in planned_host.key_sources.items():
+            if name not in self._server_key_by_name:
+                self._server_key_by_name[name] = secret_source.read_server_key(source, where)
+        return {name: self._server_key_by_name[name] for name in planned_host.key_sources}
 
 
-def _has_new_engine_facts(member: Member, planned: PlannedHost) -> bool:
+def _has_new_engine_facts(member: Member, planned_host: PlannedHost) -> bool:
     """Return True if a task read an engine version or options from the image that are not in spark.lock."""
-    if not member.engine_version or not planned.host.recipe:
+    if not member.engine_version or not planned_host.host.recipe:
         return False
-    version, options = planned.engine.get("engine_version"), planned.engine.get("options")
+    version, options = planned_host.engine_facts.get("engine_version"), planned_host.engine_facts.get("options")
     return (version, options) != (member.engine_version, member.engine_options or options)
 
 
-def _save_engine_facts(fleet: Fleet, member: Member, planned: PlannedHost) -> None:
+def _save_engine_facts(fleet: Fleet, member: Member, planned_host: PlannedHost) -> None:
     from sparkwright.app.plans.pins import Pins
     from sparkwright.project import recipe
 
     root = Project.here().root
-    pins = Pins(root, save=planned.plan.exclusive and not planned.plan.check)
-    pins.save_engine(fleet, member, recipe.load(root, str(planned.host.recipe)))
+    pins = Pins(root, save=planned_host.plan.exclusive and not planned_host.plan.check)
+    pins.save_engine(fleet, member, recipe.load(root, str(planned_host.host.recipe)))

@@ -27,8 +27,8 @@ class RunOutput:
     """A command's output: JSON lines, or text with panels of the servers at the end.
 
     Args:
-        rows: for several hosts, print a line per host, and a panel only for the head of a cluster; for one host on a terminal,
-            print a line per stage.
+        summarize_hosts: for several hosts, print a line per host, and a panel only for the head of a cluster; for one host on
+            a terminal, print a line per stage.
         diff: print the differences. With `check`, for several hosts or on a terminal, hosts with the same changes are grouped.
         verbose: print every task of every host.
         on_event: receives the events, so that nothing is printed.
@@ -40,7 +40,7 @@ class RunOutput:
         *,
         json: bool,
         diff: bool,
-        rows: bool = False,
+        summarize_hosts: bool = False,
         check: bool = False,
         verbose: bool = False,
         on_event: Listener | None = None,
@@ -59,23 +59,25 @@ class RunOutput:
         from sparkwright.console.events.tables import ResultTables
 
         is_plan = check and diff and not verbose and (len(selection.hosts) > 1 or sys.stdout.isatty())
-        per_task = diff or verbose or not rows
-        per_host, has_cluster = not per_task and len(selection.hosts) > 1, bool(self._workers)
+        prints_tasks = diff or verbose or not summarize_hosts
+        prints_hosts, has_cluster = not prints_tasks and len(selection.hosts) > 1, bool(self._workers)
         presenter = (
             _plan_presenter()
             if is_plan
-            else _line_presenter(diff=diff, per_task=per_task, per_host=per_host, has_cluster=has_cluster)
+            else _line_presenter(
+                diff=diff, prints_tasks=prints_tasks, prints_hosts=prints_hosts, has_cluster=has_cluster
+            )
         )
         presenter.set_hosts([host.name for host in selection.hosts])
         self._summary = Summary(presenter.write)
-        with_panels = not is_plan and (not per_host or has_cluster)
-        panels = [self._summary] if with_panels else []
+        has_panels = not is_plan and (not prints_hosts or has_cluster)
+        panels = [self._summary] if has_panels else []
         selection.fleet.subscribers = [presenter, ResultTables(presenter.write), *panels]
 
     @classmethod
     def for_playbook_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> RunOutput:
         output_options = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
-        return cls(selection, rows=True, on_event=on_event, **output_options)
+        return cls(selection, summarize_hosts=True, on_event=on_event, **output_options)
 
     def store_server(self, server: ServerSummary) -> None:
         """Store the server that a host will run, for its panel."""
@@ -104,18 +106,18 @@ def _plan_presenter() -> Any:
     return PlanGroups(write=lambda style, text: print_line(console, style, text), show_progress=show_progress)
 
 
-def _line_presenter(*, diff: bool, per_task: bool, per_host: bool, has_cluster: bool) -> Any:
+def _line_presenter(*, diff: bool, prints_tasks: bool, prints_hosts: bool, has_cluster: bool) -> Any:
     """Return the presenter that prints a line per host or per task, or else per stage on a terminal and per task elsewhere."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import TaskLines
 
-        return HostLines(is_cluster=has_cluster) if per_host else TaskLines(diff=diff)
-    if per_host:
+        return HostLines(is_cluster=has_cluster) if prints_hosts else TaskLines(diff=diff)
+    if prints_hosts:
         from sparkwright.console.events.live_lines import HostTable
 
         return HostTable(is_cluster=has_cluster)
-    if per_task:
+    if prints_tasks:
         from sparkwright.console.events.live_lines import LiveTaskLines
 
         return LiveTaskLines(diff=diff)

@@ -42,11 +42,11 @@ def build_policy(play: Play, options: DeployOptions) -> RolloutPolicy:
     play_serial = tuple(play.serial)
     if options.canary and len(play_serial) > 1:
         play_serial = play_serial[1:]  # the first batch of a `serial` such as [1, "25%"] is its canary
-    max_percentage = options.max_fail_percentage
+    percentage_text = options.max_fail_percentage
     return RolloutPolicy(
         canary=options.canary,
         serial=parse_sizes(options.serial) or play_serial,
-        max_fail_percentage=_parse_percentage(max_percentage) if max_percentage else play.max_fail_percentage,
+        max_fail_percentage=_parse_percentage(percentage_text) if percentage_text else play.max_fail_percentage,
     )
 
 
@@ -72,11 +72,11 @@ class RolloutRun:
         self._playbook = playbook
         self._command = command
         self._options = options
-        self._file = RecordFile(selection.project.root, playbook.path.stem)
+        self._record_file = RecordFile(selection.project.root, playbook.path.stem)
         self._serving_checks = _ServingChecks(selection)
         hosts_by_play = [selection.inventory.match(play.hosts) for play in playbook.plays]
         #: index of each host's last play
-        self._last_play = {
+        self._last_play_index = {
             name: n for n, hosts in enumerate(hosts_by_play) for host in hosts for name in (host.name, host.machine)
         }
         self._policies = [build_policy(play, options) for play in playbook.plays]
@@ -91,7 +91,7 @@ class RolloutRun:
     def _begin(self) -> None:
         names = [host.name for host in self._selection.hosts]
         if self._options.resume:
-            record = self._file.load()
+            record = self._record_file.load()
             refuse_changed_run(record, self._fixed_options(), self._fingerprints)
             self.record, self._is_recorded = record, True
             for member in self._selection.fleet.members:
@@ -99,7 +99,7 @@ class RolloutRun:
                     note = "it was in progress when the run was interrupted, so it is checked again."
                     self._selection.fleet.add_note(member, note)
         elif any(policy.is_rolling(len(names)) for policy in self._policies):
-            self.record = RolloutRecord(self._file.playbook, names, self._fixed_options())
+            self.record = RolloutRecord(self._record_file.playbook, names, self._fixed_options())
 
     def can_start(self) -> bool:
         """Return False if a host of a rolling run or a member of a cluster is unreachable. The reason is in `fleet.stopped`.
@@ -109,12 +109,12 @@ class RolloutRun:
         fleet = self._selection.fleet
         if not self.record and not self._is_cluster:
             return True
-        unreachable = [member.host.name for member in fleet.wait_for_connections()]
-        if not unreachable or (self._options.skip_unreachable and not self._is_cluster):
+        unreachable_names = [member.host.name for member in fleet.wait_for_connections()]
+        if not unreachable_names or (self._options.skip_unreachable and not self._is_cluster):
             return True
         hint = "" if self._is_cluster else " (--skip-unreachable skips unreachable hosts)"
-        verb = "is" if len(unreachable) == 1 else "are"
-        fleet.stopped = f"{join_names(unreachable)} {verb} unreachable, so nothing was started{hint}"
+        verb = "is" if len(unreachable_names) == 1 else "are"
+        fleet.stopped = f"{join_names(unreachable_names)} {verb} unreachable, so nothing was started{hint}"
         return False
 
     def build_play_rollout(self, n: int) -> PlayRollout:
@@ -130,7 +130,7 @@ class RolloutRun:
             record=self.record,
             save=self._save,
             fingerprints=self._fingerprints,
-            final_hosts=frozenset(name for name, last in self._last_play.items() if last == n),
+            final_hosts=frozenset(name for name, last in self._last_play_index.items() if last == n),
         )
 
     def report_outcome(self) -> list[int]:
@@ -152,8 +152,13 @@ class RolloutRun:
             "unreachable": [name for name, code in exit_codes.items() if code is Exit.UNREACHABLE],
             "not_begun": not_begun,
         }
-        resume = f"{program.name()} {self._command} --resume" if can_resume else ""
-        outcome = {"playbook": self._file.playbook, **hosts_by_outcome, "why": fleet.stopped, "resume": resume}
+        resume_command = f"{program.name()} {self._command} --resume" if can_resume else ""
+        outcome = {
+            "playbook": self._record_file.playbook,
+            **hosts_by_outcome,
+            "why": fleet.stopped,
+            "resume": resume_command,
+        }
         fleet.emit_last_event(event("rolled", host="", **outcome))
         if not fleet.stopped or hosts_by_outcome["failed"] or hosts_by_outcome["unreachable"]:
             return []
@@ -169,7 +174,7 @@ class RolloutRun:
         self._serving_checks.close()
 
     def _save(self, record: RolloutRecord) -> None:
-        self._file.save(record)
+        self._record_file.save(record)
         self._is_recorded = True
 
     def _build_guard(self, play: Play) -> Guard | None:
@@ -192,7 +197,7 @@ class RolloutRun:
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
-        files = list(shipped_files.list_paths(project.root, "templates/*.j2"))
+        paths = list(shipped_files.list_paths(project.root, "templates/*.j2"))
         plays = json.dumps(self._playbook.plays[0].document.data, default=str)  # with the included files
         host_values = repr(sorted(asdict(replace(host, where="", set_at={})).items()))
         fingerprints = {
@@ -201,12 +206,12 @@ class RolloutRun:
         }
         if host.recipe:
             host_recipe = recipe.load(project.root, host.recipe)
-            files.append(project.root / "recipes" / f"{host.recipe}.yml")
+            paths.append(project.root / "recipes" / f"{host.recipe}.yml")
             pins = lock_entries(load_lock(project, host), host_recipe)
             models = [pins["model"], *(pins.get("models") or {}).values()]
             commits = " ".join(str((entry or {}).get("commit")) for entry in models)
             fingerprints["spark.lock"] = f"{(pins['image'] or {}).get('digest')} {commits}"
-        return fingerprints | {_display_path(path, project.root): _digest(path.read_text()) for path in files}
+        return fingerprints | {_display_path(path, project.root): _digest(path.read_text()) for path in paths}
 
 
 class _ServingChecks:

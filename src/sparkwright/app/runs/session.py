@@ -100,11 +100,11 @@ class _PlayPlans:
 
     def plan_for(self, member: Member, *, check: bool = False) -> Plan:
         """Return the plan of a host, with the URLs of models to copy from peers."""
-        planned = self._planner.plan(member.host, member.registered, check=check)
-        plan = planned.prepare_member(member, self._fleet, self._output.store_server)
+        planned_host = self._planner.plan(member.host, member.registered, check=check)
+        plan = planned_host.prepare_member(member, self._fleet, self._output.store_server)
         plan_with_urls = self._peers.add_peer_urls(self._fleet, member, plan)
-        is_cacheable = planned.is_cacheable and plan_with_urls is plan
-        self.planned_hosts[member.host.name] = replace(planned, is_cacheable=is_cacheable)
+        is_cacheable = planned_host.is_cacheable and plan_with_urls is plan
+        self.planned_hosts[member.host.name] = replace(planned_host, is_cacheable=is_cacheable)
         return plan_with_urls
 
     def preview(self, member: Member) -> Plan:
@@ -144,7 +144,7 @@ def run_module_task(selection: Selection, module: str, args: dict[str, Any], *, 
 
 def run_tasks(
     selection: Selection,
-    play: str,
+    play_name: str,
     tasks_for: Callable[[Host], tuple[Task, ...]],
     *,
     exclusive: bool,
@@ -154,7 +154,7 @@ def run_tasks(
     """Run tasks on each selected host, show them as a play, and return the exit codes.
 
     Args:
-        play: name of the play.
+        play_name: name of the play.
         tasks_for: returns the tasks of a host.
         exclusive: hold the host's lock.
         check: run in check mode.
@@ -165,7 +165,7 @@ def run_tasks(
     def run_on(member: Member) -> list[Event]:
         host = member.host
         plan_fields: dict[str, Any] = {"check": check, "exclusive": exclusive, "server": host.server}
-        plan = Plan(new_run_id(), host.name, play, tasks_for(host), who=user_at_host(), **plan_fields)
+        plan = Plan(new_run_id(), host.name, play_name, tasks_for(host), who=user_at_host(), **plan_fields)
         return fleet.request(member, build_run_request(member, plan))
 
     fleet.query_all(run_on)

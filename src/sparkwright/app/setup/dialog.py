@@ -14,7 +14,7 @@ import yaml
 from sparkwright import defaults
 from sparkwright.app import prompts
 from sparkwright.app.setup import proposal, survey
-from sparkwright.app.setup.proposal import Choice, NewHost
+from sparkwright.app.setup.proposal import NewHost, Proposal
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text, terminal_width, wrap_sentence
 from sparkwright.console.terminal import build_console
@@ -37,11 +37,11 @@ EXAMPLE_HOST_FILE = "hosts/spark1.yml"
 #: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
 #: address of the simulated host
-SANDBOX = "sandbox"
+SANDBOX_ADDRESS = "sandbox"
 #: survey of a sandbox that has not been started yet
 SANDBOX_SURVEY: dict[str, Any] = {"memory_bytes": memory.TOTAL_BYTES, "models": [], "servers": []}
 CANDIDATE_COLUMNS = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
-CHOICE_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
+PROPOSAL_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
 FIT_LABELS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
 #: number of recipes shown with their memory; the others are listed by number and name
 MAX_RECIPE_ROWS = 9
@@ -55,7 +55,7 @@ class SurveyedHost:
     #: None if the host was not surveyed
     survey: dict[str, Any] | None
     #: None if no recipe was selected
-    choice: Choice | None
+    recipe_proposal: Proposal | None
 
     @property
     def lines(self) -> list[str]:
@@ -132,24 +132,26 @@ def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, interactive
 
 
 def _is_hardware(surveyed: SurveyedHost) -> bool:
-    return surveyed.host.address != SANDBOX
+    return surveyed.host.address != SANDBOX_ADDRESS
 
 
 def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     """Return the files whose text differs from the starter's, by path, and the paths to leave out."""
-    shipped_folder, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
+    shipped_folder, host, recipe_proposal = shipped_files.shipped_folder(), surveyed.host, surveyed.recipe_proposal
     if not _is_hardware(surveyed):
-        sandbox = f"hosts/{SANDBOX}.yml"
-        text = (shipped_folder / sandbox).read_text()
-        return {sandbox: proposal.set_recipe_and_port(text, host.recipe, _find_free_port())}, {EXAMPLE_HOST_FILE}
+        sandbox_file = f"hosts/{SANDBOX_ADDRESS}.yml"
+        text = (shipped_folder / sandbox_file).read_text()
+        return {sandbox_file: proposal.set_recipe_and_port(text, host.recipe, _find_free_port())}, {EXAMPLE_HOST_FILE}
     groups = (shipped_folder / "hosts/groups.yml").read_text()
     texts = {
         f"hosts/{host.name}.yml": proposal.render_host_file(host, surveyed.lines, "init"),
         "hosts/groups.yml": proposal.add_groups(groups, {proposal.DEFAULT_GROUP: {}}, host.groups),
     }
-    if choice is not None and choice.actual_folder:
-        name = f"recipes/{choice.name}.yml"
-        texts[name] = proposal.set_model_dir((shipped_folder / name).read_text(), choice.actual_folder, host.name)
+    if recipe_proposal is not None and recipe_proposal.model_dir_override:
+        name = f"recipes/{recipe_proposal.name}.yml"
+        texts[name] = proposal.set_model_dir(
+            (shipped_folder / name).read_text(), recipe_proposal.model_dir_override, host.name
+        )
     return texts, {EXAMPLE_HOST_FILE} - set(texts)
 
 
@@ -176,18 +178,23 @@ def _write_project(folder: Path, surveyed: SurveyedHost) -> Exit:
 
 def print_notes(surveyed: SurveyedHost) -> None:
     """Print how the host's model files will be used, and how running servers are affected."""
-    choice, host_survey = surveyed.choice, surveyed.survey
-    if choice is not None and choice.actual_folder:
+    recipe_proposal, host_survey = surveyed.recipe_proposal, surveyed.survey
+    if recipe_proposal is not None and recipe_proposal.model_dir_override:
         print_prose(
-            f"The model in {choice.actual_folder} is used: a deploy verifies its files and downloads only missing ones."
+            f"The model in {recipe_proposal.model_dir_override} is used: a deploy verifies its files and downloads only "
+            "missing ones."
         )
-    if choice is not None and choice.local_copy and choice.local_copy["place"] == "hub cache":
-        model_folder, cached = choice.recipe.file.model.dir, str(choice.local_copy["dir"])
+    if (
+        recipe_proposal is not None
+        and recipe_proposal.local_copy
+        and recipe_proposal.local_copy["place"] == "hub cache"
+    ):
+        model_folder, cached_folder = recipe_proposal.recipe.file.model.dir, str(recipe_proposal.local_copy["dir"])
         print_prose(
             "The model is in the host's hub cache. To use it without a download or extra disk space, run on the host:"
         )
         model_folder = model_folder if model_folder.startswith("/") else f"$HOME/{model_folder.removeprefix('~/')}"
-        print_text(f'  mkdir -p "{model_folder}" && cp -rlLT {join([cached])} "{model_folder}"')
+        print_text(f'  mkdir -p "{model_folder}" && cp -rlLT {join([cached_folder])} "{model_folder}"')
     for line in survey.describe_servers(host_survey) if host_survey else ():
         print_prose(
             f"{line[0].upper()}{line[1:]}. It occupies memory and that port. A deploy leaves it running unless the recipe has "
@@ -216,10 +223,12 @@ def print_next_steps(surveyed: SurveyedHost, folder: Path) -> None:
     for command in commands:
         command_line = f"sparkwright {command} --host {surveyed.host.name}"
         columns = terminal_width()
-        first, *rest = wrap_sentence(
+        first_line, *further_lines = wrap_sentence(
             purposes[command], columns and max(grid.MIN_SENTENCE_WIDTH_BELOW, columns - len(f"  {command_line:<40} # "))
         )
-        print_text("\n".join([f"  {command_line:<40} # {first}", *(f"  {'':<40} # {line}" for line in rest)]))
+        print_text(
+            "\n".join([f"  {command_line:<40} # {first_line}", *(f"  {'':<40} # {line}" for line in further_lines)])
+        )
 
 
 def host_from_options(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
@@ -237,7 +246,7 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
     with build_console().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN_CANDIDATES]
     if sandbox:
-        candidates.append(Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware"))
+        candidates.append(Candidate(SANDBOX_ADDRESS, "this machine: a simulated Spark, to try it without hardware"))
     rows = [(str(number), candidate.address, candidate.source) for number, candidate in enumerate(candidates, start=1)]
     grid.print_table(CANDIDATE_COLUMNS, rows)
     question, addresses = "Which host? A number, or USER@ADDRESS", [candidate.address for candidate in candidates]
@@ -255,14 +264,14 @@ def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: 
 
     Raises Unreachable if the survey failed and the user declined, or could not be asked.
     """
-    as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
+    ssh_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not interactive:
-        return survey.query_host(as_host, recipes, lambda error: False)
+        return survey.query_host(ssh_host, recipes, lambda error: False)
     print_prose(
         f"Logging in to {host.address}. The first time this copies sparkwright's runtime there (about 11 MB, no root)."
     )
     try:
-        return survey.query_host(as_host, recipes, _ask_to_accept_key)
+        return survey.query_host(ssh_host, recipes, _ask_to_accept_key)
     except Unreachable as error:
         print_prose(error)
         if isinstance(error, KeysRejected):
@@ -283,7 +292,7 @@ def choose_recipe(
     *,
     recipe_name: str,
     interactive: bool,
-) -> Choice | None:
+) -> Proposal | None:
     """Return the recipe for a host, or None if none fits.
 
     Args:
@@ -292,29 +301,43 @@ def choose_recipe(
     Raises:
         Refused: the named recipe does not fit the host's memory.
     """
-    choices = proposal.propose_recipes(recipes, host_survey, reserve_gib)
+    proposals = proposal.propose_recipes(recipes, host_survey, reserve_gib)
     if recipe_name:
-        choice = next(choice for choice in choices if choice.name == recipe_name)
-        if choice.verdict == "too large":
-            suggestions = [f"set {choice.fit.largest.replace(' ', ' to ')} in the recipe"] if choice.fit.largest else []
+        recipe_proposal = next(recipe_proposal for recipe_proposal in proposals if recipe_proposal.name == recipe_name)
+        if recipe_proposal.verdict == "too large":
+            suggestions = (
+                [f"set {recipe_proposal.fit.largest_fitting_flag.replace(' ', ' to ')} in the recipe"]
+                if recipe_proposal.fit.largest_fitting_flag
+                else []
+            )
             suggestions += ["name another recipe", "leave --recipe out"]
             fix = f"{', '.join(suggestions[:-1])}, or {suggestions[-1]}."
-            raise Refused(f"{recipe_name} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
-        return choice
-    fitting_choices = [choice for choice in choices if choice.verdict != "too large"]
-    if not interactive or not fitting_choices:
-        return fitting_choices[0] if fitting_choices else None
+            raise Refused(f"{recipe_name} does not fit: {recipe_proposal.reason}.", fix=fix[0].upper() + fix[1:])
+        return recipe_proposal
+    fitting_proposals = [recipe_proposal for recipe_proposal in proposals if recipe_proposal.verdict != "too large"]
+    if not interactive or not fitting_proposals:
+        return fitting_proposals[0] if fitting_proposals else None
     rows = [
-        (str(number), choice.name, choice.disk_location, FIT_LABELS[choice.verdict], choice.why)
-        for number, choice in enumerate(fitting_choices, start=1)
+        (
+            str(number),
+            recipe_proposal.name,
+            recipe_proposal.local_copy_text,
+            FIT_LABELS[recipe_proposal.verdict],
+            recipe_proposal.reason,
+        )
+        for number, recipe_proposal in enumerate(fitting_proposals, start=1)
     ]
-    grid.print_table(CHOICE_COLUMNS, rows[:MAX_RECIPE_ROWS])
-    if further_choices := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
-        print_prose(f"More: {', '.join(further_choices)}.")
-    if too_large := [choice.name for choice in choices if choice not in fitting_choices]:
-        print_prose(f"Too large for this host: {', '.join(too_large)}.")
-    name = prompts.choose_exactly("Which recipe? A number or a name", [choice.name for choice in fitting_choices])
-    return next(choice for choice in fitting_choices if choice.name == name)
+    grid.print_table(PROPOSAL_COLUMNS, rows[:MAX_RECIPE_ROWS])
+    if further_proposals := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
+        print_prose(f"More: {', '.join(further_proposals)}.")
+    if too_large_names := [
+        recipe_proposal.name for recipe_proposal in proposals if recipe_proposal not in fitting_proposals
+    ]:
+        print_prose(f"Too large for this host: {', '.join(too_large_names)}.")
+    name = prompts.choose_exactly(
+        "Which recipe? A number or a name", [recipe_proposal.name for recipe_proposal in fitting_proposals]
+    )
+    return next(recipe_proposal for recipe_proposal in fitting_proposals if recipe_proposal.name == name)
 
 
 def survey_and_choose(
@@ -332,23 +355,25 @@ def survey_and_choose(
     Args:
         quiet: print only errors, for use by a program.
     """
-    is_sandbox = host.address == SANDBOX
+    is_sandbox = host.address == SANDBOX_ADDRESS
     host_survey = None if offline or is_sandbox else log_in_and_survey(host, recipes, interactive=interactive)
     if host_survey is not None and not quiet:
         for line in survey.format_lines(host_survey):
             print_prose(f"  {line}")
-    choice = choose_recipe(
+    recipe_proposal = choose_recipe(
         recipes,
         SANDBOX_SURVEY if is_sandbox else host_survey,
         reserve_gib,
         recipe_name=recipe_name,
         interactive=interactive,
     )
-    if choice is not None and choice.fit.budget is not None and not quiet:
-        print_text(f"The memory of {choice.name}:")
-        for line in choice.fit.budget.lines():
+    if recipe_proposal is not None and recipe_proposal.fit.budget is not None and not quiet:
+        print_text(f"The memory of {recipe_proposal.name}:")
+        for line in recipe_proposal.fit.budget.lines():
             print_prose(f"  {line}")
-    return SurveyedHost(replace(host, recipe=choice.name if choice else ""), host_survey, choice)
+    return SurveyedHost(
+        replace(host, recipe=recipe_proposal.name if recipe_proposal else ""), host_survey, recipe_proposal
+    )
 
 
 def _ask_to_accept_key(error: UnknownKey) -> bool:
@@ -399,7 +424,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         return Exit.OK
     written_files = _write_host(project.root, surveyed.host, surveyed.lines)
     if json:
-        budget = surveyed.choice.fit.budget if surveyed.choice else None
+        budget = surveyed.recipe_proposal.fit.budget if surveyed.recipe_proposal else None
         print_json_line(
             {
                 "host": surveyed.host.name,
@@ -414,12 +439,12 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         return Exit.OK
     for name in written_files:
         print_text(name)
-    if surveyed.choice is not None and surveyed.choice.actual_folder:
+    if surveyed.recipe_proposal is not None and surveyed.recipe_proposal.model_dir_override:
         print_prose(
-            f"The host has the model in {surveyed.choice.actual_folder}: to use it, set `model.dir` in "
-            f"recipes/{surveyed.choice.name}.yml."
+            f"The host has the model in {surveyed.recipe_proposal.model_dir_override}: to use it, set `model.dir` in "
+            f"recipes/{surveyed.recipe_proposal.name}.yml."
         )
-        surveyed = replace(surveyed, choice=replace(surveyed.choice, local_copy=None))
+        surveyed = replace(surveyed, recipe_proposal=replace(surveyed.recipe_proposal, local_copy=None))
     print_notes(surveyed)
     print_next_steps(surveyed, Path.cwd())
     return Exit.OK
@@ -434,23 +459,25 @@ def _max_reserve_gib(inventory: Inventory) -> float:
 
 def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
     """Write the host's file, and groups.yml for a new group. Both are reverted if the project can't be read afterwards."""
-    host_file, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
-    old_text = groups.read_text() if groups.exists() else ""
+    host_path, groups_path = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
+    old_text = groups_path.read_text() if groups_path.exists() else ""
     known_groups = yaml.safe_load(old_text) or {}
     new_text = proposal.add_groups(old_text, known_groups, host.groups)
-    changed = [groups] if new_text != old_text and any(group not in known_groups for group in host.groups) else []
+    changed_paths = (
+        [groups_path] if new_text != old_text and any(group not in known_groups for group in host.groups) else []
+    )
     try:
-        if changed:
-            write_atomically(groups, new_text.encode(), mode=0o644)
-        write_atomically(host_file, proposal.render_host_file(host, lines, "hosts.add").encode(), mode=0o644)
+        if changed_paths:
+            write_atomically(groups_path, new_text.encode(), mode=0o644)
+        write_atomically(host_path, proposal.render_host_file(host, lines, "hosts.add").encode(), mode=0o644)
         Inventory.load(root)
     except BaseException as error:
-        host_file.unlink(missing_ok=True)
-        if changed and old_text:
-            write_atomically(groups, old_text.encode(), mode=0o644)
-        elif changed:
-            groups.unlink(missing_ok=True)
+        host_path.unlink(missing_ok=True)
+        if changed_paths and old_text:
+            write_atomically(groups_path, old_text.encode(), mode=0o644)
+        elif changed_paths:
+            groups_path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise Failed(f"{error.filename}: {error.strerror}.", fix="Nothing was written.") from None
         raise
-    return [f"hosts/{path.name}" for path in (host_file, *changed)]
+    return [f"hosts/{path.name}" for path in (host_path, *changed_paths)]

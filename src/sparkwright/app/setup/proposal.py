@@ -1,4 +1,4 @@
-"""Propose recipes for a new host, best first, and build the texts to add to the project. Nothing here has side effects."""
+"""Propose recipes for a new host, best first, and build the file contents to add to the project. Free of side effects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkwright.trust.container_option_rules import parse_size
 from sparkwright.visible import one_line
 
 #: the shipped recipe that hosts/spark1.yml and hosts/sandbox.yml use
-USUAL_RECIPE = "qwen3.5-35b"
+DEFAULT_RECIPE = "qwen3.5-35b"
 Verdict = Literal["fits", "unknown", "too large"]
 
 
@@ -45,15 +45,15 @@ class Fit:
 
     verdict: Verdict
     #: the figures behind the verdict, as a clause
-    why: str
+    reason: str
     #: None if the server's memory is unknown
     budget: Budget | None = None
     #: a flag with the largest value that would fit, as "FLAG VALUE", for a server that does not fit; empty if there is none
-    largest: str = ""
+    largest_fitting_flag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Proposal:
     """A recipe proposed for a host."""
 
     recipe: Recipe
@@ -68,32 +68,32 @@ class Choice:
         return self.fit.verdict
 
     @property
-    def why(self) -> str:
-        return self.fit.why
+    def reason(self) -> str:
+        return self.fit.reason
 
     @property
     def name(self) -> str:
         return self.recipe.name
 
     @property
-    def disk_location(self) -> str:
+    def local_copy_text(self) -> str:
         """The model's size and folder on the host; empty if it is not there."""
         return (
             f"{units.format_size(self.local_copy['size_bytes'])} in {self.local_copy['dir']}" if self.local_copy else ""
         )
 
     @property
-    def actual_folder(self) -> str:
+    def model_dir_override(self) -> str:
         """The folder to use instead of the recipe's model folder; empty to use the recipe's."""
         return str(self.local_copy["dir"]) if self.local_copy and self.local_copy["place"] == "folder" else ""
 
 
 def propose_recipes(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
-) -> list[Choice]:
+) -> list[Proposal]:
     """Return the proposals for a single host, best first.
 
-    Recipes that are served, or whose model is on the host, come first, then USUAL_RECIPE, then the others by name. Recipes that
+    Recipes that are served, or whose model is on the host, come first, then DEFAULT_RECIPE, then the others by name. Recipes that
     are too large come last.
 
     Args:
@@ -102,22 +102,22 @@ def propose_recipes(
     proposals = [_propose_recipe(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
         proposals,
-        key=lambda choice: (
-            choice.verdict == "too large",
-            not choice.is_served,
-            choice.local_copy is None,
-            choice.name != USUAL_RECIPE,
-            choice.name,
+        key=lambda proposal: (
+            proposal.verdict == "too large",
+            not proposal.is_served,
+            proposal.local_copy is None,
+            proposal.name != DEFAULT_RECIPE,
+            proposal.name,
         ),
     )
 
 
-def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
+def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Proposal:
     if survey is None:
-        return Choice(recipe, Fit("unknown", "the host was not surveyed"))
+        return Proposal(recipe, Fit("unknown", "the host was not surveyed"))
     copies = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
-    in_model_folder = [model for model in copies if model["place"] == "own"]
-    local_copy = next(iter([*in_model_folder, *copies]), None)
+    copies_in_model_folder = [model for model in copies if model["place"] == "own"]
+    local_copy = next(iter([*copies_in_model_folder, *copies]), None)
     folders = {model["dir"] for model in copies}
     is_served = any(
         server["model_dir"] in folders or recipe.served_name in server["models"] for server in survey["servers"]
@@ -125,25 +125,27 @@ def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gi
     catalogue_bytes = int(catalogue.find_entry(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
     files_bytes = int(local_copy["size_bytes"]) if local_copy else catalogue_bytes
     fit = evaluate_fit(recipe, memory_from_survey(survey, reserve_gib), files_bytes)
-    return Choice(recipe, fit, local_copy, is_served)
+    return Proposal(recipe, fit, local_copy, is_served)
 
 
 def memory_from_survey(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
     """Return the memory of a host from its survey. If nothing is served, the memory in use is the system's."""
-    total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
+    total_bytes, available_bytes = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
-    if available is None or survey["servers"] or models is None or models:
-        return HostMemory(total, reserve_gib, available_bytes=available)
-    system_row = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
-    return HostMemory(total, reserve_gib, system_row, available)
+    if available_bytes is None or survey["servers"] or models is None or models:
+        return HostMemory(total_bytes, reserve_gib, available_bytes=available_bytes)
+    system_row = Row(
+        "the host itself", max(0, total_bytes - available_bytes), "in use now, with nothing served", "host"
+    )
+    return HostMemory(total_bytes, reserve_gib, system_row, available_bytes)
 
 
 def evaluate_fit(
     recipe: Recipe,
-    host: HostMemory,
+    host_memory: HostMemory,
     files_bytes: int | None,
     locked: Mapping[str, Any] | None = None,
-    start: StartFacts | None = None,
+    start_facts: StartFacts | None = None,
 ) -> Fit:
     """Return whether a recipe's server fits a host that serves nothing else, using the budget of `plan` and `deploy`.
 
@@ -151,35 +153,38 @@ def evaluate_fit(
         files_bytes: size of the model's files, or None if unknown; not used as the size of the weights if the recipe loads only
             some files of a repository.
         locked: the model's entry in the lock, which the estimates for some engines need.
-        start: figures from earlier starts on the host; None if there are none.
+        start_facts: figures from earlier starts on the host; None if there are none.
     """
     memory, model = compute_memory(recipe, {"model": locked}), recipe.file.model
     uses_all_files = not (model.file_key or model.allow or model.ignore)
     if uses_all_files and files_bytes and not memory.weights_bytes:
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
-    files = f"{units.format_gib(files_bytes)} GiB of files" if files_bytes else ""
+    files_text = f"{units.format_gib(files_bytes)} GiB of files" if files_bytes else ""
     if not memory.known:
-        return Fit("unknown", f"{files}{'; ' if files else ''}the engine's memory is known once the model is pinned")
-    start = start or StartFacts()
-    start = replace(start, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
+        return Fit(
+            "unknown",
+            f"{files_text}{'; ' if files_text else ''}the engine's memory is not known until the model is pinned",
+        )
+    start_facts = start_facts or StartFacts()
+    start_facts = replace(start_facts, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
     host_budget = budget.build(
         memory,
-        host.total_bytes,
-        start,
-        reserve_bytes=int(host.reserve_gib * units.GIB),
-        system=host.system_row,
-        available_bytes=host.available_bytes,
+        host_memory.total_bytes,
+        start_facts,
+        reserve_bytes=int(host_memory.reserve_gib * units.GIB),
+        system=host_memory.system_row,
+        available_bytes=host_memory.available_bytes,
     )
-    needs = describe_budget(host_budget)
-    engine_bytes = memory.engine_bytes(host.total_bytes)
+    budget_text = describe_budget(host_budget)
+    engine_bytes = memory.engine_bytes(host_memory.total_bytes)
     if uses_all_files and memory.weights_bytes > engine_bytes:
-        engine_share = f"{units.format_gib(engine_bytes)} of {units.format_gib(host.total_bytes)} GiB"
-        return Fit("too large", f"{files}, but the engine takes {engine_share}", host_budget)
+        engine_share = f"{units.format_gib(engine_bytes)} of {units.format_gib(host_memory.total_bytes)} GiB"
+        return Fit("too large", f"{files_text}, but the engine may use only {engine_share}", host_budget)
     if not host_budget.fits:
-        return Fit("too large", f"it takes {needs}", host_budget, budget.format_largest_fit(memory, host_budget))
+        return Fit("too large", f"it takes {budget_text}", host_budget, budget.format_largest_fit(memory, host_budget))
     if files_bytes is None:
-        return Fit("unknown", f"it takes {needs}; the model's size is known once it is pinned", host_budget)
-    return Fit("fits", f"{files}; it takes {needs}", host_budget)
+        return Fit("unknown", f"it takes {budget_text}; the model's size is not known until it is pinned", host_budget)
+    return Fit("fits", f"{files_text}; it takes {budget_text}", host_budget)
 
 
 def describe_budget(host_budget: Budget) -> str:
@@ -188,7 +193,7 @@ def describe_budget(host_budget: Budget) -> str:
     reserve_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == "reserve")
     parts = [
         f"{units.format_gib(host_budget.owner_bytes('server') - host_side_bytes)} for the engine",
-        f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
+        f"{units.format_gib(host_side_bytes)} outside the engine's budget" if host_side_bytes else "",
     ]
     parts += [
         f"{units.format_gib(host_budget.owner_bytes('host') - reserve_bytes)} for the host itself",
@@ -209,15 +214,15 @@ def _shm_bytes(recipe: Recipe) -> int:
     return 0 if container.get("ipc") == "host" else parse_size(str(container.get("shm_size") or DEFAULT_SHM_SIZE))
 
 
-#: a host's name, which is a file name without characters that patterns use
-HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+#: a host's name: a valid file name without pattern characters
+HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 DEFAULT_GROUP = "lab"
-_DIR_LINE = re.compile(r"(?m)^  dir: .*$")
-_RECIPE_LINE = re.compile(r"(?m)^recipe: \S+")
-_PORT_LINE = re.compile(r"(?m)^serve_port: [0-9]+")
+_DIR_LINE_PATTERN = re.compile(r"(?m)^  dir: .*$")
+_RECIPE_LINE_PATTERN = re.compile(r"(?m)^recipe: \S+")
+_PORT_LINE_PATTERN = re.compile(r"(?m)^serve_port: [0-9]+")
 #: user or host name in [USER@]ADDRESS[:PORT]
-_USER_OR_HOST_NAME = re.compile(r"[^@\s:-][^@\s:]{0,254}")
-_IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
+_USER_OR_HOST_NAME_PATTERN = re.compile(r"[^@\s:-][^@\s:]{0,254}")
+_IPV6_PATTERN = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +241,18 @@ class NewHost:
     @classmethod
     def parse_address(cls, text: str, **other_fields: Any) -> NewHost:
         """Parse [USER@]ADDRESS[:PORT], with no port for an IPv6 address. Raises Refused for any other text."""
-        user, _, rest = text.rpartition("@")
-        address, _, port_text = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
-        port = int(port_text) if re.fullmatch(r"[0-9]{1,5}", port_text) else None
-        is_valid = (_USER_OR_HOST_NAME if rest.count(":") < 2 else _IPV6).fullmatch(address) and (
-            not user or _USER_OR_HOST_NAME.fullmatch(user)
+        user, _, address_and_port = text.rpartition("@")
+        address, _, port_text = (
+            address_and_port.partition(":") if address_and_port.count(":") == 1 else (address_and_port, "", "")
         )
+        port = int(port_text) if re.fullmatch(r"[0-9]{1,5}", port_text) else None
+        is_valid = (_USER_OR_HOST_NAME_PATTERN if address_and_port.count(":") < 2 else _IPV6_PATTERN).fullmatch(
+            address
+        ) and (not user or _USER_OR_HOST_NAME_PATTERN.fullmatch(user))
         if (
             not is_valid
             or ("@" in text and not user)
-            or (":" in rest and rest != address and port not in range(1, 65536))
+            or (":" in address_and_port and address_and_port != address and port not in range(1, 65536))
         ):
             fix = "Type NAME, USER@NAME or USER@NAME:PORT."
             raise Refused(f"'{one_line(text, max_chars=80)}' is not an address.", fix=fix)
@@ -262,7 +269,7 @@ def suggest_name(address: str) -> str:
 
 def refuse_name(name: str, kind: str = "name") -> None:
     """Raise Refused for a name that a host or a group can't have."""
-    if not HOST_NAME.fullmatch(name) or UNMATCHABLE_NAME.search(name) or name in ("all", "groups", "ungrouped"):
+    if not HOST_NAME_PATTERN.fullmatch(name) or UNMATCHABLE_NAME.search(name) or name in ("all", "groups", "ungrouped"):
         fix = (
             f"Use letters, digits, `.`, `_` and `-`: {PATTERN_CHARACTERS_HINT}."
             if UNMATCHABLE_NAME.search(name)
@@ -296,29 +303,31 @@ def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -
     return "\n".join([shipped_files.schema_line("host").rstrip(), *comments, "", *rows]) + "\n"
 
 
-def add_groups(text: str, existing: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
+def add_groups(text: str, existing_groups: Mapping[str, Any] | None, groups: Sequence[str]) -> str:
     """Return groups.yml with the missing groups added at its end.
 
     Args:
         text: the current file; empty if it does not exist.
-        existing: its parsed content.
+        existing_groups: its parsed content.
     """
-    missing = [group for group in groups if group not in (existing or {})]
-    start = text or shipped_files.schema_line("groups")
-    if missing and not start.endswith("\n"):
-        start += "\n"
-    return start + "".join(f"\n{group}: {{}}\n" for group in missing)
+    missing_groups = [group for group in groups if group not in (existing_groups or {})]
+    new_text = text or shipped_files.schema_line("groups")
+    if missing_groups and not new_text.endswith("\n"):
+        new_text += "\n"
+    return new_text + "".join(f"\n{group}: {{}}\n" for group in missing_groups)
 
 
-def set_model_dir(recipe: str, folder: str, host: str) -> str:
+def set_model_dir(recipe_text: str, folder: str, host: str) -> str:
     """Return a recipe's text with `dir` set to the folder where a host already has the model."""
     line = f"  dir: {_format_yaml(folder)}      # where {host} has it; its hashes are verified before it is served"
-    return _DIR_LINE.sub(lambda _: line, recipe, count=1)
+    return _DIR_LINE_PATTERN.sub(lambda _: line, recipe_text, count=1)
 
 
-def set_recipe_and_port(host: str, recipe: str, port: int) -> str:
+def set_recipe_and_port(host_text: str, recipe: str, port: int) -> str:
     """Return the text of a host's file with another recipe and port."""
-    return _PORT_LINE.sub(f"serve_port: {port}", _RECIPE_LINE.sub(f"recipe: {recipe}", host, count=1), count=1)
+    return _PORT_LINE_PATTERN.sub(
+        f"serve_port: {port}", _RECIPE_LINE_PATTERN.sub(f"recipe: {recipe}", host_text, count=1), count=1
+    )
 
 
 def _format_yaml(value: str) -> str:

@@ -71,12 +71,14 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept_key: AcceptHostKey)
 
 def describe_hardware(survey: dict[str, Any]) -> str:
     """Describe the GPU, the memory and the disk in a clause."""
-    gpu = survey["gpu"]["name"] if survey["gpu"] else "no GPU found"
+    gpu_name = survey["gpu"]["name"] if survey["gpu"] else "no GPU found"
     memory = (
         f"{units.format_gib(survey['memory_bytes'])} GiB of memory, "
         f"{units.format_gib(survey['memory_available_bytes'])} available"
     )
-    return f"{gpu}, {memory}, {units.format_size(survey['disk_free_bytes'])} of disk free, {survey['architecture']}"
+    return (
+        f"{gpu_name}, {memory}, {units.format_size(survey['disk_free_bytes'])} of disk free, {survey['architecture']}"
+    )
 
 
 def describe_ollama(survey: dict[str, Any]) -> str:

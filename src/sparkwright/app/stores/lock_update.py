@@ -100,8 +100,8 @@ class LockEntry:
             return {"moved": "moved upstream", "same": "as pinned"}[self.state]
         new_data = self.new_data or {}
         if self.kind == "model":
-            size = sum(file["size_bytes"] for file in new_data["files"])
-            return f"{self.state}: commit {new_data['commit'][:12]}, {len(new_data['files'])} files, {units.format_size(size)}"
+            size = units.format_size(sum(file["size_bytes"] for file in new_data["files"]))
+            return f"{self.state}: commit {new_data['commit'][:12]}, {len(new_data['files'])} files, {size}"
         parts = [formatters.truncate_value(new_data["digest"])]
         parts += [f"{self.recipe.engine.title} {new_data['engine_version']}"] if new_data.get("engine_version") else []
         parts += [new_data["created"][:10]] if new_data.get("created") else []

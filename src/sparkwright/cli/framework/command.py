@@ -49,11 +49,11 @@ class Command(Task[Any]):
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
         """Return all options. The help texts, which Invoke clears, are restored."""
-        texts = self.help.copy()
+        help_texts = self.help.copy()
         try:
             return list(super().get_arguments(ignore_unknown_help))
         finally:
-            self.help = texts
+            self.help = help_texts
 
 
 def command(

@@ -115,18 +115,18 @@ def format_option(option: Any) -> str:
     if option.kind is bool and option.default is True:
         return f"    --no-{option.name.replace('_', '-')}"
     names = [name.replace("_", "-") for name in option.names]
-    short = next((name for name in names if len(name) == 1), "")
-    long = next((name for name in names if len(name) > 1), "")
-    value = (
+    short_name = next((name for name in names if len(name) == 1), "")
+    long_name = next((name for name in names if len(name) > 1), "")
+    value_usage = (
         ""
         if option.kind is bool
         else f"[={_format_placeholder(option)}]"
         if option.optional
         else f" {_format_placeholder(option)}"
     )
-    if not long:
-        return f"-{short}{value}"
-    return f"{f'-{short},' if short else '   '} --{long}{value}"
+    if not long_name:
+        return f"-{short_name}{value_usage}"
+    return f"{f'-{short_name},' if short_name else '   '} --{long_name}{value_usage}"
 
 
 def _format_placeholder(option: Any) -> str:
@@ -147,10 +147,10 @@ def wrap_paragraphs(doc: str) -> list[str]:
 def format_columns(rows: list[Row]) -> list[str]:
     """Return lines with names and texts side by side, with the texts wrapped to the terminal's width."""
     width = max((len(name) for name, _ in rows if len(name) <= MAX_NAME_WIDTH), default=0)
-    space = _terminal_width() - width - 4
+    text_width = _terminal_width() - width - 4
     lines = []
     for name, text in rows:
-        texts = textwrap.wrap(text, space, break_on_hyphens=False) or [""]
-        first = f"  {name:<{width}}  {texts.pop(0)}" if len(name) <= width else f"  {name}"
-        lines += [first.rstrip(), *(f"  {'':<{width}}  {line}" for line in texts)]
+        text_lines = textwrap.wrap(text, text_width, break_on_hyphens=False) or [""]
+        first_line_text = f"  {name:<{width}}  {text_lines.pop(0)}" if len(name) <= width else f"  {name}"
+        lines += [first_line_text.rstrip(), *(f"  {'':<{width}}  {line}" for line in text_lines)]
     return lines or ["  none"]

@@ -11,7 +11,7 @@ import sys
 from pathlib import PurePath
 from types import TracebackType
 
-PROGRAMS = ("sparkwright", "invoke", "inv")
+PROGRAM_NAMES = ("sparkwright", "invoke", "inv")
 INTERRUPTED_MESSAGE = "interrupted by Ctrl-C."
 #: threshold for the garbage collector: a deploy's imports and plan create 110,000 objects, none of them garbage, and each
 #: collection takes 15 ms
@@ -20,13 +20,13 @@ GC_THRESHOLD = 300_000
 
 def install() -> None:
     """Install the hook in our own programs. Other programs that import the package keep theirs."""
-    if PurePath(sys.argv[0]).name in PROGRAMS:
+    if PurePath(sys.argv[0]).name in PROGRAM_NAMES:
         sys.excepthook = _exit_on_interrupt
 
 
-def _exit_on_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
+def _exit_on_interrupt(error_type: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not issubclass(error_type, KeyboardInterrupt):
+        sys.__excepthook__(error_type, error, traceback)
         return
     from sparkwright.errors import Exit  # not at the top, because the hook is set before any import
 

@@ -131,8 +131,8 @@ def _describe_parse_error(text: str, words: Sequence[str], context: Any, context
         option = next((word for word in reversed(words) if word.startswith("-")), "the option")
         return f"{option} needs a value."
     if command and context.missing_positional_args:
-        missing = " ".join(arg.name.upper() for arg in context.missing_positional_args)
-        return f"{command} needs {missing}: {command} --help."
+        missing_names = " ".join(arg.name.upper() for arg in context.missing_positional_args)
+        return f"{command} needs {missing_names}: {command} --help."
     return text
 
 
@@ -169,8 +169,8 @@ def check_ranges(context: Any) -> str:
         name = option.name.replace("_", "-")
         minimum = MIN_VALUES.get(name, -MAX_VALUE)
         if not minimum <= option.value <= MAX_VALUE:  # also False for NaN
-            bound = f"at least {minimum:g}" if option.value < minimum else f"a number up to {MAX_VALUE:,.0f}"
-            return f"--{name} must be {bound}, got {option.value}."
+            range_text = f"at least {minimum:g}" if option.value < minimum else f"a number up to {MAX_VALUE:,.0f}"
+            return f"--{name} must be {range_text}, got {option.value}."
     return ""
 
 
