@@ -77,7 +77,7 @@ def test_colours_and_control_characters_of_a_saved_log_are_not_printed(
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
     for line in log_source.read_file(str(tmp_path / "log"), 10):
-        log_source.print_log(line, state=False, json=False, with_title=False)
+        log_source.print_log(line, show_state=False, json=False, with_title=False)
     assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
 
 

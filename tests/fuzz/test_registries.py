@@ -74,6 +74,6 @@ def test_contents_of_files() -> None:
     def read(data: bytes) -> None:
         FakeRepository.printed = data
         for file, text in FakeRepository("file:///srv/recipes.git", "ours").read_texts(files):
-            assert len(app._model_id(text, file.path)) < 100_000
+            assert len(app._parse_model_id(text, file.path)) < 100_000
 
     feed(read, damaged_texts([PRINTED]))

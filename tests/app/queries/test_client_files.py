@@ -74,7 +74,7 @@ def test_codex_comments_and_other_tables_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(BEFORE["codex"])
     client_files.write_settings("codex", KEYED, str(path))
-    client_files.write_settings("codex", replace(KEYED, context=None), str(path))
+    client_files.write_settings("codex", replace(KEYED, context_length=None), str(path))
     text, settings = path.read_text(), read_settings("codex", path)
     assert "# mine" in text and text.count("[model_providers.spark]") == 1
     assert settings["approval_policy"] == "never" and "model_context_window" not in settings
@@ -132,9 +132,11 @@ def test_litellm_needs_a_path_and_keeps_other_servers_of_the_same_name(tmp_path:
 def test_aider_limits_are_in_a_second_file_and_its_key_in_a_variable(tmp_path: Path) -> None:
     lines = client_files.write_settings("aider", KEYED, str(tmp_path / "conf.yml"))
     limits = json.loads((tmp_path / ".aider.model.metadata.json").read_text())[f"openai/{KEYED.model}"]
-    assert (limits["max_input_tokens"], limits["max_output_tokens"]) == (KEYED.context, KEYED.answer_tokens)
+    assert (limits["max_input_tokens"], limits["max_output_tokens"]) == (KEYED.context_length, KEYED.max_answer_tokens)
     assert 'export OPENAI_API_KEY="$GATEWAY_KEY"' in lines[-1]
-    client_files.write_settings("aider", replace(KEYED, key_variable="", context=None), str(tmp_path / "open.yml"))
+    client_files.write_settings(
+        "aider", replace(KEYED, key_variable="", context_length=None), str(tmp_path / "open.yml")
+    )
     assert yaml.safe_load((tmp_path / "open.yml").read_text())["openai-api-key"] == "none"
 
 

@@ -60,9 +60,9 @@ def test_shell_settings_set_the_variables(name: str, endpoint: Endpoint, tmp_pat
     script = f"{setup}{format_text(name, endpoint)}\nenv"
     result = commands.run_process("sh", "-c", script, cwd=tmp_path, HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr
-    if name == "aider" and endpoint.context:
+    if name == "aider" and endpoint.context_length:
         limits = json.loads((tmp_path / ".aider.spark.json").read_text())[f"openai/{endpoint.model}"]
-        assert limits["max_input_tokens"] == endpoint.context
+        assert limits["max_input_tokens"] == endpoint.context_length
     variables = dict(line.partition("=")[::2] for line in result.stdout.splitlines())
     key = "sesame" if endpoint.key_variable else "none"
     if name == "claude-code":

@@ -38,7 +38,7 @@ def test_fit_is_unknown_without_the_size_of_the_model() -> None:
     """The size comes from the disk, or else from the catalogue of shipped recipes."""
     choices = {choice.name: choice for choice in proposal.propose_recipes(RECIPES, make_survey())}
     assert choices["glm-4.7-flash"].verdict == "unknown"
-    assert choices["qwen3.5-35b"].verdict == "fits" and choices["qwen3.5-35b"].why.startswith("32.6 GiB of files")
+    assert choices["qwen3.5-35b"].verdict == "fits" and choices["qwen3.5-35b"].reason.startswith("32.6 GiB of files")
     own = [replace(recipe, name=f"my-{recipe.name}") for recipe in RECIPES]
     assert {choice.verdict for choice in proposal.propose_recipes(own, make_survey())} == {"unknown"}
     assert proposal.propose_recipes(RECIPES, make_survey())[0].name == proposal.DEFAULT_RECIPE
@@ -54,7 +54,7 @@ def test_recipe_that_leaves_no_reserve_is_too_large_and_last() -> None:
     assert large.fit.largest_fitting_flag == ""  # its weights alone are larger
     small = find_choice("llama-3.1-8b", make_survey(28)).fit
     assert (small.verdict, small.largest_fitting_flag) == ("too large", "gpu-memory-utilization 0.58")
-    assert small.why == (
+    assert small.reason == (
         "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 outside the engine's budget, 6.0 for the host itself, "
         "4.0 reserve)"
     )
