@@ -18,7 +18,7 @@ MEMBER_COUNTS = range(2, 65)
 MAX_MISSED_HEARTBEATS = 4
 #: larger differences between clocks are reported, because times in the members' logs are not comparable
 MAX_CLOCK_OFFSET_S = 1.0
-_ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
+_ADDRESS_PATTERN = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 #: time that a run waits for the other members' runs to join; all plans must be sent within this time
 DEFAULT_JOIN_TIMEOUT_S = 120.0
 #: time that a run waits at a barrier after all have joined, e.g. for a member that is still downloading
@@ -27,7 +27,7 @@ BARRIER_TIMEOUT_S = 600.0
 
 def _address(value: Any) -> str:
     """Shape of a machine's IP address; 0.0.0.0 and :: are refused."""
-    is_address = isinstance(value, str) and _ADDRESS.fullmatch(value) and value.strip("0.:")
+    is_address = isinstance(value, str) and _ADDRESS_PATTERN.fullmatch(value) and value.strip("0.:")
     if not is_address or ("." in value and max(map(int, value.split("."))) > 255):
         raise ValueError("is not an IP address")
     return str(value)
@@ -104,16 +104,16 @@ def describe_wrong_rank(rank: int, world_size: int | None, expected_rank: int, e
     return f"it is rank {rank} of {world_size}, not {expected_rank} of {shown_size}."
 
 
-def describe_clock_offset(ahead_s: tuple[float, float], other: str) -> str:
+def describe_clock_offset(lead_bounds_s: tuple[float, float], other_host: str) -> str:
     """Describe a clock's offset from another host's clock; empty unless it is certain to exceed MAX_CLOCK_OFFSET_S.
 
     ahead_s: lower and upper bound of the clock's lead over the other one.
     """
-    min_s, max_s = ahead_s
+    min_s, max_s = lead_bounds_s
     if min_s <= MAX_CLOCK_OFFSET_S and max_s >= -MAX_CLOCK_OFFSET_S:
         return ""
     offset_s, error_s = abs(min_s + max_s) / 2, (max_s - min_s) / 2
-    return f"{offset_s:.1f} s {'ahead of' if min_s > 0 else 'behind'} that of {other} (to within {max(error_s, 0.1):.1f} s)"
+    return f"{offset_s:.1f} s {'ahead of' if min_s > 0 else 'behind'} that of {other_host} (to within {max(error_s, 0.1):.1f} s)"
 
 
 def describe_socket_traffic(rank: int) -> str:

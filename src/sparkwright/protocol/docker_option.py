@@ -43,8 +43,8 @@ def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
     """Return the arguments of a health check, or the argument that disables the image's health check."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
-    names = {"test": "cmd", "start_period": "start-period"}
-    return [(f"{flag}-{names.get(part, part)}", text) for part, text in value.items()]
+    suffix_by_name = {"test": "cmd", "start_period": "start-period"}
+    return [(f"{flag}-{suffix_by_name.get(part, part)}", text) for part, text in value.items()]
 
 
 def no_arguments(flag: str, value: Any) -> OptionArguments:

@@ -50,9 +50,9 @@ class EventReader:
             return
         text = self._join_parts(event)
         if text is not None:
-            full_bytes = text.encode(errors="replace")
-            event = parse_line(full_bytes)
-            yield event if event["event"] != "part" else raw_event(full_bytes)
+            full_line = text.encode(errors="replace")
+            event = parse_line(full_line)
+            yield event if event["event"] != "part" else raw_event(full_line)
 
     def _join_parts(self, part: Event) -> str | None:
         """Return the text of an event if this is its last part, else None. Parts out of order or too large are dropped."""

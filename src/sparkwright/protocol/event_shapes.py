@@ -31,7 +31,7 @@ FLAG = OptionalField(bool, False)
 OBJECT = OptionalField({str: object}, {})
 BYTES = OptionalField((None, COUNT), None)
 #: fields of a task that is running or has finished
-TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
+TASK_FIELDS: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
 
 
 def exit_code(value: Any) -> int:
@@ -48,7 +48,7 @@ def text(value: Any) -> str:
 
 
 TEXT = OptionalField(text, "")
-CHANGE: dict[str, Shape] = {
+CHANGE_SHAPE: dict[str, Shape] = {
     "field": line,
     "before": OptionalField(object, None),
     "after": OptionalField(object, None),
@@ -61,15 +61,15 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
     "note": {"task": LINE, "text": text, "detail": FLAG},
     "part": {"n": COUNT, "of": COUNT, "text": str},
     "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
-    "task_started": TASK,
+    "task_started": TASK_FIELDS,
     "progress": {"task": LINE, "done": COUNT, "total": COUNT, "unit": LINE, "text": LINE},
     "task_finished": {
-        **TASK,
+        **TASK_FIELDS,
         "status": frozenset(STATUSES),
         "msg": TEXT,
         "proof": FLAG,
         "fix": TEXT,
-        "diff": OptionalField([CHANGE], []),
+        "diff": OptionalField([CHANGE_SHAPE], []),
         "data": OBJECT,
         "register": LINE,
         "registered": OBJECT,
@@ -109,7 +109,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
         "what": line,
         **dict.fromkeys(("who", "run", "container_id", "image", "model", "commit"), OptionalField((None, line))),
         **dict.fromkeys(("arguments", "cluster", "why"), OptionalField((None, line))),
-        "changed": OptionalField((None, [CHANGE])),
+        "changed": OptionalField((None, [CHANGE_SHAPE])),
         "measured": OptionalField((None, {str: object})),
         "memory": OBJECT,
     },

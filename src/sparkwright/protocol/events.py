@@ -39,7 +39,7 @@ PART_CHARACTERS = 200_000
 
 Event = dict[str, Any]
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
 #: counts of a recap in display order; RARE_COUNTS are shown only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
 RARE_COUNTS = ("rescued", "ignored")
@@ -89,7 +89,7 @@ def _encode_json(event: Event) -> bytes:
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        return _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode() + b"\n"
+        return _SURROGATE_PATTERN.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode() + b"\n"
 
 
 def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:

@@ -82,8 +82,8 @@ def names_in(text: str) -> frozenset[str]:
             return frozenset(name.name for name in template.find_all(nodes.Name))
         return frozenset(meta.find_undeclared_variables(template))
     except Exception as error:  # both parsers raise their own errors for deep nesting
-        line = _line_of(error)
-        raise ExpressionError(f"bad expression in {_quote_text(text, line)}: {_describe_error(error)}", line) from None
+        line_number = _line_number_of(error)
+        raise ExpressionError(f"bad expression in {_quote_text(text, line_number)}: {_describe_error(error)}", line_number) from None
 
 
 def line_of_name(text: str, name: str) -> int:
@@ -101,38 +101,38 @@ def names_in_value(value: Any) -> frozenset[str]:
     return frozenset().union(*map(names_in, _strings_with_expressions(value)))
 
 
-def render(value: Any, names: Mapping[str, Any]) -> Any:
+def render(value: Any, variables: Mapping[str, Any]) -> Any:
     """Return a value with its expressions evaluated. A string that is a single expression becomes that expression's value.
 
     Raises UnknownName for an undefined name, and ExpressionError for any other error.
     """
     if isinstance(value, str):
-        return _render_text(value, names) if has_expression(value) else value
+        return _render_text(value, variables) if has_expression(value) else value
     if isinstance(value, Mapping):
-        return {key: render(child, names) for key, child in value.items()}
+        return {key: render(child, variables) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [render(child, names) for child in value]
+        return [render(child, variables) for child in value]
     return value
 
 
-def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
+def evaluate(expression: str, variables: Mapping[str, Any]) -> Any:
     """Return the value of a bare expression such as `when: image.changed`. Raises the same errors as `render`."""
-    with _expression_errors(expression):
-        return _compute_value(_compile_expression, expression, names)
+    with _convert_errors(expression):
+        return _compute_value(_compile_expression, expression, variables)
 
 
-def all_true(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
+def all_true(conditions: Iterable[str], variables: Mapping[str, Any]) -> bool:
     """Return True if all conditions are true, as in Ansible's `when` list."""
-    return all(to_bool(evaluate(condition, names)) for condition in conditions)
+    return all(to_bool(evaluate(condition, variables)) for condition in conditions)
 
 
-def _render_text(text: str, names: Mapping[str, Any]) -> Any:
-    with _expression_errors(text):
+def _render_text(text: str, variables: Mapping[str, Any]) -> Any:
+    with _convert_errors(text):
         expression = _find_lone_expression(text)
         return (
-            _compute_value(_compile_template, text, names)
+            _compute_value(_compile_template, text, variables)
             if expression is None
-            else _compute_value(_compile_expression, expression, names)
+            else _compute_value(_compile_expression, expression, variables)
         )
 
 
@@ -147,15 +147,15 @@ def _find_lone_expression(text: str) -> str | None:
     return body[2:-2].strip() if is_single else None
 
 
-def _compute_value(compile_text: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
+def _compute_value(compile_text: Callable[[str], Callable[..., Any]], text: str, variables: Mapping[str, Any]) -> Any:
     """Return the value of a string as plain data. Raises Jinja2's errors and LimitExceeded."""
     reset_steps()
     with limit_memory():
         if compile_text is _compile_expression:
             with contextlib.suppress(Exception):  # the compiled expression below raises it again
-                return _to_plain_data(jinja.fold_expression(_parse("{{ " + text + " }}"), names))
-        call = compile_text(text)
-        return limit_cpu_time(lambda: _to_plain_data(call(**names)))
+                return _to_plain_data(jinja.fold_expression(_parse("{{ " + text + " }}"), variables))
+        evaluate_compiled = compile_text(text)
+        return limit_cpu_time(lambda: _to_plain_data(evaluate_compiled(**variables)))
 
 
 def _to_plain_data(value: Any) -> Any:
@@ -189,22 +189,22 @@ def _compile_expression(expression: str) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _expression_errors(text: str) -> Iterator[None]:
+def _convert_errors(text: str) -> Iterator[None]:
     """Convert errors within the block to ExpressionErrors that quote the expression."""
     try:
         yield
     except Exception as error:
         error_type = UnknownName if isinstance(error, UndefinedError) else ExpressionError
-        line = _line_of(error)
-        raise error_type(f"{_describe_error(error)} in {_quote_text(text, line)}", line) from None
+        line_number = _line_number_of(error)
+        raise error_type(f"{_describe_error(error)} in {_quote_text(text, line_number)}", line_number) from None
 
 
-def _line_of(error: BaseException) -> int:
+def _line_number_of(error: BaseException) -> int:
     """Return the line of the template at which an error occurred; 0 if unknown."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if TEMPLATE_FRAME_MARKER in frame.f_globals]
-    return lines[-1] if lines else 0
+    line_numbers = [line_number for frame, line_number in traceback.walk_tb(error.__traceback__) if TEMPLATE_FRAME_MARKER in frame.f_globals]
+    return line_numbers[-1] if line_numbers else 0
 
 
 def _describe_error(error: Exception) -> str:
@@ -215,11 +215,11 @@ def _describe_error(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _quote_text(text: str, line: int) -> str:
+def _quote_text(text: str, line_number: int) -> str:
     """Quote a string for a message; of several lines, only the one with the error."""
     lines = text.split("\n")
-    if len(lines) > 1 and 0 < line <= len(lines):
-        text = lines[line - 1].strip()
+    if len(lines) > 1 and 0 < line_number <= len(lines):
+        text = lines[line_number - 1].strip()
     return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}...")
 
 

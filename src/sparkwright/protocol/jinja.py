@@ -72,7 +72,7 @@ def create_environment() -> LimitedEnvironment:
     return env
 
 
-def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
+def fold_expression(template: nodes.Template, variables: Mapping[str, Any]) -> Any:
     """Return the value of a template that is a single simple expression, computed from its syntax tree.
 
     Nearly all expressions in playbooks are simple, and compiling one would take 2 ms.
@@ -83,25 +83,25 @@ def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
     """
     match template.body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])]:
-            return _substitute_names(expression, names).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
+            return _substitute_variables(expression, variables).as_const(nodes.EvalContext(expression.environment))  # type: ignore[arg-type]
     raise nodes.Impossible
 
 
-def _substitute_names(node: nodes.Node, names: Mapping[str, Any]) -> Any:
+def _substitute_variables(node: nodes.Node, variables: Mapping[str, Any]) -> Any:
     """Return the expression with names replaced by their values. Raises nodes.Impossible."""
     if isinstance(node, nodes.Name):
-        if node.name not in names:
+        if node.name not in variables:
             raise nodes.Impossible
-        return nodes.Const(names[node.name])
+        return nodes.Const(variables[node.name])
     if not isinstance(node, _SIMPLE_NODES):
         raise nodes.Impossible
-    return type(node)(*(_substitute_in_field(getattr(node, field), names) for field in node.fields))
+    return type(node)(*(_substitute_in_field(getattr(node, field), variables) for field in node.fields))
 
 
-def _substitute_in_field(content: Any, names: Mapping[str, Any]) -> Any:
+def _substitute_in_field(content: Any, variables: Mapping[str, Any]) -> Any:
     if isinstance(content, list):
-        return [_substitute_in_field(child, names) for child in content]
-    return _substitute_names(content, names) if isinstance(content, nodes.Expr | nodes.Operand) else content
+        return [_substitute_in_field(child, variables) for child in content]
+    return _substitute_variables(content, variables) if isinstance(content, nodes.Expr | nodes.Operand) else content
 
 
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
@@ -111,7 +111,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.filters |= {"_items": _count_items, "_joined": _join_counted}
+        self.filters |= {"_items": _with_step_counts, "_joined": _join_counted}
         for name in ("center", "indent", "format"):
             self.filters[name] = _with_width_check(self.filters[name])
         for name in ("join", "replace"):
@@ -163,10 +163,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 def _check_depth(template: nodes.Template) -> None:
     """Raise SecurityError for an expression that is nested too deeply, which would take minutes to compile."""
-    level: list[nodes.Node] = [template]
+    level_nodes: list[nodes.Node] = [template]
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in node.iter_child_nodes()]
-    if level:
+        level_nodes = [child for node in level_nodes for child in node.iter_child_nodes()]
+    if level_nodes:
         raise SecurityError("nested too deeply")
 
 
@@ -196,7 +196,7 @@ class _CountingTransformer(NodeTransformer):
         return nodes.Filter(parts, "_joined", [], [], None, None, lineno=node.lineno)
 
 
-def _count_items(items: Iterable[Any]) -> Iterable[Any]:
+def _with_step_counts(items: Iterable[Any]) -> Iterable[Any]:
     return items if isinstance(items, list | tuple | dict) and not items else _iter_counted(items)
 
 
@@ -211,7 +211,7 @@ def _join_counted(parts: list[Any]) -> str:
     return LimitedEnvironment.concat(map(str, parts))
 
 
-def _with_width_check(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_width_check(filter_function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks its arguments, which determine the width of its output."""
 
     def check_and_call(text: Any, *args: Any, **kwargs: Any) -> Any:
@@ -222,12 +222,12 @@ def _with_width_check(call: Callable[..., Any]) -> Callable[..., Any]:
         line_count = text.count("\n") + 1 if isinstance(text, str) else 1
         widths = (argument if isinstance(argument, int) else _size_of(argument) for argument in arguments)
         _check_sizes(_size_of(text) + line_count * sum(widths))
-        return call(text, *args, **kwargs)
+        return filter_function(text, *args, **kwargs)
 
     return check_and_call
 
 
-def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_size_check(filter_function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks the size of its output, which may contain many copies of an argument.
 
     Jinja2 passes the context or environment as its first argument, according to `jinja_pass_arg`.
@@ -237,9 +237,9 @@ def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
         pieces = list(value) if not isinstance(value, str) else [value]
         max_size = max((_size_of(argument) for argument in (*args, *kwargs.values())), default=0)
         _check_sizes(sum(_size_of(str(piece)) for piece in pieces) + max_size * (len(pieces) + _size_of(value)))
-        return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
+        return filter_function(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
 
-    check_and_call.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
+    check_and_call.jinja_pass_arg = filter_function.jinja_pass_arg  # type: ignore[attr-defined]
     return check_and_call
 
 

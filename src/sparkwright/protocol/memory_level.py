@@ -23,7 +23,7 @@ class MemoryLevel:
     lowest_bytes: int | None = None
 
     @property
-    def grown_bytes(self) -> int:
+    def growth_bytes(self) -> int:
         """Memory that the server or other processes allocated since it was verified; 0 if unknown."""
         if self.left_bytes is None or self.lowest_bytes is None:
             return 0
@@ -33,13 +33,13 @@ class MemoryLevel:
     def growth_message(self) -> str:
         """A message about the growth; empty if it is negligible."""
         if (
-            self.grown_bytes < MIN_GROWTH_SHARE * self.total_bytes
+            self.growth_bytes < MIN_GROWTH_SHARE * self.total_bytes
             or self.lowest_bytes is None
             or self.left_bytes is None
         ):
             return ""
         return (
-            f"{format_gib(self.grown_bytes)} GiB more are in use than when it was verified: {format_gib(self.left_bytes)} GiB "
+            f"{format_gib(self.growth_bytes)} GiB more are in use than when it was verified: {format_gib(self.left_bytes)} GiB "
             f"were available then, {format_gib(self.lowest_bytes)} at the lowest since"
         )
 
@@ -47,4 +47,4 @@ class MemoryLevel:
     def is_near_exhaustion(self) -> bool:
         """True if the same growth again would exhaust the host's memory."""
         floor = FLOOR_SHARE * self.total_bytes
-        return bool(self.growth_message) and (self.lowest_bytes or 0) - self.grown_bytes < floor
+        return bool(self.growth_message) and (self.lowest_bytes or 0) - self.growth_bytes < floor

@@ -32,7 +32,7 @@ SCALAR_TYPES: dict[Any, str] = {
 PYTHON_TYPES: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
 NUMBER_PARSERS: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
 #: cache, because each task of each host needs the signature of its module
-_SIGNATURES: dict[type[Any], Signature] = {}
+_SIGNATURE_CACHE: dict[type[Any], Signature] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ def _argument_type(hint: Any) -> ArgumentType:
 
 def build_args(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
     """Return the Args for a task's arguments. Raises Refused as `check_arguments` does."""
-    signature = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, from_args_type(args_type))
-    return args_type(**check_arguments(signature, values, module=module))
+    signature = _SIGNATURE_CACHE.get(args_type) or _SIGNATURE_CACHE.setdefault(args_type, from_args_type(args_type))
+    return args_type(**validate_arguments(signature, values, module=module))
 
 
-def check_arguments(
+def validate_arguments(
     arguments: Signature, values: Mapping[str, Any], *, module: str, unresolved: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Return the validated values by field.
@@ -133,7 +133,7 @@ def _suggest_name(name: str, arguments: Mapping[str, Argument]) -> str:
     return f"Did you mean `{matches[0]}`?" if matches else f"Arguments: {', '.join(arguments) or 'none'}."
 
 
-def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
+def _convert(value: Any, argument_type: ArgumentType, argument_path: str) -> Any:
     """Return a value of the given type. Raises Refused if it has another type.
 
     Only "5" for a number and 5 for a string are converted.
@@ -142,40 +142,40 @@ def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
     if kind == "anything":
         return value
     if kind == "or":
-        return _convert_to_any(value, inner[0], where)
+        return _convert_to_any(value, inner[0], argument_path)
     if kind == "one of":
         if value in inner[0]:
             return value
-        raise Refused(f"{where} must be one of {', '.join(map(str, inner[0]))}, got {_quote_value(value, where)}.")
+        raise Refused(f"{argument_path} must be one of {', '.join(map(str, inner[0]))}, got {_quote_value(value, argument_path)}.")
     if kind == "list" and isinstance(value, list | tuple):
-        return [_convert(item, inner[0], f"{where}[{n}]") for n, item in enumerate(value)]
+        return [_convert(item, inner[0], f"{argument_path}[{n}]") for n, item in enumerate(value)]
     if kind == "mapping" and isinstance(value, Mapping):
-        return {str(key): _convert(item, inner[0], f"{where}.{key}") for key, item in value.items()}
+        return {str(key): _convert(item, inner[0], f"{argument_path}.{key}") for key, item in value.items()}
     if kind in PYTHON_TYPES:
-        return _convert_scalar(value, kind, where)
-    raise Refused(f"{where} must be {_describe_type(argument_type)}, got {_quote_value(value, where)}.")
+        return _convert_scalar(value, kind, argument_path)
+    raise Refused(f"{argument_path} must be {_describe_type(argument_type)}, got {_quote_value(value, argument_path)}.")
 
 
-def _convert_to_any(value: Any, choices: list[ArgumentType], where: str) -> Any:
+def _convert_to_any(value: Any, choices: list[ArgumentType], argument_path: str) -> Any:
     if value is None and ["null"] in choices:
         return None
     choices = [choice for choice in choices if choice != ["null"]]
     exact_choices = [choice for choice in choices if type(value) is PYTHON_TYPES.get(choice[0])]
     for choice in exact_choices + choices:
         try:
-            return _convert(value, choice, where)
+            return _convert(value, choice, argument_path)
         except Refused:
             continue
-    raise Refused(f"{where} must be {' or '.join(map(_describe_type, choices))}, got {_quote_value(value, where)}.")
+    raise Refused(f"{argument_path} must be {' or '.join(map(_describe_type, choices))}, got {_quote_value(value, argument_path)}.")
 
 
-def _convert_scalar(value: Any, kind: str, where: str) -> Any:
+def _convert_scalar(value: Any, kind: str, argument_path: str) -> Any:
     converted = _coerce_scalar(value, kind)
     if converted is None:
-        raise Refused(f"{where} must be {_describe_type([kind])}, got {_quote_value(value, where)}.")
+        raise Refused(f"{argument_path} must be {_describe_type([kind])}, got {_quote_value(value, argument_path)}.")
     # all numbers are counts, sizes, times or shares; this also refuses NaN
     if kind in NUMBER_PARSERS and not 0 <= converted < math.inf:
-        raise Refused(f"{where} must be at least 0, got {_quote_value(value, where)}.")
+        raise Refused(f"{argument_path} must be at least 0, got {_quote_value(value, argument_path)}.")
     return converted
 
 
@@ -192,9 +192,9 @@ def _coerce_scalar(value: Any, kind: str) -> Any:
     return str(value) if kind == "text" and is_number else None
 
 
-def _quote_value(value: Any, where: str) -> str:
+def _quote_value(value: Any, argument_path: str) -> str:
     """Return a value as quoted in a message, or a placeholder if its name is that of a secret."""
-    return "a hidden value" if any(map(is_secret_name, re.split(r"[.\[]", where))) else repr(value)
+    return "a hidden value" if any(map(is_secret_name, re.split(r"[.\[]", argument_path))) else repr(value)
 
 
 def _describe_type(argument_type: ArgumentType) -> str:

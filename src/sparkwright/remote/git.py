@@ -47,9 +47,9 @@ MAX_TEXT_BYTES = 32 * MIB
 #: limit on the total size of the files that git prints at once
 MAX_BATCH_BYTES = 4 * MIB
 #: name of the folder that keeps the old repository while a new one is fetched
-OLD_REPOSITORY = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
+OLD_REPOSITORY_PATTERN = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
 #: files that a killed git process leaves behind; its locks would block every later fetch
-UNFINISHED_FILES = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
+UNFINISHED_FILE_PATTERNS = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
 #: minimum age of a leftover, in seconds: files of running commands are never this old
 MIN_LEFTOVER_AGE_S = 3600.0
 REGULAR_MODES = ("100644", "100755")
@@ -104,11 +104,11 @@ class Repository:
         private.create_folder(self.folder.parent)
         remove_leftovers(self.folder)
         if not self._is_full():
-            return self._fetch_into(ref)
+            return self._fetch_into_cache(ref)
         backup = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
         self.folder.rename(backup)
         try:
-            return self._fetch_into(ref)
+            return self._fetch_into_cache(ref)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             backup.rename(self.folder)
@@ -118,11 +118,11 @@ class Repository:
 
     def _is_full(self) -> bool:
         """Return True if the packs of earlier fetches, which are never garbage-collected, have reached a limit."""
-        packs = self.folder / "objects/pack"
-        sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
+        packs_folder = self.folder / "objects/pack"
+        sizes = [path.stat().st_size for path in packs_folder.glob("*.pack")] if packs_folder.is_dir() else []
         return len(sizes) >= MAX_PACKS or sum(sizes) > MAX_PACK_BYTES
 
-    def _fetch_into(self, ref: str) -> str:
+    def _fetch_into_cache(self, ref: str) -> str:
         """Fetch into the cache, creating it if it is missing; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_TIMEOUT_S, in_repository=False)
@@ -141,7 +141,7 @@ class Repository:
         regular_files = []
         rows = self._git(argv, READ_TIMEOUT_S, max_bytes=MAX_LIST_BYTES).split(b"\0")
         if len(rows) > MAX_FILES:
-            raise Refused(f"the repository has more than {MAX_FILES:,} files.", where=self._where, fix=NARROW_FIX)
+            raise Refused(f"the repository has more than {MAX_FILES:,} files.", where=self._error_location, fix=NARROW_FIX)
         for row in rows:
             metadata, _, path = row.partition(b"\t")
             parts = metadata.decode("ascii", "replace").split()
@@ -157,7 +157,7 @@ class Repository:
         """
         if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
             message = f"its {len(files):,} recipes exceed the limit of {MAX_TEXT_BYTES // MIB} MiB in total."
-            raise Refused(message, where=self._where, fix=NARROW_FIX)
+            raise Refused(message, where=self._error_location, fix=NARROW_FIX)
         for batch in _batches(files):
             object_ids = "".join(f"{file.object_id}\n" for file in batch).encode()
             remaining = memoryview(self._git(["cat-file", "--batch"], READ_TIMEOUT_S, stdin=object_ids))
@@ -175,7 +175,7 @@ class Repository:
         return next((text for _, text in self.read_texts([file])), "")
 
     @property
-    def _where(self) -> str:
+    def _error_location(self) -> str:
         return f"registry {self.name}"
 
     def _git(
@@ -191,7 +191,7 @@ class Repository:
         code, stdout, stderr = self._run(argv, timeout_s, in_repository=in_repository, stdin=stdin, max_bytes=max_bytes)
         if code:
             message = f"git failed: {one_line(_error_line(stderr), max_chars=200)}."
-            raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
+            raise Unreachable(message, where=self._error_location, fix="Check the url in registries.yml.")
         return stdout
 
     def _run(
@@ -218,12 +218,12 @@ class Repository:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None
         except output.ProgramTimeout:
             message = f"git did not finish within {timeout_s:.0f} s."
-            raise Unreachable(message, where=self._where, fix="Check the network and the url.") from None
+            raise Unreachable(message, where=self._error_location, fix="Check the network and the url.") from None
         except output.TooMuchOutput:
             message = (
                 f"git's output exceeds {max_bytes // MIB} MiB: the repository has more files than a registry needs."
             )
-            raise Refused(message, where=self._where, fix=NARROW_FIX) from None
+            raise Refused(message, where=self._error_location, fix=NARROW_FIX) from None
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -234,8 +234,8 @@ def remove_leftovers(folder: Path) -> None:
     Args:
         folder: the repository of a registry.
     """
-    old_repositories = (path for path in folder.parent.iterdir() if OLD_REPOSITORY.fullmatch(path.name))
-    unfinished_paths = (path for pattern in UNFINISHED_FILES for path in folder.glob(pattern))
+    old_repositories = (path for path in folder.parent.iterdir() if OLD_REPOSITORY_PATTERN.fullmatch(path.name))
+    unfinished_paths = (path for pattern in UNFINISHED_FILE_PATTERNS for path in folder.glob(pattern))
     for path in [*old_repositories, *unfinished_paths]:
         with contextlib.suppress(OSError):  # another command removed it first
             status = path.lstat()

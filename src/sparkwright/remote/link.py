@@ -24,7 +24,7 @@ class Link(Protocol):
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """Send a request to the host's runner and yield its events. Raises Unreachable if the connection is lost."""
 
-    def ready(self) -> None:
+    def wait_until_connected(self) -> None:
         """Wait for the connection. Raises Unreachable."""
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class LocalLink:
             reason = error_lines[-1] if error_lines else "no reason given"
             raise Unreachable(f"the runner exited with {process.returncode}: {reason}.")
 
-    def ready(self) -> None:
+    def wait_until_connected(self) -> None:
         """Do nothing: this machine is always connected. See `Link.ready`."""
 
     def close(self) -> None:

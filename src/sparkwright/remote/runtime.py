@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 #: processors for which the runtime's wheels exist, as uname prints them
 MACHINES = ("aarch64", "x86_64")
 #: files in a wheel's .data folder that are installed with its packages (PEP 427); scripts, headers and data are omitted
-_DATA_FOLDER_FILE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
+_DATA_FOLDER_FILE_PATTERN = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
 #: folders of wheels that a host never imports
 _EXCLUDED_FOLDERS = {"tests", "test", "bin", "__pycache__"}
-REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
+REQUIREMENTS_FILE = Path(__file__).with_name("runtime-requirements.txt")
 #: Python versions of `make runtime-lock`, for each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHON_VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that the wheels of the requirements may have
-MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+MANYLINUX_TAGS = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 #: messages of pip and its libraries when no package index can be reached
-_NO_INDEX = re.compile(
+_NO_INDEX_PATTERN = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
 #: called with the number of wheels done, the total, and the name of the next wheel
@@ -55,7 +55,7 @@ CHUNK_BYTES = 64 * 1024
 MAX_TEXT_CHARS = 300
 #: folder below the user's home on the host
 BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
-UNPACKER = Path(__file__).with_name("unpack.py")
+UNPACKER_FILE = Path(__file__).with_name("unpack.py")
 #: line on standard error that follows the output of an existing runtime that did not start
 NO_START_MARK = "sparkwright: the runtime did not start"
 
@@ -63,7 +63,7 @@ NO_START_MARK = "sparkwright: the runtime did not start"
 #: requests ("light", "plan" or "engine"). Exit codes 76 and 77 mean that the runtime started (see boot.py) and reported any later
 #: error itself. It is a single line without exclamation marks, so that every login shell (bash, zsh, fish, csh) passes it to sh
 #: unchanged.
-_START = (
+_START_SCRIPT = (
     f'r="$HOME/{BOOTSTRAP_FOLDER}/$1"; p=; '
     'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
     'if [ -x "$p" ]; then "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; c=$?; '
@@ -77,13 +77,13 @@ _START = (
 )
 
 #: runs the unpacker, whose source is the first part of standard input
-_UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+_UNPACK_PROGRAM = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
     """Return the runtime's name: a hash of the sources and of the requirements, which include the wheels' hashes."""
-    return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
+    return hashlib.sha256(REQUIREMENTS_FILE.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
 def ensure_archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
@@ -96,10 +96,10 @@ def ensure_archive(python: str, machine: str, progress: Progress = lambda done, 
     if not _is_intact(path):
         wheels = fetch_wheels(python, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
-            _pack(wheels, f"{target}\n", temporary)
-        _checksum_path(path).write_text(hashlib.sha256(Path(temporary.name).read_bytes()).hexdigest())
-        Path(temporary.name).replace(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary_file:
+            _pack(wheels, f"{target}\n", temporary_file)
+        _checksum_path(path).write_text(hashlib.sha256(Path(temporary_file.name).read_bytes()).hexdigest())
+        Path(temporary_file.name).replace(path)
     return path
 
 
@@ -114,7 +114,7 @@ def _checksum_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def _pack(wheels: list[Path], tag: str, out: Any) -> None:
+def _pack(wheels: list[Path], tag: str, archive: Any) -> None:
     """Pack the wheels and sparkwright into a reproducible archive. Its first file is a manifest of sizes and SHA-256 hashes."""
     import gzip
     import tarfile
@@ -124,8 +124,8 @@ def _pack(wheels: list[Path], tag: str, out: Any) -> None:
     files["tag"] = tag.encode()
     manifest = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()}
     with (
-        gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
-        tarfile.open(fileobj=packed, mode="w") as tar,
+        gzip.GzipFile(filename="", fileobj=archive, mode="wb", mtime=0, compresslevel=6) as gzip_file,
+        tarfile.open(fileobj=gzip_file, mode="w") as tar,
     ):
         _add_file(tar, "manifest.json", json.dumps(manifest).encode())
         for name, data in files.items():
@@ -136,14 +136,14 @@ def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the target paths and contents of the files that a wheel installs."""
     import zipfile
 
-    with zipfile.ZipFile(wheel) as packed:
-        for name in sorted(packed.namelist()):
-            match = _DATA_FOLDER_FILE.fullmatch(name)
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            match = _DATA_FOLDER_FILE_PATTERN.fullmatch(name)
             target = match[1] if match else name
             folders = target.split("/")[:-1]
             if name.endswith("/") or _EXCLUDED_FOLDERS & set(folders) or (folders and folders[0].endswith(".data")):
                 continue
-            yield target, packed.read(name)
+            yield target, archive.read(name)
 
 
 def _add_file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -166,9 +166,9 @@ def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, to
 
     Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or differs from the pinned one.
     """
-    if python not in PYTHONS or machine not in MACHINES:
+    if python not in PYTHON_VERSIONS or machine not in MACHINES:
         platform = f"{visible.display_name(machine)}, Python {visible.display_name(python)}"
-        supported = f"{', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        supported = f"{', '.join(MACHINES)}; Python {', '.join(PYTHON_VERSIONS)}"
         raise Failed(f"there is no runtime for {platform}; supported: {supported}.")
     folder = _wheels_folder(python, machine)
     wheels = _complete_wheels(folder)
@@ -193,7 +193,7 @@ def is_cached(python: str, machine: str) -> bool:
 @functools.lru_cache(maxsize=4)
 def pinned_requirements(text: str = "") -> dict[str, Pin]:
     """Return the pinned requirements by package name. text: content of a requirements file; empty for the runtime's."""
-    text = text or REQUIREMENTS.read_text()
+    text = text or REQUIREMENTS_FILE.read_text()
     pins = {}
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
@@ -210,7 +210,7 @@ def format_pin(name: str, version: str, hashes: Iterable[str]) -> str:
 
 def platform_options(machine: str, python: str) -> list[str]:
     """Return pip's options for downloading wheels for a processor and Python version."""
-    tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
+    tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX_TAGS), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
 
@@ -233,31 +233,31 @@ def _complete_wheels(folder: Path) -> dict[str, Path]:
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
     """Download wheels with pip to a temporary folder and then move them, so that an interruption leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        requirements = Path(temporary) / "requirements.txt"
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary_folder:
+        requirements = Path(temporary_folder) / "requirements.txt"
         requirements.write_text("".join(format_pin(name, *pin) for name, pin in missing.items()))
         # -P: don't import from the current folder, which may be an untrusted project
         argv = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         argv += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
-        argv += ["--dest", temporary, "--requirement", str(requirements)]
+        argv += ["--dest", temporary_folder, "--requirement", str(requirements)]
         error_output = _run_pip([*argv, *platform_options(machine, python)], len(missing), progress)
         if error_output:
             raise _download_error(error_output, python, machine)
-        for path in Path(temporary).glob("*.whl"):
+        for path in Path(temporary_folder).glob("*.whl"):
             path.replace(folder / path.name)
 
 
-def _run_pip(argv: list[str], total: int, progress: Progress) -> str:
+def _run_pip(argv: list[str], wheel_count: int, progress: Progress) -> str:
     """Run pip and report its progress. Returns pip's output if it failed; empty if it succeeded."""
-    output, done = [], 0
+    output, done_count = [], 0
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
             output.append(line)
             if line.startswith(("Collecting ", "Processing ")):  # from an index or from a folder
-                progress(done, total, line.split()[1].rpartition("/")[2])
-                done += 1
+                progress(done_count, wheel_count, line.split()[1].rpartition("/")[2])
+                done_count += 1
     if pip.returncode == 0:
-        progress(total, total, "")
+        progress(wheel_count, wheel_count, "")
         return ""
     return "".join(output) or "no output from pip"
 
@@ -269,7 +269,7 @@ def _download_error(output: str, python: str, machine: str) -> Failed:
         message = f"cannot download {subject}: the package index offers a wheel that differs from the pinned one."
         fix = f"The connection may be intercepted, or the index is broken: inspect it with `{command} --debug`."
         return Failed(message, fix=fix)
-    if _NO_INDEX.search(output):
+    if _NO_INDEX_PATTERN.search(output):
         message = f"{subject} is not in this laptop's cache, and no package index can be reached."
         return Failed(message, fix=f"Run `{command}` once with internet access.")
     lines = output.strip().splitlines()
@@ -279,9 +279,9 @@ def _download_error(output: str, python: str, machine: str) -> Failed:
 
 def upload_runtime(
     run: Callable[[str], Channel],
-    events: Callable[[Channel], Iterator[Event]],
+    read_events: Callable[[Channel], Iterator[Event]],
     interpreter: Interpreter,
-    where: str,
+    host_name: str,
 ) -> Iterator[Event]:
     """Upload a runtime to a host, unpack it there, and yield the progress.
 
@@ -301,13 +301,13 @@ def upload_runtime(
     try:
         channel.settimeout(UNPACK_TIMEOUT_S)
         yield from _send_archive(channel, data)
-        rows = list(events(channel))
+        rows = list(read_events(channel))
         outcome = next((row for row in reversed(rows) if row["event"] in ("shipped", "not_shipped")), None)
         if outcome is None or outcome["event"] != "shipped":
             reason = outcome["why"] if outcome else last_output(channel, str(rows[-1].get("text", "")) if rows else "")
             raise Refused(
                 f"cannot install the runtime on the host: {one_line(reason, max_chars=MAX_TEXT_CHARS)}.",
-                where=where,
+                where=host_name,
                 fix="It needs about 80 MB in a writable home folder; check with `df -h ~` on the host.",
             )
     finally:
@@ -322,8 +322,8 @@ def failed_start_output(channel: Channel) -> str:
     lines = _read_errors(channel).splitlines()
     if NO_START_MARK not in lines:
         return ""
-    nonempty = [line for line in lines[: lines.index(NO_START_MARK)] if line.strip()]
-    return one_line(nonempty[-1], max_chars=MAX_TEXT_CHARS) if nonempty else "no output"
+    nonempty_lines = [line for line in lines[: lines.index(NO_START_MARK)] if line.strip()]
+    return one_line(nonempty_lines[-1], max_chars=MAX_TEXT_CHARS) if nonempty_lines else "no output"
 
 
 def last_output(channel: Channel, message: str) -> str:
@@ -377,27 +377,27 @@ def parse_interpreter(answer: Event, host: str) -> Interpreter:
     return Interpreter(path, version, answer["machine"])
 
 
-def start_command(runtime: str, request_kind: str) -> str:
+def start_command(runtime_hash: str, request_kind: str) -> str:
     """Return the command line that starts a runtime, which reads a request from standard input.
 
     Args:
         runtime: content hash of the runtime.
         request_kind: kind of the requests that will follow; their modules are imported in advance (see boot.py).
     """
-    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, request_kind])
+    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START_SCRIPT, "sparkwright", runtime_hash, request_kind])
 
 
-def unpack_command(runtime: str, python: str) -> str:
+def unpack_command(runtime_hash: str, python: str) -> str:
     """Return the command line that unpacks a runtime. Its standard input is `unpacker_source()` followed by the archive.
 
     Args:
         runtime: content hash of the runtime.
         python: path of the host's Python.
     """
-    length = len(unpacker_source())
-    return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, BOOTSTRAP_FOLDER, runtime])
+    source_bytes = len(unpacker_source())
+    return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK_PROGRAM, source_bytes, BOOTSTRAP_FOLDER, runtime_hash])
 
 
 def unpacker_source() -> bytes:
     """Return the source of unpack.py."""
-    return UNPACKER.read_bytes()
+    return UNPACKER_FILE.read_bytes()

@@ -151,9 +151,9 @@ def _replace(target: Path, staging: Path) -> None:
 def _prune(current: Path) -> None:
     folders = [path for path in current.parent.iterdir() if path.is_dir() and path != current]
     leftovers = [path for path in folders if path.name.startswith((".new.", ".old."))]
-    others = [path for path in folders if not path.name.startswith(".")]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in [*leftovers, *(other for other in others[MAX_UNUSED_RUNTIMES:] if not (other / "in-use").exists())]:
+    other_runtimes = [path for path in folders if not path.name.startswith(".")]
+    other_runtimes.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in [*leftovers, *(runtime for runtime in other_runtimes[MAX_UNUSED_RUNTIMES:] if not (runtime / "in-use").exists())]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as locks:  # BlockingIOError if it is in use
             if (path / "lock").exists():
                 fcntl.flock(locks.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,12 +55,12 @@ def open_connection(
         for hop in target.jump:
             if hop in visited:
                 raise Refused(f"ProxyJump forms a loop: {' > '.join((*visited, hop))}.", where=name)
-            hop_target, where = ssh_config.jump_target(hop), f"{name} (through {hop})"
+            hop_target, hop_name = ssh_config.jump_target(hop), f"{name} (through {hop})"
             # they are equal if `Host *` makes the jump host its own jump host
             if gateway is None and hop_target.jump != target.jump:
-                gateway = open_connection(hop_target, where, notify, (*visited, hop))
+                gateway = open_connection(hop_target, hop_name, notify, (*visited, hop))
             else:
-                gateway = _connect_with_retries(hop_target, where, gateway, notify)
+                gateway = _connect_with_retries(hop_target, hop_name, gateway, notify)
         return _connect_with_retries(target, name, gateway, notify)
     except BaseException:
         if gateway is not None:
@@ -92,7 +92,7 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
         "auth_timeout": CONNECT_TIMEOUT_S,
         "channel_timeout": CHANNEL_TIMEOUT_S,
     }
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     try:
         if gateway is None:
             settings["sock"] = _open_socket(target)
@@ -116,7 +116,7 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
         error.where = error.where or name
         raise
     except Exception as error:
-        if "banner" in str(error) and time.monotonic() - began_s < CONNECT_TIMEOUT_S / 2:
+        if "banner" in str(error) and time.monotonic() - started_s < CONNECT_TIMEOUT_S / 2:
             message = f"unreachable: {target.display_address} closed the connection before the login."
             fix = "There may be too many concurrent logins: see `MaxStartups` in its sshd_config."
             raise _ConnectionDropped(message, where=name, fix=fix) from None
@@ -128,7 +128,7 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
 
 def _open_socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
     if target.proxy_command:
-        return paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
+        return paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.expanded_proxy_command}"]))
     return dial(target.hostname, target.port, CONNECT_TIMEOUT_S)  # with TCP_NODELAY
 
 
@@ -141,7 +141,7 @@ def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -
     if isinstance(error, paramiko.AuthenticationException):
         key_files = ", ".join(str(path) for path in target.identity_files) or "no key file"
         key_files += f" ({'; '.join(login.problems)})" if login.problems else ""
-        fix = f"Try `{target.manual_login}`."
+        fix = f"Try `{target.manual_login_command}`."
         message = f"unreachable: {address} rejected every key: the agent's keys and {key_files}."
         return KeysRejected(message, where=name, fix=fix)
     if isinstance(error, socket.gaierror):

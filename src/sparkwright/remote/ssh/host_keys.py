@@ -29,7 +29,7 @@ from sparkwright.visible import one_line
 Notify = Callable[[str], None]
 RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
 #: markers at the beginning of a line in known_hosts
-REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+REVOKED_MARKER, AUTHORITY_MARKER = "@revoked", "@cert-authority"
 #: first bytes of a key revocation list (KRL) in binary format
 KRL_MAGIC = b"SSHKRL\n\0"
 COMMAND_TIMEOUT_S = 10.0
@@ -61,7 +61,7 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
     """
     known_keys = find_known_keys(target, target.host_key_name)
     # the client has no known keys, so it passes every key to the policy
-    client.set_missing_host_key_policy(_Policy(target, known_keys, notify))
+    client.set_missing_host_key_policy(_HostKeyPolicy(target, known_keys, notify))
 
     def create_transport(sock: object, **settings: object) -> paramiko.Transport:
         transport = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
@@ -76,15 +76,15 @@ def allowed_algorithms(
     target: SshTarget, known_keys: list[KnownKey], supported_algorithms: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the supported algorithms that the user's ssh allows, those of known keys first. Raises Refused if there is none."""
-    kinds = {line.kind for line in known_keys if not line.marker}
+    kinds = {known_key.kind for known_key in known_keys if not known_key.marker}
     preferred_algorithms = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
-    allowed = [name for name in supported_algorithms if not target.key_algorithms or name in target.key_algorithms]
-    if not allowed:
+    allowed_names = [name for name in supported_algorithms if not target.key_algorithms or name in target.key_algorithms]
+    if not allowed_names:
         raise Refused("ssh's HostKeyAlgorithms allows no algorithm that sparkwright supports.", where=target.address)
-    return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred_algorithms))
+    return tuple(sorted(allowed_names, key=lambda algorithm: algorithm not in preferred_algorithms))
 
 
-def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], peer: str = "") -> bool:
+def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], peer_address: str = "") -> bool:
     """Return True if the key is known, or False if it is new and the user's configuration accepts new keys.
 
     Args:
@@ -95,28 +95,28 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
         Unreachable: the key can't be trusted.
     """
     _refuse_revoked(target, key, known_keys)
-    if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-        message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
+    if key.get_name() == "ssh-rsa" and key.get_bits() < target.min_rsa_bits:
+        message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.min_rsa_bits}."
         raise Unreachable(message, fix="Generate a new host key on the host.")
-    _check_address_key(target, key, peer)
-    unmarked_keys = [line for line in known_keys if not line.marker]
-    if any(line.key == key.asbytes() for line in unmarked_keys):
+    _check_address_key(target, key, peer_address)
+    unmarked_keys = [known_key for known_key in known_keys if not known_key.marker]
+    if any(known_key.key == key.asbytes() for known_key in unmarked_keys):
         return True
-    if any(line.kind == key.get_name() for line in unmarked_keys):
+    if any(known_key.kind == key.get_name() for known_key in unmarked_keys):
         raise changed_key_error(target, key, unmarked_keys)
     if target.host_key_name.startswith("["):
         portless_keys = find_known_keys(target, target.hostname, key)  # as in ssh, a line without the port counts, too
         _refuse_revoked(target, key, portless_keys)
-        if any(line.key == key.asbytes() for line in portless_keys if not line.marker):
+        if any(known_key.key == key.asbytes() for known_key in portless_keys if not known_key.marker):
             return True
     if unmarked_keys:
         raise changed_key_error(target, key, unmarked_keys)
-    if target.strict in ("accept-new", "no") and target.new_keys_file is not None:
+    if target.strict_checking in ("accept-new", "no") and target.new_keys_file is not None:
         return False
     if (
-        target.strict == "ask"
+        target.strict_checking == "ask"
         and target.new_keys_file is not None
-        and not any(line.marker == AUTHORITY for line in known_keys)
+        and not any(known_key.marker == AUTHORITY_MARKER for known_key in known_keys)
     ):
         raise UnknownKey(target, key, _unknown_key_fix(target, known_keys))
     raise Unreachable(unknown_key_message(target, key), fix=_unknown_key_fix(target, known_keys))
@@ -128,7 +128,7 @@ def unknown_key_message(target: SshTarget, key: paramiko.PKey) -> str:
 
 def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:
     """Return the error for a key that differs from the known ones."""
-    expected_key = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
+    expected_key = next((known_key for known_key in known_keys if known_key.kind == key.get_name()), known_keys[0])
     remove_command = join(["ssh-keygen", "-R", target.host_key_name])
     return Unreachable(
         f"the key of {target.host_key_name} is not the known one: {fingerprint(key)} ({key.get_name()}),"
@@ -154,7 +154,7 @@ def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
     return f"{new_key} was added to {path}: {fingerprint(key)}"
 
 
-class _Policy(paramiko.MissingHostKeyPolicy):
+class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
     def __init__(self, target: SshTarget, known_keys: list[KnownKey], notify: Notify) -> None:
         self._target = target
         self._known_keys = known_keys
@@ -170,26 +170,26 @@ class _Policy(paramiko.MissingHostKeyPolicy):
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
-    source = f"{target.revoked} (RevokedHostKeys)" if target.revoked and is_revoked(target.revoked, key) else ""
-    if any(line.marker == REVOKED and line.key == key.asbytes() for line in known_keys):
+    source = f"{target.revoked_keys_file} (RevokedHostKeys)" if target.revoked_keys_file and is_revoked(target.revoked_keys_file, key) else ""
+    if any(known_key.marker == REVOKED_MARKER and known_key.key == key.asbytes() for known_key in known_keys):
         source = "known_hosts"
     if source:
         fix = "The key is no longer trusted: generate a new host key on the host."
         raise Unreachable(f"the key of {target.host_key_name} is revoked in {source}: {fingerprint(key)}.", fix=fix)
 
 
-def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
+def _check_address_key(target: SshTarget, key: paramiko.PKey, peer_address: str) -> None:
     """Enforce CheckHostIP: refuse a key if the address is known with another key of its type. As in ssh, loopback is exempt."""
-    is_loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
-    if not target.check_ip or not peer or peer == target.hostname or is_loopback:
+    is_loopback = peer_address == "::1" or peer_address.removeprefix("::ffff:").startswith("127.")
+    if not target.check_ip or not peer_address or peer_address == target.hostname or is_loopback:
         return
-    name = peer if target.port == 22 else f"[{peer}]:{target.port}"
-    same_kind = [line for line in find_known_keys(target, name, key) if not line.marker and line.kind == key.get_name()]
-    if same_kind and all(line.key != key.asbytes() for line in same_kind):
-        keys = f"{_sha256(same_kind[0].key)}, not {fingerprint(key)}"
+    name = peer_address if target.port == 22 else f"[{peer_address}]:{target.port}"
+    same_kind_keys = [known_key for known_key in find_known_keys(target, name, key) if not known_key.marker and known_key.kind == key.get_name()]
+    if same_kind_keys and all(known_key.key != key.asbytes() for known_key in same_kind_keys):
+        difference = f"{_sha256(same_kind_keys[0].key)}, not {fingerprint(key)}"
         fix = f"If the address was reassigned: `{join(['ssh-keygen', '-R', name])}`."
         raise Unreachable(
-            f"{target.host_key_name} has the address {peer}, for which another key is known: {keys}.", fix=fix
+            f"{target.host_key_name} has the address {peer_address}, for which another key is known: {difference}.", fix=fix
         )
 
 
@@ -219,14 +219,14 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def _unknown_key_fix(target: SshTarget, known_keys: list[KnownKey]) -> str:
-    has_authority = any(line.marker == AUTHORITY for line in known_keys)
-    if not has_authority and target.strict != "yes":
-        return f"Log in once manually, compare the key, and answer yes: `{target.manual_login}`."
+    has_authority = any(known_key.marker == AUTHORITY_MARKER for known_key in known_keys)
+    if not has_authority and target.strict_checking != "yes":
+        return f"Log in once manually, compare the key, and answer yes: `{target.manual_login_command}`."
     note = "Host certificates are not checked here. " if has_authority else ""
     if target.new_keys_file is None:
         return f"{note}Compare the key on the host, and set UserKnownHostsFile to a file that contains it."
-    scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
-    return f"{note}Compare the key on the host, then add it: `{scan} >> {target.new_keys_file}`."
+    scan_command = join(["ssh-keyscan", "-p", target.port, target.hostname])
+    return f"{note}Compare the key on the host, then add it: `{scan_command} >> {target.new_keys_file}`."
 
 
 def _sha256(key: bytes) -> str:
@@ -243,7 +243,7 @@ def find_known_keys(target: SshTarget, name: str, key: paramiko.PKey | None = No
         key: the key that the host presented; None if it has not presented one yet.
     """
     known_keys: list[KnownKey] = []
-    for path in target.known_hosts:
+    for path in target.known_hosts_files:
         if is_file(path):
             known_keys += _search_file(name, str(path), b"")
     if target.known_hosts_command:

@@ -43,7 +43,7 @@ class Login:
 
     def _authenticate(self, transport: paramiko.Transport) -> None:
         last_error: Exception = paramiko.AuthenticationException("no key")
-        for key in self._keys():
+        for key in self._iter_keys():
             try:
                 remaining_methods = transport.auth_publickey(self._target.user, key)
             except paramiko.SSHException as error:
@@ -56,9 +56,9 @@ class Login:
             return
         raise paramiko.PasswordRequiredException("passphrase") if self._locked_keys - self._offered_keys else last_error
 
-    def _keys(self) -> Iterator[paramiko.PKey]:
+    def _iter_keys(self) -> Iterator[paramiko.PKey]:
         """Yield the keys to offer: files before the agent, and each key's certificates before the key."""
-        if not self._target.pubkey:
+        if not self._target.uses_keys:
             return
         configured_keys: set[bytes] = set()
         for path in self._target.identity_files:
@@ -84,8 +84,8 @@ class Login:
         """Return the private key in a file, or None if it is missing, unusable or needs a passphrase."""
         try:
             status = path.stat()
-            is_private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
-            if is_private and stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.getuid():
+            is_private_key = path.read_bytes().lstrip().startswith(b"-----BEGIN")
+            if is_private_key and stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.getuid():
                 self.problems.append(f"{path} is readable by others: run `chmod 600` on it")
                 return None
             key: paramiko.PKey = paramiko.PKey.from_path(path)

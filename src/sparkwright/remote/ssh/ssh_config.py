@@ -21,9 +21,9 @@ from sparkwright.shell import join
 from sparkwright.visible import one_line
 
 #: different spellings of boolean values in the output of ssh -G
-SPELLINGS = {"true": "yes", "false": "no", "off": "no"}
-_TOKEN = re.compile(r"%(.?)", re.DOTALL)
-_TOKEN_OR_VARIABLE = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
+BOOLEAN_SPELLINGS = {"true": "yes", "false": "no", "off": "no"}
+_TOKEN_PATTERN = re.compile(r"%(.?)", re.DOTALL)
+_TOKEN_OR_VARIABLE_PATTERN = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
 def start_resolving(host: Host) -> None:
@@ -81,30 +81,30 @@ class SshTarget:
     #: the hops of ProxyJump, in order
     jump: tuple[str, ...] = ()
     proxy_command: str = ""
-    pubkey: bool = True
+    uses_keys: bool = True
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
     #: socket of the agent, as ssh -G prints it; empty to use SSH_AUTH_SOCK
     identity_agent: str = ""
     #: known_hosts files, the user's first
-    known_hosts: tuple[Path, ...] = ()
+    known_hosts_files: tuple[Path, ...] = ()
     #: known_hosts file to which new keys are added; None if no file is configured
     new_keys_file: Path | None = None
     hash_names: bool = False
     #: KnownHostsCommand, not split into arguments yet
     known_hosts_command: str = ""
     #: RevokedHostKeys
-    revoked: Path | None = None
+    revoked_keys_file: Path | None = None
     #: HostKeyAlias, the name of the host in known_hosts; empty if it is not set
     host_key_alias: str = ""
     check_ip: bool = False
     #: StrictHostKeyChecking: yes, ask, accept-new or no
-    strict: str = "ask"
+    strict_checking: str = "ask"
     #: allowed host key algorithms; empty for all
     key_algorithms: tuple[str, ...] = ()
     #: minimum length of RSA keys
-    rsa_bits: int = 0
+    min_rsa_bits: int = 0
 
     @property
     def host_key_name(self) -> str:
@@ -118,15 +118,15 @@ class SshTarget:
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
-    def manual_login(self) -> str:
+    def manual_login_command(self) -> str:
         """The command for a manual login; ssh reads jump hosts from its configuration."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
 
     @property
-    def proxy(self) -> str:
+    def expanded_proxy_command(self) -> str:
         """ProxyCommand with its tokens replaced, which ssh -G does not do."""
-        return fill_tokens("ProxyCommand", self.proxy_command, self.tokens, environment=False)
+        return fill_tokens("ProxyCommand", self.proxy_command, self.tokens, expand_variables=False)
 
     @property
     def tokens(self) -> dict[str, str]:
@@ -138,24 +138,24 @@ class _SshConfigOutput:
     """The values in the output of `ssh -G`, by key."""
 
     def __init__(self, text: str) -> None:
-        self.rows: dict[str, list[str]] = {}
+        self.values_by_key: dict[str, list[str]] = {}
         for line in text.split("\n"):
             key, _, value = line.partition(" ")
-            self.rows.setdefault(key, []).append(value)
+            self.values_by_key.setdefault(key, []).append(value)
 
     def first(self, key: str, default: str = "") -> str:
-        value = self.rows.get(key, [default])[0]
+        value = self.values_by_key.get(key, [default])[0]
         return default if value == "none" else value
 
     def word(self, key: str, default: str = "no") -> str:
-        return SPELLINGS.get(self.first(key, default), self.first(key, default))
+        return BOOLEAN_SPELLINGS.get(self.first(key, default), self.first(key, default))
 
     def words(self, key: str) -> tuple[str, ...]:
         return tuple(filter(None, self.first(key).split(",")))
 
     def files(self, option: str, tokens: dict[str, str]) -> tuple[Path, ...]:
         """Return the files of an option with one file per line. Their paths may contain spaces."""
-        values = [value for value in self.rows.get(option.lower(), []) if value not in ("", "none")]
+        values = [value for value in self.values_by_key.get(option.lower(), []) if value not in ("", "none")]
         return tuple(_expand_home(fill_tokens(option, value, tokens)) for value in values)
 
 
@@ -178,21 +178,21 @@ def parse(text: str, address: str = "") -> SshTarget:
         address=address,
         jump=jump,
         proxy_command=first("proxycommand"),
-        pubkey=word("pubkeyauthentication", "yes") != "no",
+        uses_keys=word("pubkeyauthentication", "yes") != "no",
         identity_files=tuple(path for path in output.files("IdentityFile", tokens) if _key_exists(path)),
         certificate_files=output.files("CertificateFile", tokens),
         identities_only=word("identitiesonly") == "yes",
-        identity_agent=fill_tokens("IdentityAgent", output.rows.get("identityagent", [""])[0], tokens),
-        known_hosts=user_files + _split_files(first("globalknownhostsfile")),
+        identity_agent=fill_tokens("IdentityAgent", output.values_by_key.get("identityagent", [""])[0], tokens),
+        known_hosts_files=user_files + _split_files(first("globalknownhostsfile")),
         new_keys_file=user_files[0] if user_files else None,
         hash_names=word("hashknownhosts") == "yes",
         known_hosts_command=first("knownhostscommand"),
-        revoked=next(iter(output.files("RevokedHostKeys", tokens)), None),
+        revoked_keys_file=next(iter(output.files("RevokedHostKeys", tokens)), None),
         host_key_alias=alias,
         check_ip=word("checkhostip") == "yes",
-        strict=word("stricthostkeychecking", "ask"),
+        strict_checking=word("stricthostkeychecking", "ask"),
         key_algorithms=output.words("hostkeyalgorithms"),
-        rsa_bits=_parse_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
+        min_rsa_bits=_parse_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
     )
 
 
@@ -201,10 +201,10 @@ def parse_hop(spec: str) -> tuple[str, str, int]:
 
     A hop is [user@]host[:port] or [user@][::1][:port], optionally with ssh://.
     """
-    user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
-    match = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
-    if match is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
-        return rest, user, 0
+    user, _, address = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
+    match = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", address, re.A)
+    if match is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", address, re.A):
+        return address, user, 0
     if match is None:
         raise Refused(f"ProxyJump: '{one_line(spec, max_chars=80)}' is not a host.", fix="Write [user@]host[:port].")
     port = match["port"] or match["port6"]
@@ -272,7 +272,7 @@ def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, ju
     }
 
 
-def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
+def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, expand_variables: bool = True) -> str:
     """Return an option's value with its tokens replaced. Raises Refused for an unknown token or an unset variable.
 
     Args:
@@ -289,4 +289,4 @@ def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, environmen
         message = f"ssh's {option} has the token '{visible.display_name(match[0])}', which is not supported."
         raise Refused(message, fix="Replace it with its value.")
 
-    return (_TOKEN_OR_VARIABLE if environment else _TOKEN).sub(replace_match, text)
+    return (_TOKEN_OR_VARIABLE_PATTERN if expand_variables else _TOKEN_PATTERN).sub(replace_match, text)

@@ -78,7 +78,7 @@ class SshLink:
     def __init__(self, host: Host, request_kind: str = "engine") -> None:
         self._host = host
         # computed in this thread: the hash's many small reads would be slow in the connecting thread
-        self._start = runtime.start_command(runtime.content_hash(), request_kind)
+        self._start_command = runtime.start_command(runtime.content_hash(), request_kind)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -93,7 +93,7 @@ class SshLink:
             yield event("note", task="", text=self._notes.pop(0), detail=False)
         yield from self._send_request(transport, header, secrets, may_upload=True)
 
-    def ready(self) -> None:
+    def wait_until_connected(self) -> None:
         """Wait for the connection; see `Link.ready`."""
         self._transport()
 
@@ -118,20 +118,20 @@ class SshLink:
                 ssh_config.resolve(self._host), self._host.name, self._notes.append
             )
             if connection.transport is not None:
-                self._ready_channel = self._exec(connection.transport, self._start)
+                self._ready_channel = self._exec(connection.transport, self._start_command)
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
         except SparkwrightError as error:
             self._connection.set_exception(error)
         except Exception as error:
-            self._connection.set_exception(self._connection_lost(f"{type(error).__name__}: {error}"))
+            self._connection.set_exception(self._lost_connection_error(f"{type(error).__name__}: {error}"))
 
     def _transport(self) -> paramiko.Transport:
         try:
             transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_TIMEOUT_S * 4).transport
         except TimeoutError:
-            raise self._connection_lost("the connection attempt timed out") from None
+            raise self._lost_connection_error("the connection attempt timed out") from None
         assert transport is not None
         return transport
 
@@ -139,20 +139,20 @@ class SshLink:
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_upload: bool
     ) -> Iterator[Event]:
         channel, self._ready_channel = self._ready_channel, None
-        channel = channel or self._exec(transport, self._start)
-        limit = _AnswerDeadline(READY_TIMEOUT_S)
-        events = self._events(channel, limit)
+        channel = channel or self._exec(transport, self._start_command)
+        deadline = _AnswerDeadline(READY_TIMEOUT_S)
+        events = self._events(channel, deadline)
         try:
-            first = yield from self._await_start(events)
-            limit.set(requests.answer_timeout_s(header))
-            if first["event"] == "ready":
+            first_event = yield from self._await_start(events)
+            deadline.set(requests.answer_timeout_s(header))
+            if first_event["event"] == "ready":
                 yield from self._exchange(channel, events, header, secrets)
                 return
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # there will be no request
             collections.deque(events, maxlen=0)  # read to the end, so that standard error is complete
             yield from self._upload_runtime(
-                transport, first, runtime.failed_start_output(channel), may_upload=may_upload
+                transport, first_event, runtime.failed_start_output(channel), may_upload=may_upload
             )
         finally:
             channel.close()
@@ -173,19 +173,19 @@ class SshLink:
                     yield row
         except Unreachable as error:
             error.fix = (
-                f"No run was started on the host. Check that `{self._manual_login} true` exits and prints nothing."
+                f"No run was started on the host. Check that `{self._manual_login_command} true` exits and prints nothing."
             )
             raise
         printed = f", but printed: {one_line(last_line.rstrip('.'), max_chars=200)}" if last_line else ""
         raise Refused(
             f"the login shell did not run the command{printed}.",
             where=self._host.name,
-            fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc on the host.",
+            fix=f"`{self._manual_login_command} true` must exit with 0 and print nothing; check ~/.bashrc on the host.",
         )
 
     @property
-    def _manual_login(self) -> str:
-        return ssh_config.resolve(self._host).manual_login
+    def _manual_login_command(self) -> str:
+        return ssh_config.resolve(self._host).manual_login_command
 
     def _exchange(
         self, channel: Channel, events: Iterator[Event], header: dict[str, Any], secrets: Mapping[str, Secret]
@@ -197,14 +197,14 @@ class SshLink:
             channel.shutdown_write()
         for row in events:
             if row["event"] in ("runtime_missing", "no_python"):
-                raise self._connection_lost("the runner was killed", run_continues=True)
+                raise self._lost_connection_error("the runner was killed", run_continues=True)
             message = str(row.get("text", ""))
             yield row
             if row["event"] == "recap":
                 return  # the last event: don't wait for the process to exit
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._connection_lost(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
+            raise self._lost_connection_error(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -212,21 +212,21 @@ class SshLink:
             channel.settimeout(SILENCE_TIMEOUT_S)
             channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._connection_lost(
+            raise self._lost_connection_error(
                 f"no channel within {CHANNEL_TIMEOUT_S:g} s ({error or type(error).__name__})"
             ) from None
         return channel
 
-    def _events(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[Event]:
+    def _events(self, channel: Channel, deadline: _AnswerDeadline) -> Iterator[Event]:
         event_reader, size = EventReader(), 0
-        for data in self._chunks(channel, limit):
+        for data in self._chunks(channel, deadline):
             size += len(data)
             if size > MAX_EVENTS_BYTES:
                 raise Failed(f"the host's answer is longer than {MAX_EVENTS_BYTES // 10**6} MB.", where=self._host.name)
             yield from event_reader.feed(data)
         yield from event_reader.end()
 
-    def _chunks(self, channel: Channel, limit: _AnswerDeadline) -> Iterator[bytes]:
+    def _chunks(self, channel: Channel, deadline: _AnswerDeadline) -> Iterator[bytes]:
         """Yield a program's output as it arrives.
 
         Raises:
@@ -236,28 +236,28 @@ class SshLink:
         silence_s = channel.gettimeout()
         while True:
             try:
-                channel.settimeout(limit.wait_s(silence_s))
+                channel.settimeout(deadline.wait_s(silence_s))
                 data = channel.recv(CHUNK_BYTES)
             except TimedOut:
-                message = f"the host's answer took longer than {limit.seconds:g} s."
+                message = f"the host's answer took longer than {deadline.seconds:g} s."
                 raise Failed(message, where=self._host.name) from None
             except TimeoutError:
-                if limit.is_over():
+                if deadline.is_over():
                     continue
-                raise self._connection_lost(f"silent for {silence_s:g} s", run_continues=True) from None
+                raise self._lost_connection_error(f"silent for {silence_s:g} s", run_continues=True) from None
             if not data:
                 break
             yield data
         # only the missing exit code distinguishes a lost connection from the end of the output
         has_exited = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
         if not has_exited or channel.get_transport() is None:
-            raise self._connection_lost("the connection was lost", run_continues=True)
+            raise self._lost_connection_error("the connection was lost", run_continues=True)
 
     def _upload_runtime(
-        self, transport: paramiko.Transport, missing: Event, start_failure: str, *, may_upload: bool
+        self, transport: paramiko.Transport, start_event: Event, start_failure: str, *, may_upload: bool
     ) -> Iterator[Event]:
         """Upload the runtime, which is missing or damaged. start_failure: its last output if it did not start."""
-        if missing["event"] == "no_python":
+        if start_event["event"] == "no_python":
             fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_upload:
@@ -266,7 +266,7 @@ class SshLink:
             raise Refused(f"the runtime was uploaded but does not start: {message}", where=self._host.name, fix=fix)
         if start_failure:
             yield event("note", task="", text=f"the runtime on the host does not start: {start_failure}", detail=False)
-        interpreter = runtime.parse_interpreter(missing, self._host.name)
+        interpreter = runtime.parse_interpreter(start_event, self._host.name)
         try:
             yield from runtime.upload_runtime(
                 lambda command: self._exec(transport, command),
@@ -275,8 +275,8 @@ class SshLink:
                 self._host.name,
             )
         except TimeoutError:
-            raise self._connection_lost("the upload of the runtime timed out") from None
+            raise self._lost_connection_error("the upload of the runtime timed out") from None
 
-    def _connection_lost(self, reason: str, *, run_continues: bool = False) -> Unreachable:
+    def _lost_connection_error(self, reason: str, *, run_continues: bool = False) -> Unreachable:
         fix = f"The run continues on the host: `invoke attach --host {self._host.name}`." if run_continues else ""
         return Unreachable(f"unreachable: {reason}.", where=self._host.name, fix=fix)
