@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.remote import runtime
 
 TARGETS = {
-    "the runtime of hosts": ["--disable-pip", "--require-hashes", "--requirement", str(runtime.REQUIREMENTS)],
+    "the runtime of hosts": ["--disable-pip", "--require-hashes", "--requirement", str(runtime.REQUIREMENTS_FILE)],
     "this environment": ["--local", "--skip-editable"],
 }
 DEADLINE_S = 120

@@ -31,7 +31,7 @@ def main() -> int:
     asked = requirements(tomllib.loads((TOP / "pyproject.toml").read_text()))
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     places: dict[str, set[str]] = defaultdict(set)
-    for python in runtime.PYTHONS:
+    for python in runtime.PYTHON_VERSIONS:
         for machine in runtime.MACHINES:
             print(f"{machine}, Python {python}", file=sys.stderr)
             pins = [f"{name}=={version}" for name, versions in found.items() for version in versions]
@@ -56,9 +56,9 @@ def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
     """Return a requirement with its hashes, limited to the Python versions that need it."""
     ((version, hashes),) = versions.items()
     text = runtime.format_pin(name, version, hashes)
-    if pythons == set(runtime.PYTHONS):
+    if pythons == set(runtime.PYTHON_VERSIONS):
         return text
-    newest = max(pythons, key=runtime.PYTHONS.index)
+    newest = max(pythons, key=runtime.PYTHON_VERSIONS.index)
     return text.replace(f"=={version} ", f"=={version} ; python_version <= '{newest}' ", 1)
 
 

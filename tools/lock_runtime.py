@@ -22,13 +22,13 @@ from sparkwright.remote import runtime
 
 def main() -> int:
     """Rewrite the file. Return 1 if something is missing from it."""
-    text = runtime.REQUIREMENTS.read_text()
+    text = runtime.REQUIREMENTS_FILE.read_text()
     head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
     pinned = runtime.pinned_requirements(text)
     hashes: dict[str, set[str]] = defaultdict(set)
     missing: set[str] = set()
     for machine in runtime.MACHINES:
-        for python in runtime.PYTHONS:
+        for python in runtime.PYTHON_VERSIONS:
             print(f"{machine}, Python {python}", file=sys.stderr)
             for one in resolved(machine, python, [f"{name}=={pin.version}" for name, pin in pinned.items()]):
                 name = canonicalize_name(one["metadata"]["name"])
@@ -38,7 +38,7 @@ def main() -> int:
         print("\n".join(sorted(missing)), file=sys.stderr)
         return 1
     lines = (runtime.format_pin(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
-    runtime.REQUIREMENTS.write_text(head + "".join(lines))
+    runtime.REQUIREMENTS_FILE.write_text(head + "".join(lines))
     return 0
 
 

@@ -25,7 +25,7 @@ FAULTS = [
     ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),
     ("half-model", CHANGE, 1, "interrupted"),
     ("no-space", NEW_IMAGE, 1, "no space left"),
-    ("wrong-arch", NEW_IMAGE, 5, "has no linux/arm64, only linux/amd64"),
+    ("wrong-arch", NEW_IMAGE, 5, "is not available for linux/arm64, only for linux/amd64"),
 ]
 
 

@@ -47,8 +47,8 @@ ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.
 
 def test_mdns_answers() -> None:
     def read(packet: bytes) -> None:
-        hosts = discovery._hosts_in_answer(packet[: discovery.PACKET_BYTES])
-        assert all(discovery.LOCAL_NAME.fullmatch(name) for name in hosts)
+        hosts = discovery._hosts_in_answer(packet[: discovery.MAX_PACKET_BYTES])
+        assert all(discovery.LOCAL_NAME_PATTERN.fullmatch(name) for name in hosts)
 
     feed(read, damaged_texts(PACKETS))
 
@@ -58,7 +58,7 @@ def test_ssh_files(file: str, seed: bytes, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / file).write_bytes(data)
         for candidate in discovery.find_candidates(tmp_path, list):
-            assert discovery.SSH_HOST_NAME.fullmatch(candidate.address), candidate
+            assert discovery.SSH_HOST_NAME_PATTERN.fullmatch(candidate.address), candidate
 
     feed(read, damaged_texts([seed]))
 
@@ -90,9 +90,9 @@ def test_output_of_ssh(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         target = ssh_config.parse(data.decode(errors="surrogateescape"), "spark1")
         assert 0 <= target.port <= 65535
-        _ = target.host_key_name, target.manual_login
+        _ = target.host_key_name, target.manual_login_command
         if "%" in target.proxy_command:
-            _ = target.proxy
+            _ = target.expanded_proxy_command
         for item in target.jump:
             ssh_config.parse_hop(item)
 

@@ -170,7 +170,7 @@ def test_unrecorded_memory_is_waited_for_until_no_more_is_released(
 ) -> None:
     spark.save_stop(None)
     set_available(10, 40, 80, 110)
-    monkeypatch.setattr(memory, "SETTLE_S", 0.2)
+    monkeypatch.setattr(memory, "SETTLE_PERIOD_S", 0.2)
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert result.data["back"] is None
     assert result.msg == "the stopped server's memory was not recorded; 100.0 GiB released"

@@ -15,7 +15,7 @@ from sparkwright.host.module import StateModule
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
 from sparkwright.protocol.result import arg
-from sparkwright.protocol.signature import build_args, check_arguments
+from sparkwright.protocol.signature import build_args, validate_arguments
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def test_negative_or_infinite_number_is_refused(value: object) -> None:
 def test_unresolved_argument_is_not_checked() -> None:
     def check(**arguments: Any) -> dict[str, Any]:
         args_signature, unresolved = signature.from_args_type(Args), frozenset({"path"})
-        return check_arguments(args_signature, arguments, module="file", unresolved=unresolved)
+        return validate_arguments(args_signature, arguments, module="file", unresolved=unresolved)
 
     assert check(path="{{ facts.home }}", wait_s=2) == {"wait_s": 2.0}
     with pytest.raises(Refused, match="file.wait_s must be a number"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.protocol.event_reader import MAX_CHARACTERS, EventReader, parse_line
-from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, encode_lines, event
+from sparkwright.protocol.events import MAX_LINE_BYTES, PART_CHARACTERS, Event, encode_lines, event
 
 
 def read_events(*chunks: bytes) -> list[Event]:
@@ -24,7 +24,7 @@ def test_event_longer_than_a_line_is_complete() -> None:
     text = 'quotes ", backslashes \\, ünïcode 💡 \x9b and \x1b\n' * 100_000
     wire = list(encode_lines(event("note", task="", text=text)))
     assert len(wire) > 1
-    assert max(map(len, wire)) <= LINE_BYTES
+    assert max(map(len, wire)) <= MAX_LINE_BYTES
     (note,) = read_events(*wire)
     assert note["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
 
@@ -58,11 +58,11 @@ def test_endless_parts_are_not_buffered() -> None:
 
 
 def test_long_line_is_cut_for_any_chunk_size() -> None:
-    long = b"A" * (3 * LINE_BYTES)
+    long = b"A" * (3 * MAX_LINE_BYTES)
     for size in (1000, 65536, len(long) + 7):
         wire = long + b"\n" + note_line()
         first, last = read_events(*(wire[at : at + size] for at in range(0, len(wire), size)))
-        assert f"{2 * LINE_BYTES} more bytes" in first["text"]
+        assert f"{2 * MAX_LINE_BYTES} more bytes" in first["text"]
         assert last["text"] == "x"
 
 

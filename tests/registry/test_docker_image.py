@@ -52,10 +52,10 @@ def test_image_without_the_platform_of_the_host_is_refused(images: Images, proxy
     digest = images.push(platforms=("linux/amd64",))
     spark = RecordingContext(images.context.machine.home, architecture="aarch64")
     ref = f"{proxy.address}/{images.repository}:v1"
-    with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
+    with pytest.raises(Refused, match="is not available for linux/arm64, only for linux/amd64"):
         LockImage().run(LockImage.Args(ref), spark)
     proxy.seen.clear()
-    with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
+    with pytest.raises(Refused, match="is not available for linux/arm64, only for linux/amd64"):
         DockerImage().run(DockerImage.Args(f"{ref}@{digest}"), spark)
     assert proxy.count_requests("/blobs/") == 0
 

@@ -97,7 +97,7 @@ def test_names_of_sparks_come_first_without_unrelated_known_hosts(tmp_path: Path
     (tmp_path / "config").write_text("Host web spark1\n")
     names = ("github.com,140.82.121.3", "spark-7", "Spark1", "|1|a|b", "@revoked spark-8")
     (tmp_path / "known_hosts").write_text("".join(f"{name} ssh-ed25519 A\n" for name in names))
-    candidates = discovery.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
+    candidates = discovery.find_candidates(tmp_path, find_network_hosts=lambda: ["nas.local", "spark-9.local"])
     assert [(item.address, item.source) for item in candidates] == [
         ("spark1", "ssh configuration"),
         ("spark-9.local", "mDNS"),

@@ -16,7 +16,7 @@ from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.fleet.member import build_module_request
 from sparkwright.modules import registry
-from sparkwright.protocol.events import LINE_BYTES, encode_lines, event
+from sparkwright.protocol.events import MAX_LINE_BYTES, encode_lines, event
 from sparkwright.protocol.plan import Task
 from sparkwright.remote import relay, runtime
 from sparkwright.remote.ssh import ssh_link
@@ -157,7 +157,7 @@ def test_endless_line_is_cut(hostile: HostileHost) -> None:
     hostile.start(b"A" * size, b"\n", recap())
     first, last = hostile.query()
     assert first["event"] == "raw"
-    assert f"{size - LINE_BYTES} more bytes: a line must have at most {LINE_BYTES} bytes" in first["text"]
+    assert f"{size - MAX_LINE_BYTES} more bytes: a line must have at most {MAX_LINE_BYTES} bytes" in first["text"]
     assert len(first["text"]) < 3000
     assert last["event"] == "recap"
 
@@ -289,7 +289,7 @@ ENDLESS_BYTES = "while :; do printf x; sleep 0.1; done"
 def test_endless_answer_to_a_query_times_out(
     hostile: HostileHost, monkeypatch: pytest.MonkeyPatch, commands: str
 ) -> None:
-    short_limits = {name: dataclasses.replace(kind, limit_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
+    short_limits = {name: dataclasses.replace(kind, timeout_s=1.0) for name, kind in requests.REQUEST_KINDS.items()}
     monkeypatch.setattr(requests, "REQUEST_KINDS", short_limits)
     monkeypatch.setattr(requests, "SHORT_RUN_TIMEOUTS_S", {"copy_key": 1.0})
     start_endless_answer(hostile, f'echo \'{{"event": "ready"}}\'\n{commands}')

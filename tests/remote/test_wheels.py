@@ -59,7 +59,7 @@ def wheel_folder() -> Path:
 
 def test_requirements_are_pinned_by_hash() -> None:
     assert all(pin.version and pin.hashes for pin in runtime.pinned_requirements().values())
-    per_platform = len(runtime.MACHINES) * len(runtime.PYTHONS)
+    per_platform = len(runtime.MACHINES) * len(runtime.PYTHON_VERSIONS)
     assert len(runtime.pinned_requirements()["markupsafe"].hashes) == per_platform
     assert len(runtime.pinned_requirements()["idna"].hashes) == 1
 
@@ -68,8 +68,8 @@ def test_content_hash_covers_the_wheels(tmp_path: Path, monkeypatch: pytest.Monk
     before = runtime.content_hash()
     other = tmp_path / "requirements.txt"
     digest = next(iter(runtime.pinned_requirements()["idna"].hashes))
-    other.write_text(runtime.REQUIREMENTS.read_text().replace(digest, "0" * 64))
-    monkeypatch.setattr(runtime, "REQUIREMENTS", other)
+    other.write_text(runtime.REQUIREMENTS_FILE.read_text().replace(digest, "0" * 64))
+    monkeypatch.setattr(runtime, "REQUIREMENTS_FILE", other)
     assert runtime.content_hash.__wrapped__() != before
 
 

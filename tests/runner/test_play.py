@@ -61,7 +61,7 @@ class CreateModule(SayModule):
 class ProofModule(SayModule):
     """Does not run in check mode after a change."""
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
 
 @dataclass

@@ -69,7 +69,7 @@ class PendingConnections:
         """Wait for all connections. Return True if every one of them succeeded."""
         with contextlib.suppress(SparkwrightError):
             for _, link in self._links.values():
-                link.ready()
+                link.wait_until_connected()
             return True
         return False
 

@@ -71,7 +71,7 @@ class Fleet:
 
     def wait_for_connections(self) -> list[Member]:
         """Wait for the connections to all hosts, and return the members that failed. Their recaps contain the reasons."""
-        self.run_parallel(self.members, lambda member: member.open().ready())
+        self.run_parallel(self.members, lambda member: member.open().wait_until_connected())
         return [member for member in self.members if member.failed]
 
     def begin(self, play: str, hosts: Iterable[Host]) -> list[Member]:

@@ -41,7 +41,7 @@ class Module(ABC, Generic[ArgsT]):
 
     Args: ClassVar[type[Any]]
     #: if False, skipped in check mode after a task that would have changed something
-    safe_in_check: ClassVar[bool] = True
+    valid_in_check_mode: ClassVar[bool] = True
     #: if True, runs in the run's process even with `become`
     never_as_root: ClassVar[bool] = False
 

@@ -45,7 +45,7 @@ class Bench(Module["Bench.Args"]):
     Returns: cell (docs/lab.md; figures with units in their names), kept (whether it was measured before).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:

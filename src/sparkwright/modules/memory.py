@@ -18,7 +18,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB, format_gib
 
 POLL_S = 0.1
-RECHECK_S = 1.0
+RECHECK_INTERVAL_S = 1.0
 #: if the expected release is unknown or too small, waiting ends once available memory has not changed for this long
 QUIET_PERIOD_S = 3.0
 #: smaller changes in available memory are attributed to other programs
@@ -27,7 +27,7 @@ MIN_CHANGE_BYTES = 64 * 2**20
 MAX_OTHER_RELEASE_BYTES = GIB // 2
 
 #: after this time without a release, a server's unrecorded memory counts as released
-SETTLE_S = 1.0
+SETTLE_PERIOD_S = 1.0
 #: a smaller rise in available memory does not count as a release
 MIN_RISE_BYTES = 64 * 2**20
 
@@ -72,52 +72,52 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         server = PlannedServer.from_scope(args.name, args.engine_memory, args.utilization, args.needs_bytes)
         host_outage.refuse_forbidden(context, host_outage.forbidden_start_reason(context.state, server.start))
-        turns = [str(turn["name"]) for turn in args.turns]
+        turn_servers = [str(turn["name"]) for turn in args.turns]
         models_stay = args.ollama == "leave"
         budget, held = host_budget.compute_budget(
-            context, server, args.reserve_gib, models_stay=models_stay, other_servers=args.beside, turns=turns
+            context, server, args.reserve_gib, models_stay=models_stay, other_servers=args.beside, turns=turn_servers
         )
         data: dict[str, Any] = {
             "available_bytes": budget.available_bytes,
             "freed_bytes": held.freed_bytes,
             "need_bytes": budget.need_bytes,
         }
-        needs = memory_fit.describe_need(server, budget)
+        need_text = memory_fit.describe_need(server, budget)
         if not budget.fits:
             return memory_fit.refusal(context, server, budget, _refusal_message(server, budget, held), data)
         data |= memory_fit.budget_data(context, server, budget)
         if held.unknown_size_message:
-            return Result(msg=f"{held.unknown_size_message}; {needs}", data=data)
-        left = f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left"
-        return Result(msg=f"{left}: {needs}", data=data)
+            return Result(msg=f"{held.unknown_size_message}; {need_text}", data=data)
+        left_text = f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left"
+        return Result(msg=f"{left_text}: {need_text}", data=data)
 
 
 def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) -> str:
-    others = [
+    other_names = [
         row.name
         for row in budget.rows
         if row.about == "other" and not row.at_most and row.name in {*held.stopping, *held.staying}
     ]
-    if others:
-        names = f"{', '.join([server.name, *others[:-1]])} and {others[-1]}"
+    if other_names:
+        names = f"{', '.join([server.name, *other_names[:-1]])} and {other_names[-1]}"
         need, total = format_gib(budget.need_bytes), format_gib(budget.total_bytes)
         return f"{names} do not fit together: {need} GiB needed, but the host has {total} GiB."
-    needs = memory_fit.describe_need(server, budget)
+    need_text = memory_fit.describe_need(server, budget)
     if held.unknown_size_message or budget.owner_bytes("server") > budget.total_bytes:
-        return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
-    freed, available = held.freed_bytes or 0, budget.available_bytes or 0
-    models = 0 if held.models_stay else held.model_bytes
-    expected = f"{format_gib(available + freed)} GiB will be available"
-    server_part = f"{format_gib(held.server_bytes)} held by the server"
-    breakdown = f" ({format_gib(available)} now, {server_part}, {format_gib(models)} by Ollama)"
-    return f"{needs}, but {expected}{breakdown if freed else ''}."
+        return f"{need_text}, but the host has {format_gib(budget.total_bytes)} GiB."
+    freed_bytes, available_bytes = held.freed_bytes or 0, budget.available_bytes or 0
+    model_bytes = 0 if held.models_stay else held.model_bytes
+    expected_text = f"{format_gib(available_bytes + freed_bytes)} GiB will be available"
+    server_text = f"{format_gib(held.server_bytes)} held by the server"
+    breakdown = f" ({format_gib(available_bytes)} now, {server_text}, {format_gib(model_bytes)} by Ollama)"
+    return f"{need_text}, but {expected_text}{breakdown if freed_bytes else ''}."
 
 
 class _PendingRelease:
     """Memory that will be released before a start.
 
     Args:
-        stopped: the server that this run stopped, from `holders.read_own_stop`.
+        stop_record: the record of the server that this run stopped, from `holders.read_own_stop`.
         available_bytes: MemAvailable at the beginning of the wait.
     """
 
@@ -154,7 +154,7 @@ class Memory(Module["Memory.Args"]):
     Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host), waited_s; if refused, holders.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -173,38 +173,44 @@ class Memory(Module["Memory.Args"]):
         server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
         budget = memory_fit.compute_budget(context, server, args.reserve_gib)
         if not budget.fits:
-            needs = memory_fit.describe_need(server, budget)
-            message = f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
+            need_text = memory_fit.describe_need(server, budget)
+            message = f"{need_text}, but the host has {format_gib(budget.total_bytes)} GiB."
             return memory_fit.refusal(context, server, budget, message, {"available_bytes": budget.available_bytes})
         engine_bytes = budget.owner_bytes("server")
         started_s = rechecked_s = time.monotonic()
         release: _PendingRelease | None = None
         while True:
-            available = context.machine.meminfo()["MemAvailable"]
+            available_bytes = context.machine.meminfo()["MemAvailable"]
             now_s = time.monotonic()
             waited_s = now_s - started_s
             data: dict[str, Any] = {
-                "available_bytes": available,
+                "available_bytes": available_bytes,
                 "need_bytes": engine_bytes,
                 "waited_s": round(waited_s, 2),
             }
-            if available >= budget.need_bytes:
+            if available_bytes >= budget.need_bytes:
                 if not context.check:
-                    holders.record_available(context, available)
+                    holders.record_available(context, available_bytes)
                 data |= memory_fit.budget_data(context, server, self._compute_budget(args, server, context))
-                needs = f"the engine needs {format_gib(engine_bytes)} GiB"
-                msg = f"{format_gib(available)} GiB available, {needs if engine_bytes else memory_fit.UNKNOWN_ENGINE_MEMORY}"
+                need_text = (
+                    f"the engine needs {format_gib(engine_bytes)} GiB"
+                    if engine_bytes
+                    else memory_fit.UNKNOWN_ENGINE_MEMORY
+                )
+                msg = f"{format_gib(available_bytes)} GiB available, {need_text}"
                 return Result(msg=msg, data=data)
-            release = release or _PendingRelease(holders.read_own_stop(context), available, now_s)
-            can_wait = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
+            release = release or _PendingRelease(holders.read_own_stop(context), available_bytes, now_s)
+            can_wait = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available_bytes, now_s)
             if context.check or not can_wait:
                 budget = self._compute_budget(args, server, context)
-                message = f"{memory_fit.describe_need(server, budget)}, but {format_gib(available)} GiB are available."
+                message = (
+                    f"{memory_fit.describe_need(server, budget)}, but {format_gib(available_bytes)} GiB are available."
+                )
                 return memory_fit.refusal(context, server, budget, message, data)
-            if args.ollama != "leave" and now_s - rechecked_s > RECHECK_S:
+            if args.ollama != "leave" and now_s - rechecked_s > RECHECK_INTERVAL_S:
                 rechecked_s = now_s
                 release.model_bytes = self._unload_again(args.timeout_s - waited_s, context)
-            context.progress(available, budget.need_bytes, unit="bytes", text="waiting for memory to be released")
+            context.progress(available_bytes, budget.need_bytes, unit="bytes", text="waiting for memory to be released")
             time.sleep(POLL_S)
 
     @staticmethod
@@ -238,7 +244,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     Returns: back (false: some memory is missing; null: unknown), missing_bytes, waited_s, holders.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -258,17 +264,17 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         expected_bytes = int(stop_record["available_bytes"] + held_bytes - tolerated_bytes)
         started_s = time.monotonic()
         while True:
-            available = context.machine.meminfo()["MemAvailable"]
+            available_bytes = context.machine.meminfo()["MemAvailable"]
             waited_s = round(time.monotonic() - started_s, 2)
-            if available >= expected_bytes:
+            if available_bytes >= expected_bytes:
                 return Result(msg=f"released {format_gib(held_bytes)} GiB", data=_result_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
             context.progress(
-                max(0, available - stop_record["available_bytes"]), held_bytes, unit="bytes", text="released"
+                max(0, available_bytes - stop_record["available_bytes"]), held_bytes, unit="bytes", text="released"
             )
             time.sleep(POLL_S)
-        missing_bytes = stop_record["available_bytes"] + held_bytes - available
+        missing_bytes = stop_record["available_bytes"] + held_bytes - available_bytes
         memory_holders = holders.inspect(context)
         missing = f"{format_gib(missing_bytes)} of the stopped server's {format_gib(held_bytes)} GiB"
         msg = f"{missing} not released within {args.timeout_s:g} s"
@@ -278,16 +284,16 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         return Result(msg=msg, data={**_result_data(False, missing_bytes, waited_s), "holders": memory_holders})
 
 
-def _wait_until_settled(context: Context, bytes_before: int, timeout_s: float) -> tuple[int, float]:
+def _wait_until_settled(context: Context, available_bytes_before: int, timeout_s: float) -> tuple[int, float]:
     """Wait until no more memory is released. Returns the released bytes, and the seconds waited."""
     started_s = last_rise_s = time.monotonic()
-    highest_bytes = bytes_before
+    highest_bytes = available_bytes_before
     while True:
         available_bytes, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
         if available_bytes > highest_bytes + MIN_RISE_BYTES:
             highest_bytes, last_rise_s = available_bytes, now_s
-        if now_s - last_rise_s >= SETTLE_S or now_s - started_s >= timeout_s:
-            return max(0, available_bytes - bytes_before), round(now_s - started_s, 2)
+        if now_s - last_rise_s >= SETTLE_PERIOD_S or now_s - started_s >= timeout_s:
+            return max(0, available_bytes - available_bytes_before), round(now_s - started_s, 2)
         time.sleep(POLL_S)
 
 

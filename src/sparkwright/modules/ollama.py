@@ -83,7 +83,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
         return {"unloaded": names, "models": models, "msg": msg}
 
     def act(self, args: Args, observed: OllamaState, changes: list[Change], context: Context) -> dict[str, Any]:
-        available_before = context.machine.meminfo()["MemAvailable"]
+        available_bytes_before = context.machine.meminfo()["MemAvailable"]
         remaining = ollama.unload_all(context, timeout_s=args.timeout_s)
         if remaining.held:
             names = ", ".join(usage.model.name for usage in remaining.held)
@@ -94,7 +94,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
         if remaining.hanging:
             raise _unresponsive_error(remaining)
         held_bytes = sum(usage.model.size_bytes or 0 for usage in observed.held)
-        _wait_for_memory(available_before, held_bytes, args.memory_s, context)
+        _wait_for_memory(available_bytes_before, held_bytes, args.memory_s, context)
         return {}
 
 
@@ -107,16 +107,16 @@ def _format_total_size(state: OllamaState) -> str:
     return format_size(known_bytes) if all(sizes) else f"more than {format_size(known_bytes)} (not all sizes are known)"
 
 
-def _wait_for_memory(available_before: int, held_bytes: int, timeout_s: float, context: Context) -> None:
+def _wait_for_memory(available_bytes_before: int, held_bytes: int, timeout_s: float, context: Context) -> None:
     """Wait until MIN_RELEASED_SHARE of the models' memory is available; their sizes are Ollama's estimates."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        released_bytes = context.machine.meminfo()["MemAvailable"] - available_before
+        released_bytes = context.machine.meminfo()["MemAvailable"] - available_bytes_before
         if released_bytes >= MIN_RELEASED_SHARE * held_bytes:
             return
         if time.monotonic() > deadline_s:
-            held = format_gib(held_bytes)
-            context.note(f"Ollama held {held} GiB; {format_gib(max(0, released_bytes))} GiB released so far.")
+            held_gib = format_gib(held_bytes)
+            context.note(f"Ollama held {held_gib} GiB; {format_gib(max(0, released_bytes))} GiB released so far.")
             return
         time.sleep(ollama.POLL_S)
 
@@ -231,8 +231,8 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
         return [model for model in args.models if model["name"] not in _loaded_names(model["url"])]
 
     def differences(self, args: Args, observed: list[dict[str, Any]]) -> list[Change]:
-        restarts = [Change(instance["name"], "stopped", "running") for instance in args.stopped]
-        return restarts + [
+        restart_changes = [Change(instance["name"], "stopped", "running") for instance in args.stopped]
+        return restart_changes + [
             Change(model["name"], None, f"loaded, {format_size(model['size_bytes'])}") for model in observed
         ]
 
@@ -315,10 +315,12 @@ class OllamaPs(Module["OllamaPs.Args"]):
         models, messages = list[dict[str, Any]](), list[str]()
         for usage in state.held:
             model, instance = usage.model, usage.instance
-            address = {"url": instance.url, "kind": instance.kind, "place": instance.name}
-            models.append({"name": model.name, "size_bytes": model.size_bytes, **address})
+            instance_fields = {"url": instance.url, "kind": instance.kind, "place": instance.name}
+            models.append({"name": model.name, "size_bytes": model.size_bytes, **instance_fields})
             messages.append(f"{model.name}, {model.size_text} ({instance})")
         messages += [f"{instance} does not answer: it is either loading a model or hung" for instance in state.hanging]
-        idle = f"no model loaded ({', '.join(map(str, state.running))})" if state.running else "Ollama is not running"
+        idle_message = (
+            f"no model loaded ({', '.join(map(str, state.running))})" if state.running else "Ollama is not running"
+        )
         data = {"models": models, "present": list(map(str, state.running)), "hanging": list(map(str, state.hanging))}
-        return Result(msg="; ".join(messages) or idle, data=data)
+        return Result(msg="; ".join(messages) or idle_message, data=data)

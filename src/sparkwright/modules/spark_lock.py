@@ -59,11 +59,11 @@ class LockImage(Module["LockImage.Args"]):
         try:
             entry = self._registry_entry(api, args, platform, context)
         except (NotInRegistry, RegistryDown) as error:
-            local = self._host_entry(api, args)
-            if local is None:
+            host_entry = self._host_entry(api, args)
+            if host_entry is None:
                 raise
-            context.note(f"{error.message} Using the host's copy: {local['digest']}")
-            return Result(msg=local["digest"], data=local)
+            context.note(f"{error.message} Using the host's copy: {host_entry['digest']}")
+            return Result(msg=host_entry["digest"], data=host_entry)
         docker_image.refuse_other_platforms(entry["platforms"], args.ref, platform)
         gone = _is_digest_gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
         return Result(msg=entry["digest"], data={**entry, "gone": gone})
@@ -166,8 +166,8 @@ class LockModel(Module["LockModel.Args"]):
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
             data = _build_copy_entry(copy, files, args)
-        total = sum(file["size_bytes"] for file in data["files"])
-        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.format_size(total)}"
+        total_bytes = sum(file["size_bytes"] for file in data["files"])
+        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.format_size(total_bytes)}"
         return Result(msg=msg, data=data)
 
 

@@ -55,9 +55,9 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
         ]
 
     def describe(self, args: Args, observed: PruneCachesState) -> dict[str, Any]:
-        removable = _removable_caches(args, observed)
-        freed_bytes = sum(cache.size_bytes for cache in removable)
-        msg = f"{format_count(len(removable), 'compile cache')}, {units.format_size(freed_bytes)}"
+        removable_caches = _removable_caches(args, observed)
+        freed_bytes = sum(cache.size_bytes for cache in removable_caches)
+        msg = f"{format_count(len(removable_caches), 'compile cache')}, {units.format_size(freed_bytes)}"
         return {"caches": [asdict(cache) for cache in observed.caches], "freed_bytes": freed_bytes, "msg": msg}
 
     def act(self, args: Args, observed: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         ]
 
     def describe(self, args: Args, observed: PruneImagesState) -> dict[str, Any]:
-        removable = self._removable_images(args, observed)
-        freed_bytes = sum(image.frees_bytes for image in removable)
+        removable_images = self._removable_images(args, observed)
+        freed_bytes = sum(image.frees_bytes for image in removable_images)
         images = [{**asdict(image), "names": list(image.names)} for image in observed.images]
-        msg = f"{format_count(len(removable), 'image')}, {units.format_size(freed_bytes)}"
+        msg = f"{format_count(len(removable_images), 'image')}, {units.format_size(freed_bytes)}"
         return {"images": images, "freed_bytes": freed_bytes, "msg": msg}
 
     def act(self, args: Args, observed: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -217,14 +217,16 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def read(self, args: Args, context: Context) -> Manifest:
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
-        users = [
-            user
+        container_names = [
+            name
             for model_folder in model_folders.list_folders(context)
             if model_folder.dir == str(manifest.folder)
-            for user in model_folder.used_by
+            for name in model_folder.used_by
         ]
-        if users:
-            error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
+        if container_names:
+            error = Failed(
+                f"{manifest.folder} is in use by {', '.join(container_names)}.", fix="Remove the container first."
+            )
             error.exit = Exit.REFUSED
             raise error
         return manifest
@@ -251,11 +253,11 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         remaining_count = (
             sum(1 for path in observed.folder.rglob("*") if path.is_file()) if observed.folder.exists() else 0
         )
-        others = f"; {format_count(remaining_count, 'other file')} kept" if remaining_count else ""
+        others_note = f"; {format_count(remaining_count, 'other file')} kept" if remaining_count else ""
         return {
             "freed_bytes": freed_bytes,
             "left": remaining_count,
-            "msg": f"{units.format_size(freed_bytes)} freed{others}",
+            "msg": f"{units.format_size(freed_bytes)} freed{others_note}",
         }
 
 

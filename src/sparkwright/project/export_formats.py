@@ -15,7 +15,7 @@ from sparkwright.project import recipe as recipes
 from sparkwright.project.importing import compose_file, docker_command
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX, ContainerSpec
 from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
 from sparkwright.trust.process_option_rules import BRIDGE, HEALTHCHECK_OFF, parse_network
@@ -65,7 +65,7 @@ def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
     standalone = file.model_copy(update={"server_key": None, "parallel": None})
     variables = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone), pins)
     spec = ContainerSpec.from_json(variables["container"])
-    labels = {name: text for name, text in spec.labels.items() if not name.startswith(OWN_LABELS)}
+    labels = {name: text for name, text in spec.labels.items() if not name.startswith(OWN_LABEL_PREFIX)}
     digest = str((pins.get("image") or {}).get("digest", ""))
     commit = str((pins.get("model") or {}).get("commit", ""))
     image_reference = ImageReference.parse(file.image)

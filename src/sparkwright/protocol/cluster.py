@@ -107,7 +107,7 @@ def describe_wrong_rank(rank: int, world_size: int | None, expected_rank: int, e
 def describe_clock_offset(lead_bounds_s: tuple[float, float], other_host: str) -> str:
     """Describe a clock's offset from another host's clock; empty unless it is certain to exceed MAX_CLOCK_OFFSET_S.
 
-    ahead_s: lower and upper bound of the clock's lead over the other one.
+    lead_bounds_s: lower and upper bound of the clock's lead over the other host's.
     """
     min_s, max_s = lead_bounds_s
     if min_s <= MAX_CLOCK_OFFSET_S and max_s >= -MAX_CLOCK_OFFSET_S:

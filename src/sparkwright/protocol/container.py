@@ -31,12 +31,13 @@ from sparkwright.trust import container_option_rules, process_option_rules, secu
 from sparkwright.trust.shapes import OptionalField, Shape, optional
 
 #: prefix of sparkwright's own labels, which recipes can't set and which are never compared
-OWN_LABELS = "sparkwright."
+OWN_LABEL_PREFIX = "sparkwright."
 #: container name suffixes reserved for sparkwright: a server kept for rollback, an interim server, and a new server while the
 #: one that it replaces is still running
 PREVIOUS_SUFFIX, INTERIM_SUFFIX, REPLACEMENT_SUFFIX = "-previous", "-interim", "-replacement"
 RESERVED_SUFFIXES, RESERVED_NAMES = (PREVIOUS_SUFFIX, INTERIM_SUFFIX, REPLACEMENT_SUFFIX), ("gateway", "gateway-check")
-#: prefixes of `server_key` in a spec: the name of a secret sent with the run, or the fingerprint of a key stored on the host
+#: prefixes of `server_key` in a spec; the name of a secret sent with the run, or the fingerprint of a key stored on the host,
+#: follows
 SECRET_PREFIX, FINGERPRINT_PREFIX = "given:", "kept:"
 
 #: labels of every container that sparkwright created: its owner, its role, the server's container name, and the run's id
@@ -78,23 +79,23 @@ class ContainerSpec:
         shape=optional([{"Count": NUMBER, "DeviceIDs": TEXTS, "Capabilities": optional([[str]])}]),
         to_api=container_option_rules.device_requests,
         normalize=container_option_rules.normalize_device_requests,
-        why="without it the engine finds no GPU",
+        effect="without it the engine finds no GPU",
         to_arguments=gpu_arguments,
     )
     ipc: str = option(
         "--ipc",
         "host",
         key="IpcMode",
-        about="Docker's --ipc: host, private, shareable or none; empty: Docker's default",
+        description="Docker's --ipc: host, private, shareable or none; empty: Docker's default",
         check=container_option_rules.check_ipc_mode,
         ignored_if_empty=True,
-        why="the engine's workers share memory in this namespace",
+        effect="the engine's workers share memory in this namespace",
     )
     shm_size: str = option(
         "--shm-size",
         key="ShmSize",
         shape=NUMBER,
-        about='Docker\'s --shm-size, e.g. "64gb"',
+        description='Docker\'s --shm-size, e.g. "64gb"',
         check=container_option_rules.check_size,
         to_api=container_option_rules.parse_size,
         ignored_if_empty=True,
@@ -107,7 +108,7 @@ class ContainerSpec:
         shape=optional({str: object}),
         to_api=container_option_rules.port_bindings,
         normalize=container_option_rules.normalize_port_bindings,
-        why="clients connect to these ports",
+        effect="clients connect to these ports",
     )
     #: "/host/folder:/container/folder[:ro]", with ~ expanded
     volumes: tuple[str, ...] = option(
@@ -127,16 +128,17 @@ class ContainerSpec:
     network: str = option(
         "--network",
         key="NetworkMode",
-        about='"host", the name of an existing Docker network, or name=NETWORK,alias=NAME; empty: Docker\'s default bridge. '
-        "With `host` the server listens on the host's addresses at its engine's port, and `ports` must not be set",
+        description='"host", the name of an existing Docker network, or name=NETWORK,alias=NAME; empty: Docker\'s default '
+        "bridge. With `host` the server listens on the host's addresses at its engine's port, and `ports` must not be set",
         check=process_option_rules.check_network,
         to_api=lambda value: process_option_rules.parse_network(value)[0],
-        why="decides which clients can reach the server, and what the server can reach",
+        effect="decides which clients can reach the server, and what the server can reach",
     )
     networks: tuple[str, ...] = option(
         "--network",
         (),
-        about="additional networks that the container joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
+        description="additional networks that the container joins before it starts, as NETWORK or "
+        "name=NETWORK,alias=NAME",
         check=process_option_rules.check_additional_network,
         to_arguments=no_arguments,
     )
@@ -144,7 +146,7 @@ class ContainerSpec:
         "--hostname",
         key="Hostname",
         section="Config",
-        about="hostname of the container; empty: its id",
+        description="hostname of the container; empty: its id",
         check=process_option_rules.check_hostname,
     )
     extra_hosts: tuple[str, ...] = option(
@@ -152,7 +154,7 @@ class ContainerSpec:
         (),
         key="ExtraHosts",
         shape=TEXTS,
-        about='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
+        description='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
         check=process_option_rules.check_extra_host,
         to_api=process_option_rules.format_extra_hosts,
         normalize=process_option_rules.normalize_extra_hosts,
@@ -162,7 +164,7 @@ class ContainerSpec:
         (),
         key="Dns",
         shape=TEXTS,
-        about="DNS servers, in order",
+        description="DNS servers, in order",
         check=process_option_rules.check_dns_server,
         normalize=process_option_rules.normalize_dns_servers,
     )
@@ -170,7 +172,7 @@ class ContainerSpec:
         "--user",
         key="User",
         section="Config",
-        about='user that runs the server, "1000:1000" or a user name in the image; empty: the image\'s',
+        description='user that runs the server, "1000:1000" or a user name in the image; empty: the image\'s',
         check=security_option_rules.check_user,
         normalize=lambda value: value or "",
     )
@@ -179,7 +181,7 @@ class ContainerSpec:
         (),
         key="GroupAdd",
         shape=TEXTS,
-        about='additional groups, by name or number in quotes, such as "44"',
+        description='additional groups, by name or number in quotes, such as "44"',
         check=security_option_rules.check_group,
         normalize=lambda value: sorted(set(value or ())),
     )
@@ -188,9 +190,9 @@ class ContainerSpec:
         False,
         key="Privileged",
         shape=BOOLEAN,
-        about="access to all devices and all capabilities of the host's root. Prefer `devices` and `cap_add`",
+        description="access to all devices, with all capabilities of root on the host. Prefer `devices` and `cap_add`",
         normalize=bool,
-        why="a privileged container has root's access to the host",
+        effect="a privileged container has root access to the host",
         to_arguments=switch_arguments,
     )
     cap_add: tuple[str, ...] = option(
@@ -198,7 +200,7 @@ class ContainerSpec:
         (),
         key="CapAdd",
         shape=TEXTS,
-        about="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
+        description="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
         check=security_option_rules.check_capability,
         to_api=security_option_rules.docker_capabilities,
         normalize=security_option_rules.normalize_capabilities,
@@ -208,7 +210,7 @@ class ContainerSpec:
         (),
         key="CapDrop",
         shape=TEXTS,
-        about="capabilities to remove from Docker's default, or ALL",
+        description="capabilities to remove from Docker's default, or ALL",
         check=security_option_rules.check_capability,
         to_api=security_option_rules.docker_capabilities,
         normalize=security_option_rules.normalize_capabilities,
@@ -218,7 +220,7 @@ class ContainerSpec:
         (),
         key="SecurityOpt",
         shape=TEXTS,
-        about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
+        description="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
         check=security_option_rules.check_security_opt,
         normalize=security_option_rules.normalize_security_opts,
     )
@@ -227,7 +229,7 @@ class ContainerSpec:
         (),
         key="Devices",
         shape=optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": TEXT}]),
-        about='devices of the host, such as "/dev/infiniband" or "/dev/a:/dev/b:rw"',
+        description='devices of the host, such as "/dev/infiniband" or "/dev/a:/dev/b:rw"',
         check=security_option_rules.check_device,
         to_api=security_option_rules.device_mappings,
         normalize=security_option_rules.normalize_devices,
@@ -235,7 +237,7 @@ class ContainerSpec:
     pid: str = option(
         "--pid",
         key="PidMode",
-        about='"host": the container sees the host\'s processes; empty: only its own',
+        description='"host": the container sees the host\'s processes; empty: only its own',
         check=process_option_rules.check_pid_mode,
         normalize=lambda value: value or "",
     )
@@ -244,14 +246,14 @@ class ContainerSpec:
         None,
         key="Init",
         shape=BOOLEAN,
-        about="run an init process as PID 1; unset: Docker's default",
+        description="run an init process as PID 1; unset: Docker's default",
         to_arguments=tristate_arguments,
     )
     working_dir: str = option(
         "--workdir",
         key="WorkingDir",
         section="Config",
-        about="working directory; empty: the image's",
+        description="working directory; empty: the image's",
         check=process_option_rules.check_working_dir,
         normalize=process_option_rules.normalize_working_dir,
     )
@@ -259,7 +261,7 @@ class ContainerSpec:
         "--stop-signal",
         key="StopSignal",
         section="Config",
-        about="signal that stops the container; empty: the image's, otherwise SIGTERM",
+        description="signal that stops the container; empty: the image's, otherwise SIGTERM",
         check=process_option_rules.check_stop_signal,
         normalize=process_option_rules.normalize_stop_signal,
     )
@@ -271,8 +273,8 @@ class ContainerSpec:
         shape=optional(
             {"Test": TEXTS} | dict.fromkeys(("Interval", "Timeout", "StartPeriod", "Retries"), NUMBER),
         ),
-        about="Docker health check that replaces the image's: test (a shell command, or NONE to disable it), interval, timeout, "
-        'start_period (e.g. 30s), retries (e.g. "3"). sparkwright does not use its result',
+        description="Docker health check that replaces the image's: test (a shell command, or NONE to disable it), interval, "
+        'timeout, start_period (e.g. 30s), retries (e.g. "3"). sparkwright does not use its result',
         check=process_option_rules.check_healthcheck,
         to_api=process_option_rules.health_config,
         to_arguments=health_arguments,
@@ -282,7 +284,7 @@ class ContainerSpec:
         (),
         key="Tmpfs",
         shape=TEXT_MAP,
-        about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
+        description='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
         check=process_option_rules.check_tmpfs,
         to_api=process_option_rules.tmpfs_rows,
         normalize=process_option_rules.normalize_tmpfs,
@@ -292,7 +294,7 @@ class ContainerSpec:
         dict,
         key="Sysctls",
         shape=TEXT_MAP,
-        about='kernel settings of the container, such as net.core.somaxconn: "1024"',
+        description='kernel settings of the container, such as net.core.somaxconn: "1024"',
         check=security_option_rules.check_sysctls,
         normalize=lambda value: dict(value or {}),
     )
@@ -300,7 +302,7 @@ class ContainerSpec:
         "--memory",
         key="Memory",
         shape=NUMBER,
-        about='memory limit, e.g. "100gb"',
+        description='memory limit, e.g. "100gb"',
         check=process_option_rules.check_memory,
         to_api=container_option_rules.parse_size,
         normalize=lambda value: value or 0,
@@ -309,8 +311,8 @@ class ContainerSpec:
         "--memory-swap",
         key="MemorySwap",
         shape=NUMBER,
-        about='limit of memory and swap together, e.g. "100gb" (equal to `memory`: no swap) or "-1" (no limit); empty: twice '
-        "`memory`",
+        description='limit of memory and swap together, e.g. "100gb" (equal to `memory`: no swap) or "-1" (no limit); empty: '
+        "twice `memory`",
         check=process_option_rules.check_memory_swap,
         to_api=process_option_rules.parse_swap,
     )
@@ -319,7 +321,7 @@ class ContainerSpec:
         0.0,
         key="NanoCpus",
         shape=NUMBER,
-        about="number of CPUs that the container may use, e.g. 4 or 1.5; 0: all",
+        description="number of CPUs that the container may use, e.g. 4 or 1.5; 0: all",
         check=process_option_rules.check_cpus,
         to_api=process_option_rules.nano_cpus,
         normalize=lambda value: (value or 0) / 10**9,
@@ -327,7 +329,7 @@ class ContainerSpec:
     cpuset_cpus: str = option(
         "--cpuset-cpus",
         key="CpusetCpus",
-        about='CPUs that the container may use, "0-9" or "0,2"',
+        description='CPUs that the container may use, "0-9" or "0,2"',
         check=process_option_rules.check_cpuset,
         normalize=process_option_rules.parse_cpuset,
     )
@@ -336,7 +338,8 @@ class ContainerSpec:
         0,
         key="OomScoreAdj",
         shape=NUMBER,
-        about="how early the kernel kills the container's processes when memory is short, -1000 (last) to 1000 (first)",
+        description="how early the kernel kills the container's processes when memory is short, -1000 (last) to 1000 "
+        "(first)",
         check=process_option_rules.check_oom_score_adj,
         normalize=lambda value: value or 0,
     )
@@ -344,13 +347,13 @@ class ContainerSpec:
         "--log-driver",
         key="LogConfig",
         shape=optional({"Type": TEXT, "Config": TEXT_MAP}),
-        about="log driver; empty: Docker's default",
+        description="log driver; empty: Docker's default",
         check=process_option_rules.check_log_driver,
     )
     log_options: dict[str, str] = option(
         "--log-opt",
         dict,
-        about='options of the log driver, such as max-size: "100m"',
+        description='options of the log driver, such as max-size: "100m"',
         check=process_option_rules.check_log_options,
     )
     #: None for the image's entrypoint
@@ -410,7 +413,7 @@ NEWER_FIELDS = {
     *(
         name
         for name, docker_option in DOCKER_OPTIONS.items()
-        if docker_option.about and not docker_option.ignored_if_empty
+        if docker_option.description and not docker_option.ignored_if_empty
     ),
     *("server_key", "files", "caches", "log_driver", "memory_swap"),
 }

@@ -61,7 +61,7 @@ class DockerOption:
     #: key in `section` of the API; empty if the option is not a single value there
     key: str = ""
     #: description in the recipe's schema; empty if recipe/models.py describes the option
-    about: str = ""
+    description: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
     #: shape of the value in the API
     shape: Shape = TEXT
@@ -74,7 +74,7 @@ class DockerOption:
     #: True if an empty value is not compared; otherwise, it means Docker's default (in Config: the image's)
     ignored_if_empty: bool = False
     #: effect of the option, shown together with a difference
-    why: str = ""
+    effect: str = ""
     #: returns the arguments of `docker run`
     to_arguments: Callable[[str, Any], OptionArguments] = value_arguments
 

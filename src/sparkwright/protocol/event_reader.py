@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from sparkwright.protocol.event_shapes import EVENT_FIELDS
-from sparkwright.protocol.events import LINE_BYTES, Event
+from sparkwright.protocol.events import MAX_LINE_BYTES, Event
 from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
 from sparkwright.trust.shapes import moment, validate
 from sparkwright.visible import escape_invisible
@@ -24,7 +24,7 @@ class EventReader:
     """Reads the events of one response from chunks of bytes of any size."""
 
     def __init__(self) -> None:
-        self._lines = LineSplitter(LINE_BYTES)
+        self._lines = LineSplitter(MAX_LINE_BYTES)
         self._parts: list[str] = []
         self._size = 0
 
@@ -40,7 +40,7 @@ class EventReader:
 
     def _read_event(self, line: bytes, skipped_bytes: int) -> Iterator[Event]:
         if skipped_bytes:
-            yield raw_event(line, f" ({skipped_bytes} more bytes: a line must have at most {LINE_BYTES} bytes)")
+            yield raw_event(line, f" ({skipped_bytes} more bytes: a line must have at most {MAX_LINE_BYTES} bytes)")
             return
         if not line.strip():
             return

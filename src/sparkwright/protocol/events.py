@@ -11,7 +11,7 @@ All subscribers (console, `--json`, journal, lock file) read the same stream; th
     task_finished   task, name, module, where, stage, status, msg, diff, data, seconds, fix, exit
                     status: one of STATUSES; proof: True if the message reports what a check proved
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
-    part            n, of, text                                                      a part of an event that exceeds LINE_BYTES
+    part            n, of, text                                                      a part of an event over MAX_LINE_BYTES
 Every event has `event` and `time` (seconds since the epoch). The fields of a host's events are in event_shapes.py.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
 #: prefix of the message of a task that is skipped in check mode because it depends on an earlier task's change
-KNOWN_AFTER = "known after: "
+KNOWN_AFTER_PREFIX = "known after: "
 #: maximum size of a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
-LINE_BYTES = 2**20
+MAX_LINE_BYTES = 2**20
 PART_CHARACTERS = 200_000
 
 Event = dict[str, Any]
@@ -57,9 +57,9 @@ def encode(event: Event, redactor: Redactor | None = None) -> bytes:
 
 
 def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[bytes]:
-    """Yield the lines in which an event is sent: one, or `part` events if it is longer than LINE_BYTES."""
+    """Yield the lines in which an event is sent: one, or `part` events if it is longer than MAX_LINE_BYTES."""
     line = encode(event, redactor)
-    if len(line) <= LINE_BYTES:
+    if len(line) <= MAX_LINE_BYTES:
         yield line
         return
     text = line.decode()

@@ -83,7 +83,9 @@ def names_in(text: str) -> frozenset[str]:
         return frozenset(meta.find_undeclared_variables(template))
     except Exception as error:  # both parsers raise their own errors for deep nesting
         line_number = _line_number_of(error)
-        raise ExpressionError(f"bad expression in {_quote_text(text, line_number)}: {_describe_error(error)}", line_number) from None
+        raise ExpressionError(
+            f"bad expression in {_quote_text(text, line_number)}: {_describe_error(error)}", line_number
+        ) from None
 
 
 def line_of_name(text: str, name: str) -> int:
@@ -203,7 +205,11 @@ def _line_number_of(error: BaseException) -> int:
     """Return the line of the template at which an error occurred; 0 if unknown."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
-    line_numbers = [line_number for frame, line_number in traceback.walk_tb(error.__traceback__) if TEMPLATE_FRAME_MARKER in frame.f_globals]
+    line_numbers = [
+        line_number
+        for frame, line_number in traceback.walk_tb(error.__traceback__)
+        if TEMPLATE_FRAME_MARKER in frame.f_globals
+    ]
     return line_numbers[-1] if line_numbers else 0
 
 

@@ -88,7 +88,7 @@ def fold_expression(template: nodes.Template, variables: Mapping[str, Any]) -> A
 
 
 def _substitute_variables(node: nodes.Node, variables: Mapping[str, Any]) -> Any:
-    """Return the expression with names replaced by their values. Raises nodes.Impossible."""
+    """Return the expression with variables replaced by their values. Raises nodes.Impossible."""
     if isinstance(node, nodes.Name):
         if node.name not in variables:
             raise nodes.Impossible

@@ -97,7 +97,7 @@ def _argument_type(hint: Any) -> ArgumentType:
 
 
 def build_args(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
-    """Return the Args for a task's arguments. Raises Refused as `check_arguments` does."""
+    """Return the Args for a task's arguments. Raises Refused as `validate_arguments` does."""
     signature = _SIGNATURE_CACHE.get(args_type) or _SIGNATURE_CACHE.setdefault(args_type, from_args_type(args_type))
     return args_type(**validate_arguments(signature, values, module=module))
 
@@ -146,7 +146,9 @@ def _convert(value: Any, argument_type: ArgumentType, argument_path: str) -> Any
     if kind == "one of":
         if value in inner[0]:
             return value
-        raise Refused(f"{argument_path} must be one of {', '.join(map(str, inner[0]))}, got {_quote_value(value, argument_path)}.")
+        raise Refused(
+            f"{argument_path} must be one of {', '.join(map(str, inner[0]))}, got {_quote_value(value, argument_path)}."
+        )
     if kind == "list" and isinstance(value, list | tuple):
         return [_convert(item, inner[0], f"{argument_path}[{n}]") for n, item in enumerate(value)]
     if kind == "mapping" and isinstance(value, Mapping):
@@ -166,7 +168,8 @@ def _convert_to_any(value: Any, choices: list[ArgumentType], argument_path: str)
             return _convert(value, choice, argument_path)
         except Refused:
             continue
-    raise Refused(f"{argument_path} must be {' or '.join(map(_describe_type, choices))}, got {_quote_value(value, argument_path)}.")
+    expected = " or ".join(map(_describe_type, choices))
+    raise Refused(f"{argument_path} must be {expected}, got {_quote_value(value, argument_path)}.")
 
 
 def _convert_scalar(value: Any, kind: str, argument_path: str) -> Any:

@@ -119,14 +119,16 @@ class Candidate:
     source: str
 
 
-def find_candidates(ssh_folder: Path, find_network_hosts: Callable[[], Sequence[str]] = discover_hosts) -> list[Candidate]:
+def find_candidates(
+    ssh_folder: Path, find_network_hosts: Callable[[], Sequence[str]] = discover_hosts
+) -> list[Candidate]:
     """Return the hosts in the user's ssh files and on the local network, those named like a Spark first.
 
     Takes two seconds. From known_hosts, which may list any machine, only `.local` names and names like a Spark's are returned.
 
     Args:
         ssh_folder: the folder ~/.ssh.
-        network: returns the hosts on the local network; replaced in tests.
+        find_network_hosts: returns the hosts on the local network; replaced in tests.
     """
     with ThreadPoolExecutor(max_workers=3) as pool:
         config = pool.submit(hosts_in_config, ssh_folder / "config")
@@ -148,7 +150,8 @@ def find_candidates(ssh_folder: Path, find_network_hosts: Callable[[], Sequence[
 def build_query(names: Sequence[tuple[str, int]]) -> bytes:
     """Return a DNS packet that queries each (name, type) and requests unicast answers."""
     parts = [
-        _encode_name(name) + struct.pack("!HH", record_type, CLASS_IN | UNICAST_OR_CACHE_FLUSH_BIT) for name, record_type in names
+        _encode_name(name) + struct.pack("!HH", record_type, CLASS_IN | UNICAST_OR_CACHE_FLUSH_BIT)
+        for name, record_type in names
     ]
     return struct.pack("!6H", 0, 0, len(parts), 0, 0, 0) + b"".join(parts)
 
@@ -174,7 +177,9 @@ def parse_records(packet: bytes) -> list[Record]:
         offset += 10
         if offset + size > len(packet):
             raise ValueError("is cut off")
-        if record_class & ~UNICAST_OR_CACHE_FLUSH_BIT == CLASS_IN and (value := _parse_value(packet, offset, record_type, size)):
+        if record_class & ~UNICAST_OR_CACHE_FLUSH_BIT == CLASS_IN and (
+            value := _parse_value(packet, offset, record_type, size)
+        ):
             parsed_records.append((name, record_type, value))
         offset += size
     return parsed_records
@@ -241,9 +246,9 @@ def hosts_in_known_hosts(path: Path) -> list[str]:
     """Return the names in a known_hosts file, except hashed names, patterns, names with a port, and lines with a marker."""
     hosts: dict[str, None] = {}
     for line in _read_lines(path):
-        name_list = line.split(maxsplit=1)[0] if line.split() else ""
-        if not name_list.startswith(("#", "@", "|")):
-            hosts |= {name: None for name in name_list.split(",") if SSH_HOST_NAME_PATTERN.fullmatch(name)}
+        name_field = line.split(maxsplit=1)[0] if line.split() else ""
+        if not name_field.startswith(("#", "@", "|")):
+            hosts |= {name: None for name in name_field.split(",") if SSH_HOST_NAME_PATTERN.fullmatch(name)}
     return list(hosts)
 
 

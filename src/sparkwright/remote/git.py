@@ -141,7 +141,9 @@ class Repository:
         regular_files = []
         rows = self._git(argv, READ_TIMEOUT_S, max_bytes=MAX_LIST_BYTES).split(b"\0")
         if len(rows) > MAX_FILES:
-            raise Refused(f"the repository has more than {MAX_FILES:,} files.", where=self._error_location, fix=NARROW_FIX)
+            raise Refused(
+                f"the repository has more than {MAX_FILES:,} files.", where=self._error_location, fix=NARROW_FIX
+            )
         for row in rows:
             metadata, _, path = row.partition(b"\t")
             parts = metadata.decode("ascii", "replace").split()

@@ -61,7 +61,7 @@ class LocalLink:
             raise Unreachable(f"the runner exited with {process.returncode}: {reason}.")
 
     def wait_until_connected(self) -> None:
-        """Do nothing: this machine is always connected. See `Link.ready`."""
+        """Do nothing: this machine is always connected. See `Link.wait_until_connected`."""
 
     def close(self) -> None:
         """See `Link.close`."""

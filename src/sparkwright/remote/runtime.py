@@ -86,15 +86,16 @@ def content_hash() -> str:
     return hashlib.sha256(REQUIREMENTS_FILE.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
-def ensure_archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
+def ensure_archive(python_version: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
     """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz in the laptop's cache.
 
     It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if the Python or processor is invalid.
     """
-    target = f"{require_match(PYTHON_VERSION, python, 'the Python')}-{require_match(MACHINE, machine, 'the processor')}"
+    python_version = require_match(PYTHON_VERSION, python_version, "the Python")
+    target = f"{python_version}-{require_match(MACHINE, machine, 'the processor')}"
     path = resolve_inside(host_side.cache_folder() / "runtime", f"{content_hash()}-{target}.tar.gz")
     if not _is_intact(path):
-        wheels = fetch_wheels(python, machine, progress)
+        wheels = fetch_wheels(python_version, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary_file:
             _pack(wheels, f"{target}\n", temporary_file)
@@ -161,21 +162,21 @@ class Pin(NamedTuple):
     hashes: frozenset[str]
 
 
-def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
+def fetch_wheels(python_version: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
     """Return all wheels for a Python ("3.12") and processor ("aarch64") from the laptop's cache, verified by their hashes.
 
     Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or differs from the pinned one.
     """
-    if python not in PYTHON_VERSIONS or machine not in MACHINES:
-        platform = f"{visible.display_name(machine)}, Python {visible.display_name(python)}"
+    if python_version not in PYTHON_VERSIONS or machine not in MACHINES:
+        platform = f"{visible.display_name(machine)}, Python {visible.display_name(python_version)}"
         supported = f"{', '.join(MACHINES)}; Python {', '.join(PYTHON_VERSIONS)}"
         raise Failed(f"there is no runtime for {platform}; supported: {supported}.")
-    folder = _wheels_folder(python, machine)
+    folder = _wheels_folder(python_version, machine)
     wheels = _complete_wheels(folder)
     missing = {name: pin for name, pin in pinned_requirements().items() if name not in wheels}
     if missing:
         try:
-            _download(missing, folder, python, machine, progress)
+            _download(missing, folder, python_version, machine, progress)
         except OSError as error:
             raise Failed(f"cannot save the runtime's wheels: {error.strerror}.", where=str(folder)) from None
         wheels = _complete_wheels(folder)
@@ -185,9 +186,9 @@ def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, to
     return [wheels[name] for name in sorted(wheels)]
 
 
-def is_cached(python: str, machine: str) -> bool:
+def is_cached(python_version: str, machine: str) -> bool:
     """Return True if all wheels are in the laptop's cache and complete."""
-    return set(_complete_wheels(_wheels_folder(python, machine))) == set(pinned_requirements())
+    return set(_complete_wheels(_wheels_folder(python_version, machine))) == set(pinned_requirements())
 
 
 @functools.lru_cache(maxsize=4)
@@ -208,15 +209,15 @@ def format_pin(name: str, version: str, hashes: Iterable[str]) -> str:
     return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{digest}" for digest in sorted(hashes))]) + "\n"
 
 
-def platform_options(machine: str, python: str) -> list[str]:
+def platform_options(machine: str, python_version: str) -> list[str]:
     """Return pip's options for downloading wheels for a processor and Python version."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX_TAGS), f"manylinux2014_{machine}"]
-    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python_version}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
 
 
-def _wheels_folder(python: str, machine: str) -> Path:
-    return host_side.cache_folder() / "runtime" / "wheels" / f"{python}-{machine}"
+def _wheels_folder(python_version: str, machine: str) -> Path:
+    return host_side.cache_folder() / "runtime" / "wheels" / f"{python_version}-{machine}"
 
 
 def _complete_wheels(folder: Path) -> dict[str, Path]:
@@ -230,7 +231,7 @@ def _complete_wheels(folder: Path) -> dict[str, Path]:
     return wheels
 
 
-def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
+def _download(missing: dict[str, Pin], folder: Path, python_version: str, machine: str, progress: Progress) -> None:
     """Download wheels with pip to a temporary folder and then move them, so that an interruption leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary_folder:
@@ -240,9 +241,9 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
         argv = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         argv += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
         argv += ["--dest", temporary_folder, "--requirement", str(requirements)]
-        error_output = _run_pip([*argv, *platform_options(machine, python)], len(missing), progress)
+        error_output = _run_pip([*argv, *platform_options(machine, python_version)], len(missing), progress)
         if error_output:
-            raise _download_error(error_output, python, machine)
+            raise _download_error(error_output, python_version, machine)
         for path in Path(temporary_folder).glob("*.whl"):
             path.replace(folder / path.name)
 
@@ -262,9 +263,9 @@ def _run_pip(argv: list[str], wheel_count: int, progress: Progress) -> str:
     return "".join(output) or "no output from pip"
 
 
-def _download_error(output: str, python: str, machine: str) -> Failed:
-    subject = f"the runtime for {machine}, Python {python}"
-    command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
+def _download_error(output: str, python_version: str, machine: str) -> Failed:
+    subject = f"the runtime for {machine}, Python {python_version}"
+    command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python_version])
     if "DO NOT MATCH THE HASHES" in output:
         message = f"cannot download {subject}: the package index offers a wheel that differs from the pinned one."
         fix = f"The connection may be intercepted, or the index is broken: inspect it with `{command} --debug`."
@@ -287,8 +288,8 @@ def upload_runtime(
 
     Args:
         run: starts a command on the host.
-        events: yields the events that a command prints.
-        where: the host's name.
+        read_events: yields the events that a command prints.
+        host_name: the host's name, for errors.
 
     Raises:
         Refused: the host could not unpack it.
@@ -381,7 +382,7 @@ def start_command(runtime_hash: str, request_kind: str) -> str:
     """Return the command line that starts a runtime, which reads a request from standard input.
 
     Args:
-        runtime: content hash of the runtime.
+        runtime_hash: content hash of the runtime.
         request_kind: kind of the requests that will follow; their modules are imported in advance (see boot.py).
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START_SCRIPT, "sparkwright", runtime_hash, request_kind])
@@ -391,11 +392,13 @@ def unpack_command(runtime_hash: str, python: str) -> str:
     """Return the command line that unpacks a runtime. Its standard input is `unpacker_source()` followed by the archive.
 
     Args:
-        runtime: content hash of the runtime.
+        runtime_hash: content hash of the runtime.
         python: path of the host's Python.
     """
     source_bytes = len(unpacker_source())
-    return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK_PROGRAM, source_bytes, BOOTSTRAP_FOLDER, runtime_hash])
+    return join(
+        ["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK_PROGRAM, source_bytes, BOOTSTRAP_FOLDER, runtime_hash]
+    )
 
 
 def unpacker_source() -> bytes:

@@ -153,7 +153,10 @@ def _prune(current: Path) -> None:
     leftovers = [path for path in folders if path.name.startswith((".new.", ".old."))]
     other_runtimes = [path for path in folders if not path.name.startswith(".")]
     other_runtimes.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in [*leftovers, *(runtime for runtime in other_runtimes[MAX_UNUSED_RUNTIMES:] if not (runtime / "in-use").exists())]:
+    for path in [
+        *leftovers,
+        *(runtime for runtime in other_runtimes[MAX_UNUSED_RUNTIMES:] if not (runtime / "in-use").exists()),
+    ]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as locks:  # BlockingIOError if it is in use
             if (path / "lock").exists():
                 fcntl.flock(locks.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,17 +91,17 @@ class Sudo:
         """
         if os.geteuid() == 0:
             return self._wait_until_ready(self._open([], argv), ready_line)
-        program = shutil.which("sudo", path=self._path)
-        if program is None:
+        sudo_path = shutil.which("sudo", path=self._path)
+        if sudo_path is None:
             raise Refused(f"sudo is not installed on {self._host}.", fix="Log in as root, or install sudo.")
         try:
-            return self._wait_until_ready(self._open([program, "-n"], argv), ready_line)
+            return self._wait_until_ready(self._open([sudo_path, "-n"], argv), ready_line)
         except _SudoRefusal as refusal:
-            if not self._password or not refusal.has(_PASSWORD_REQUIRED_MESSAGES):
+            if not self._password or not refusal.contains_any(_PASSWORD_REQUIRED_MESSAGES):
                 raise self._sudo_error(refusal) from None
         if "\n" in self._password:
             raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
-        sudo_command = [program, "-S", "-p", ""]
+        sudo_command = [sudo_path, "-S", "-p", ""]
         try:
             # the pipe is closed after the password, so that sudo neither waits for a second password nor reads requests as one
             self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
@@ -109,11 +109,11 @@ class Sudo:
         except _SudoRefusal as refusal:
             raise self._sudo_error(refusal) from None
 
-    def _open(self, sudo: Sequence[str], argv: Sequence[str], stdin_text: str = "") -> _ProcessAndErrors:
+    def _open(self, sudo_argv: Sequence[str], argv: Sequence[str], stdin_text: str = "") -> _ProcessAndErrors:
         error_output = tempfile.TemporaryFile()  # noqa: SIM115 - an unread pipe would fill up
         env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
         process = subprocess.Popen(
-            [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error_output, env=env
+            [*sudo_argv, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error_output, env=env
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -134,8 +134,8 @@ class Sudo:
         assert process.stdout is not None
         received, deadline_s = b"", time.monotonic() + self._timeout_s
         while b"\n" not in received:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not wait_for_readable([process.stdout], left_s):
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0 or not wait_for_readable([process.stdout], remaining_s):
                 _close_process(process)
                 raise Refused(f"sudo on {self._host} did not answer within {self._timeout_s:g} s.")
             data = os.read(process.stdout.fileno(), 1)  # byte by byte, because later lines belong to the caller
@@ -155,13 +155,13 @@ class Sudo:
 
     def _sudo_error(self, refusal: _SudoRefusal) -> Refused:
         user = getpass.getuser()
-        if self._password and refusal.has(_WRONG_PASSWORD_MESSAGES):
+        if self._password and refusal.contains_any(_WRONG_PASSWORD_MESSAGES):
             fix = f"Correct the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
             return Refused(f"sudo rejected the password for {user} on {self._host}.", fix=fix)
         fix = (
             f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
         )
-        if refusal.has(_PASSWORD_REQUIRED_MESSAGES):
+        if refusal.contains_any(_PASSWORD_REQUIRED_MESSAGES):
             return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
         return Refused(f"sudo on {self._host} denied {user}: {refusal.last_line}.", fix=fix)
 
@@ -169,7 +169,7 @@ class Sudo:
 class _SudoRefusal(Exception):
     """Raised if sudo exited early, with its error output."""
 
-    def has(self, messages: Sequence[str]) -> bool:
+    def contains_any(self, messages: Sequence[str]) -> bool:
         text = str(self).lower()
         return any(message in text for message in messages)
 

@@ -37,7 +37,7 @@ def serve() -> None:
     os.umask(os.umask(0o022) | 0o022)  # no other user may write to root's files
     write(become.READY_LINE)
     first_message = _read_first_message(requests)
-    owner = _sudo_caller()
+    caller_ids = _sudo_caller_ids()
     os.environ.clear()
     os.environ.update({**first_message["env"], "LC_ALL": "C"})
     machine = Machine.from_environment()
@@ -56,8 +56,8 @@ def serve() -> None:
             task=request["task"],
         )
         result = _run_module(request, context)
-        if owner is not None:
-            restore_owner(state.path, *owner)
+        if caller_ids is not None:
+            restore_owner(state.path, *caller_ids)
         write(json.dumps(dataclasses.asdict(result), default=str))
 
 
@@ -70,7 +70,7 @@ def _open_streams() -> tuple[IO[bytes], IO[str]]:
     return requests, answers
 
 
-def _sudo_caller() -> tuple[int, int] | None:
+def _sudo_caller_ids() -> tuple[int, int] | None:
     """Return the user and group id of the user who called sudo, or None if root logged in."""
     try:
         return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
@@ -114,31 +114,31 @@ def restore_owner(folder: Path, uid: int, gid: int) -> None:
     Left unchanged: links and their targets, files with a second hard link (which may be the system's), files of owners other than
     root, other file systems, and everything if the folder does not belong to the user.
     """
-    with contextlib.suppress(OSError), _open_descriptor(folder) as top:
-        status = os.fstat(top)
+    with contextlib.suppress(OSError), _open_descriptor(folder) as folder_fd:
+        status = os.fstat(folder_fd)
         if status.st_uid == uid != 0:
-            _restore_owner_below(top, status.st_dev, uid, gid)
+            _restore_owner_below(folder_fd, status.st_dev, uid, gid)
 
 
-def _restore_owner_below(folder: int, device: int, uid: int, gid: int) -> None:
-    for name in os.listdir(folder):
+def _restore_owner_below(folder_fd: int, device: int, uid: int, gid: int) -> None:
+    for name in os.listdir(folder_fd):
         # OSError: the file was removed or replaced in the meantime
-        with contextlib.suppress(OSError), _open_descriptor(name, _ENTRY_FLAGS, folder) as entry:
-            status = os.fstat(entry)
+        with contextlib.suppress(OSError), _open_descriptor(name, _ENTRY_FLAGS, folder_fd) as entry_fd:
+            status = os.fstat(entry_fd)
             if status.st_dev != device:
                 continue
             is_folder = stat.S_ISDIR(status.st_mode)
             if status.st_uid == 0 and (is_folder or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)):
-                os.chown(f"/proc/self/fd/{entry}", uid, gid)
+                os.chown(f"/proc/self/fd/{entry_fd}", uid, gid)
             if is_folder:
-                with _open_descriptor(f"/proc/self/fd/{entry}", _FOLDER_FLAGS & ~os.O_NOFOLLOW) as inner:
-                    _restore_owner_below(inner, device, uid, gid)
+                with _open_descriptor(f"/proc/self/fd/{entry_fd}", _FOLDER_FLAGS & ~os.O_NOFOLLOW) as inner_fd:
+                    _restore_owner_below(inner_fd, device, uid, gid)
 
 
 @contextlib.contextmanager
-def _open_descriptor(path: Path | str, flags: int = _FOLDER_FLAGS, folder: int | None = None) -> Iterator[int]:
-    handle = os.open(path, flags, dir_fd=folder)
+def _open_descriptor(path: Path | str, flags: int = _FOLDER_FLAGS, folder_fd: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, flags, dir_fd=folder_fd)
     try:
-        yield handle
+        yield descriptor
     finally:
-        os.close(handle)
+        os.close(descriptor)

@@ -26,9 +26,9 @@ from sparkwright.runner.run import execute_plan
 from sparkwright.secret import Secret
 
 #: id and module of the only task in the events of a check on demand
-TASK = "health"
+TASK_ID = "health"
 #: advice for the user, by the cure in a check's record
-FIXES = {
+FIX_BY_CURE = {
     "restart": "Run `invoke restart`.",
     "power": "Cut its AC power for 60 s; nothing else helps.",
     "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
@@ -55,7 +55,7 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
     return journal.read_recap(run_journal.folder) or {"failed": 1, "msg": "the run was cut off"}
 
 
-def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
+def measure_speed(context: Context, observed: Observation, token_count: int) -> Speed:
     """Run a `smoke_test` against the baseline of the last verified state. Never creates a baseline."""
     from sparkwright.host.containers import container_labels
     from sparkwright.host.records.baselines import Baselines, build_key
@@ -63,16 +63,16 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
 
     verified_state = verified_states.load_last(context.state)
     serve = verified_state.get("serve") or {}
-    key = serve.get("baseline_key") or {}
+    baseline_key = serve.get("baseline_key") or {}
     http = container_labels.engine_of_spec(verified_state.get("spec")).http
-    if Baselines(context.state).read(build_key(key, context.machine, http)) is None:
+    if Baselines(context.state).read(build_key(baseline_key, context.machine, http)) is None:
         return Speed(verdict="no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(
         base_url=observed.server.url,
         model=serve.get("served_name", ""),
         tok_per_s=serve.get("tok_per_s"),
-        baseline_key=key,
-        tokens=tokens,
+        baseline_key=baseline_key,
+        tokens=token_count,
         wait_s=0,
     )
     try:
@@ -94,24 +94,24 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         limits = dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
         settings = dataclasses.replace(settings, limits=limits)
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
-    yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
+    yield event("task_started", task=TASK_ID, name="Check the server's health", module=TASK_ID, where="")
     started_s, records = time.monotonic(), list[Record]()
 
     def work(emit: Callable[[Event], None]) -> None:
         engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
-        context = RunContext(machine, state, new_run_id("check"), emit, secrets=secrets, task=TASK, engine=engine)
+        context = RunContext(machine, state, new_run_id("check"), emit, secrets=secrets, task=TASK_ID, engine=engine)
         records.append(build_check(context, settings, measure_now=request["smoke"]).run())
 
     yield from stream_events(work)
     if interrupted := journal.interruption_notice(state):
-        yield event("note", task=TASK, text=interrupted)
+        yield event("note", task=TASK_ID, text=interrupted)
     yield from _result_events(records[0], time.monotonic() - started_s)
 
 
 def describe_record(record: Record) -> str:
     """Return this check's result in one line, with the state of the scheduled checks if it differs."""
-    scheduled = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
-    return f"{record.seen}: {record.why}{scheduled}"
+    schedule_note = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
+    return f"{record.seen}: {record.why}{schedule_note}"
 
 
 def _result_events(record: Record, seconds: float) -> Iterator[Event]:
@@ -120,8 +120,8 @@ def _result_events(record: Record, seconds: float) -> Iterator[Event]:
     problems = [evidence for evidence in record.evidence if evidence.level != "ok"]
     lines = [f"{problem.level}: {problem.check}: {problem.message}" for problem in problems]
     data = {"evidence": lines, "record": record.to_json()}
-    fields: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
-    fix = FIXES.get(record.cure, "") if failed else ""
+    fields: dict[str, Any] = {"task": TASK_ID, "name": "Check the server's health", "module": TASK_ID, "where": ""}
+    fix = FIX_BY_CURE.get(record.cure, "") if failed else ""
     fields |= {"msg": describe_record(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}
     status = "failed" if failed else "ok"
     yield event("task_finished", **fields, status=status, exit=int(code), seconds=round(seconds, 3))

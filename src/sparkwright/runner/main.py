@@ -56,7 +56,7 @@ def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
     state.tighten()
     state.refuse_newer()
     private.restrict(machine.home / ".local/share/sparkwright")  # the runtime of this process
-    module, _, name = requests.REQUEST_KINDS[request["verb"]].function.rpartition(".")
+    module, _, name = requests.REQUEST_KINDS[request["verb"]].function_path.rpartition(".")
     handler: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
     handler = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
     return handler(request, machine, state.for_server(request["server"]))

@@ -17,7 +17,7 @@ from sparkwright.host.runs.context import RunContext, is_engine_disconnect
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import events, expressions, signature
-from sparkwright.protocol.events import KNOWN_AFTER, Event, event
+from sparkwright.protocol.events import KNOWN_AFTER_PREFIX, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, check_result
 from sparkwright.runner.become import Become
@@ -39,17 +39,17 @@ class PlayRun:
     secrets: Mapping[str, Secret]
     emit: Callable[[Event], None]
     #: called between tasks; a stop counts as a failure, so that rescue and always run
-    stop_requested: Callable[[], bool] = lambda: False
+    should_stop: Callable[[], bool] = lambda: False
     #: channel to the runs on the other members of a cluster
     cluster: Channel | None = None
 
     def __post_init__(self) -> None:
         plan, emit = self.plan, self.emit
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
-        self.notified: set[str] = set()
+        self.notified_handlers: set[str] = set()
         self.counts = dict.fromkeys((*events.COUNTS, *events.RARE_COUNTS), 0)
         #: name of the first task that changed something
-        self.first_change = ""
+        self.first_changed_task = ""
         #: whether a task has created the server's replacement, which is not yet a change
         self.has_created_replacement = False
         #: task name and message of the last failed task
@@ -61,7 +61,7 @@ class PlayRun:
         #: failure that was last reported to the other members
         self.reported_failure: Result | None = None
         #: result of `end_host`
-        self.end_result: Result | None = None
+        self.end_host_result: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
         self.context.guards = Guards(plan.guard_gib, self.context.note, plan.anyway)
@@ -86,7 +86,7 @@ class PlayRun:
             self._discard_created()
         failure = failure or self.stop_result
         self._notify_members(failure)
-        outcome = failure or self.unproved_result or self.end_result
+        outcome = failure or self.unproved_result or self.end_host_result
         return event(
             "recap",
             run=self.plan.run_id,
@@ -109,7 +109,7 @@ class PlayRun:
         if failure is None:
             code = (self.unproved_result and self.unproved_result.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else code
-        if failure.exit is None or (failure.exit is Exit.REFUSED and self.first_change):
+        if failure.exit is None or (failure.exit is Exit.REFUSED and self.first_changed_task):
             return Exit.FAILED
         return failure.exit
 
@@ -118,9 +118,9 @@ class PlayRun:
     def _run_steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
         """Run steps until one fails, and return the failure or None."""
         for step in steps:
-            if self.end_result is not None:
+            if self.end_host_result is not None:
                 return None
-            if stoppable and self.stop_requested():
+            if stoppable and self.should_stop():
                 self.stop_result = Result(failed=True, msg=f"stopped on request, before: {step.name}")
                 return self.stop_result
             failure = self._run_block(step, stoppable) if isinstance(step, Block) else self._run_task(step)
@@ -175,7 +175,7 @@ class PlayRun:
         return self._finish_task(task, result, 0.0)
 
     def _run_handlers(self) -> Result | None:
-        failures = (self._run_task(handler) for handler in self.plan.handlers if handler.name in self.notified)
+        failures = (self._run_task(handler) for handler in self.plan.handlers if handler.name in self.notified_handlers)
         return next((failure for failure in failures if failure is not None), None)
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class PlayRun:
         if task.module == "facts" and not result.failed:
             self.facts.update(result.data)
         if task.module == "end_host" and not result.failed and not result.skipped:
-            self.end_result = result
+            self.end_host_result = result
         return self._finish_task(task, result, time.monotonic() - started_s)
 
     def _apply_guard_outcome(self, result: Result) -> Result:
@@ -210,8 +210,8 @@ class PlayRun:
 
     def _run_attempts(self, task: Task) -> Result:
         """Run a task once, or with up to `retries` more attempts (as in Ansible) until its condition is true."""
-        tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
-        for attempt in range(1, tries + 1):
+        max_attempts = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
+        for attempt in range(1, max_attempts + 1):
             result = self._run_attempt(task)
             result.data["attempts"] = attempt
             try:
@@ -219,14 +219,16 @@ class PlayRun:
                 is_done = self._are_true(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
                 is_done = not result.failed  # a failed attempt may not have set the names that the conditions use
-                if is_done and not self._known_after(error):
+                if is_done and not self._known_after_message(error):
                     result.failed, result.msg = True, str(error)  # its changes and data are kept
                 elif is_done:
                     raise
             if is_done or self.context.check:
                 return result
-            if attempt < tries:
-                self.emit(event("note", task=task.id, text=f"attempt {attempt} of {tries}: {result.msg or 'not yet'}"))
+            if attempt < max_attempts:
+                self.emit(
+                    event("note", task=task.id, text=f"attempt {attempt} of {max_attempts}: {result.msg or 'not yet'}")
+                )
                 self.context.check_failures()
                 time.sleep(task.delay_s)
         result.failed = True
@@ -235,10 +237,10 @@ class PlayRun:
     def _run_attempt(self, task: Task) -> Result:
         try:
             module_class = registry.load(task.module)
-            if self.context.check and not module_class.safe_in_check and self.first_change:
-                return Result(skipped=True, msg=KNOWN_AFTER + self.first_change)
-            names = self._resolve_names(expressions.names_in_value([task.args[name] for name in task.open]))
-            values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
+            if self.context.check and not module_class.valid_in_check_mode and self.first_changed_task:
+                return Result(skipped=True, msg=KNOWN_AFTER_PREFIX + self.first_changed_task)
+            variables = self._resolve_variables(expressions.names_in_value([task.args[name] for name in task.open]))
+            values = {k: expressions.render(v, variables) if k in task.open else v for k, v in task.args.items()}
             return self._call_module(task, module_class, values)
         except expressions.ExpressionError:
             raise
@@ -248,8 +250,8 @@ class PlayRun:
     def _result_of_error(self, error: BaseException, module: str) -> Result:
         """Return the result of a task that raised an error: failed, or in check mode skipped as "known after" a change."""
         if isinstance(error, expressions.ExpressionError):
-            known_after = self._known_after(error)
-            return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
+            message = self._known_after_message(error)
+            return Result(skipped=True, msg=message) if message else Result(failed=True, msg=str(error))
         if isinstance(error, SparkwrightError):
             code = None if error.exit is Exit.FAILED else error.exit
             data = dict(getattr(error, "data", {}))
@@ -271,8 +273,8 @@ class PlayRun:
         """Return the context for a task, with another state folder if the task is about another server on this host."""
         if not task.server:
             return self.context
-        names = self._resolve_names(expressions.names_in_value(task.server))
-        server = expressions.render(task.server, names) if expressions.has_expression(task.server) else task.server
+        variables = self._resolve_variables(expressions.names_in_value(task.server))
+        server = expressions.render(task.server, variables) if expressions.has_expression(task.server) else task.server
         self.context.docker()  # connect first, so that both contexts use the same client
         return dataclasses.replace(self.context, state=self.state.for_server(str(server)))
 
@@ -295,38 +297,38 @@ class PlayRun:
         if self.context.created is not None and not self.has_created_replacement:
             self.has_created_replacement = True  # not a change, because an unstarted replacement is removed at the end
         elif result.changed:
-            self.first_change = self.first_change or task.name
+            self.first_changed_task = self.first_changed_task or task.name
         if result.changed and not result.failed:
             self.counts["changed"] += 1
-            self.notified.update(task.notify)
-        reported = Result(msg="hidden by no_log") if task.no_log else result
+            self.notified_handlers.update(task.notify)
+        reported_result = Result(msg="hidden by no_log") if task.no_log else result
         fields = {
             "status": "ignored" if is_ignored else result.status,
-            "msg": reported.msg,
+            "msg": reported_result.msg,
             "proof": task.module in registry.PROVING_MODULES and not (result.skipped or result.failed),
-            "fix": reported.fix,
-            "data": reported.data,
-            "diff": [dataclasses.asdict(change) for change in reported.diff],
+            "fix": reported_result.fix,
+            "data": reported_result.data,
+            "diff": [dataclasses.asdict(change) for change in reported_result.diff],
             "register": task.register,
-            "registered": reported.registered() if task.register else {},
+            "registered": reported_result.registered() if task.register else {},
             "exit": int(result.exit or Exit.FAILED) if result.failed else 0,
         }
         self.emit(event("task_finished", **_task_fields(task), **fields, seconds=round(seconds, 3)))
         if not result.failed or is_ignored:
             return None
-        self.last_failure = (task.name, reported.msg)
+        self.last_failure = (task.name, reported_result.msg)
         return result
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def _are_true(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
         used_names = frozenset().union(*(expressions.names_in_condition(condition) for condition in conditions))
-        names = self._resolve_names(used_names)
+        variables = self._resolve_variables(used_names)
         if task is not None and result is not None and task.register:
-            names[task.register] = result.registered()
-        return expressions.all_true(conditions, names)
+            variables[task.register] = result.registered()
+        return expressions.all_true(conditions, variables)
 
-    def _resolve_names(self, used_names: frozenset[str]) -> dict[str, Any]:
+    def _resolve_variables(self, used_names: frozenset[str]) -> dict[str, Any]:
         """Return the values of variables, facts and results for expressions. Used open variables are rendered."""
         return self._build_scope(used_names, {}, ())
 
@@ -343,15 +345,15 @@ class PlayRun:
             if name in rendering:
                 raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*rendering, name))}")
             value = self.plan.open_vars[name]
-            names = self._build_scope(expressions.names_in_value(value) - {name}, rendered, (*rendering, name))
-            rendered[name] = expressions.render(value, names)
+            scope = self._build_scope(expressions.names_in_value(value) - {name}, rendered, (*rendering, name))
+            rendered[name] = expressions.render(value, scope)
         rendered_vars = {name: rendered[name] for name in used_names & rendered.keys()}
         return {**self.plan.vars, **self.registered, **rendered_vars}
 
-    def _known_after(self, error: expressions.ExpressionError) -> str:
+    def _known_after_message(self, error: expressions.ExpressionError) -> str:
         """Return the message of a value that is unknown in check mode before an earlier change; empty for any other error."""
-        expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.first_change
-        return KNOWN_AFTER + self.first_change if expected else ""
+        depends_on_change = isinstance(error, expressions.UnknownName) and self.plan.check and self.first_changed_task
+        return KNOWN_AFTER_PREFIX + self.first_changed_task if depends_on_change else ""
 
 
 def _task_fields(task: Task) -> dict[str, str]:

@@ -36,8 +36,8 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     folders = incidents.list_server_bundles(state)
     folder = next((path for path in folders if request["run"] in ("", path.name)), None)
     if folder is None:
-        run_id, where = request["run"], f"of {state.server}" if state.server else "on this host"
-        problem = f"no incident {run_id} {where}" if run_id else f"no incidents {where}"
+        run_id, location = request["run"], f"of {state.server}" if state.server else "on this host"
+        problem = f"no incident {run_id} {location}" if run_id else f"no incidents {location}"
         raise SparkwrightError(
             f"{problem}.", fix=f"Available: {', '.join(path.name for path in folders)}." if folders else ""
         )
@@ -88,16 +88,16 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     owner = lock.LockOwner("host.clean", "host.clean", "", 0, time.time())
     with lock.acquire(state, owner, host=host):
         _wait_for_other_runs(state, host)
-        kept = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
-        own_folders.remove_all(machine.home, kept)
+        kept_paths = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
+        own_folders.remove_all(machine.home, kept_paths)
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 
 
 def _wait_for_other_runs(state: StateFolder, host: str) -> None:
     deadline_s = time.monotonic() + PROCESS_EXIT_TIMEOUT_S
-    while running := journal.list_running(state):
+    while running_folders := journal.list_running(state):
         if time.monotonic() > deadline_s:
-            message = f"{host} is in use by run {running[0].name}."
+            message = f"{host} is in use by run {running_folders[0].name}."
             raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
         time.sleep(lock.POLL_S)

@@ -46,13 +46,13 @@ class Rendezvous:
         """Hold a context manager, such as the host's lock. If entering it fails, report the reason to the other members."""
         with contextlib.ExitStack() as stack:
             try:
-                held = stack.enter_context(manager)
+                value = stack.enter_context(manager)
             except SparkwrightError as error:
                 if self.cluster is not None:
                     with contextlib.suppress(SparkwrightError):
                         self._report_refusal(self.cluster, error.message)
                 raise
-            yield held
+            yield value
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
@@ -80,8 +80,10 @@ class Rendezvous:
                 if self.cluster.rank == 0:
                     coordinator.wait_for_others(min(self.cluster.join_s, DECLINE_TIMEOUT_S))
                 raise
-            if offset := describe_clock_offset(channel.clock_offset_s, self.cluster.format_member(0)):
-                self.note(f"the clock is {offset}: synchronize it, so that logs and histories of all members match.")
+            if offset_text := describe_clock_offset(channel.clock_offset_s, self.cluster.format_member(0)):
+                self.note(
+                    f"the clock is {offset_text}: synchronize it, so that logs and histories of all members match."
+                )
             try:
                 yield channel
             except BaseException as error:

@@ -25,7 +25,7 @@ QUICK_TIMEOUT_S = 120.0
 LONG_TIMEOUT_S = 600.0
 #: time limit for a measurement on a server that is in use
 MEASUREMENT_TIMEOUT_S = 1800.0
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _check_text(value: Any) -> str:
@@ -41,7 +41,7 @@ def _check_text_mapping(value: Any) -> dict[str, str]:
 
 def _check_environment(value: Any) -> dict[str, str]:
     variables = _check_text_mapping(value)
-    if not all(map(_VARIABLE_NAME.fullmatch, variables)):
+    if not all(map(_VARIABLE_NAME_PATTERN.fullmatch, variables)):
         raise ValueError("has an invalid variable name")
     return variables
 
@@ -61,28 +61,31 @@ class RequestKind:
     """A kind of request: the function that answers it, its fields, and its time limit."""
 
     #: the function that answers, as MODULE.FUNCTION of this package; the module is imported on demand
-    function: str
+    function_path: str
     #: shapes of the request's fields, by name
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: time limit for the complete answer; None if unlimited. A silent host is detected earlier, because a runner writes every two
     #: seconds. The limit is for a host that never stops writing, which would hold up the command and its output for other hosts
-    limit_s: float | None = None
+    timeout_s: float | None = None
     #: whether the answer ends with a recap, without which the outcome is unknown
-    recap: bool = False
+    ends_with_recap: bool = False
 
 
 REQUEST_KINDS: Mapping[str, RequestKind] = {
     # runs; unlimited, because a deploy takes as long as its download
-    "run": RequestKind("run.start", {"plan": _OBJECT, "restart": OptionalField(_OBJECT)}, recap=True),
-    "attach": RequestKind("run.attach", {"run": _TEXT}, recap=True),
+    "run": RequestKind("run.start", {"plan": _OBJECT, "restart": OptionalField(_OBJECT)}, ends_with_recap=True),
+    "attach": RequestKind("run.attach", {"run": _TEXT}, ends_with_recap=True),
     "stop": RequestKind("run.stop", {"run": _TEXT}, QUICK_TIMEOUT_S),
     "runs": RequestKind("run.list_runs", {"all": _FLAG}, QUICK_TIMEOUT_S),
     # queries, without run, journal or lock
     "ask": RequestKind(
-        "check_requests.ask", {"module": _check_text, "args": OptionalField(_OBJECT, {})}, LONG_TIMEOUT_S, recap=True
+        "check_requests.ask",
+        {"module": _check_text, "args": OptionalField(_OBJECT, {})},
+        LONG_TIMEOUT_S,
+        ends_with_recap=True,
     ),
     "health": RequestKind(
-        "health_check.check", {"smoke": _FLAG, "token_s": _SECONDS}, MEASUREMENT_TIMEOUT_S, recap=True
+        "health_check.check", {"smoke": _FLAG, "token_s": _SECONDS}, MEASUREMENT_TIMEOUT_S, ends_with_recap=True
     ),
     "status": RequestKind(
         "status.read_status", {"container": _TEXT, "gateway": _FLAG, "traffic": _FLAG}, QUICK_TIMEOUT_S
@@ -93,7 +96,7 @@ REQUEST_KINDS: Mapping[str, RequestKind] = {
     "lock": RequestKind("records.read_lock", {}, QUICK_TIMEOUT_S),
     # actions without a run
     "unlock": RequestKind("records.unlock", {"how": _TEXT, "run": _TEXT}, LONG_TIMEOUT_S),
-    "clean": RequestKind("records.clean", {"name": _TEXT}, recap=True),
+    "clean": RequestKind("records.clean", {"name": _TEXT}, ends_with_recap=True),
 }
 #: modules that `ask` may run, in check mode
 QUESTION_MODULES = frozenset(
@@ -116,7 +119,7 @@ def answer_timeout_s(request: Mapping[str, Any]) -> float | None:
     steps: Sequence[Any] = request["plan"].get("steps") or () if request["verb"] == "run" else ()
     if len(steps) == 1:
         return SHORT_RUN_TIMEOUTS_S.get(steps[0].get("module", ""))
-    return REQUEST_KINDS[request["verb"]].limit_s if request["verb"] in REQUEST_KINDS else None
+    return REQUEST_KINDS[request["verb"]].timeout_s if request["verb"] in REQUEST_KINDS else None
 
 
 def read(source: IO[bytes]) -> dict[str, Any]:

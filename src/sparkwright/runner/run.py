@@ -190,9 +190,9 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 def _detach(run_journal: Journal) -> None:
     """Start a new session without the laptop's pipes, so that the run outlives the connection."""
     os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(run_journal.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE_MODE)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
+    null_fd = os.open(os.devnull, os.O_RDONLY)
+    log_fd = os.open(run_journal.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE_MODE)
+    for source, target in ((null_fd, 0), (log_fd, 1), (log_fd, 2)):
         os.dup2(source, target)
     sys.stdout = sys.stderr = _RedactedLog(run_journal.redactor)
 
@@ -233,12 +233,12 @@ def _find_run_in_progress(state: StateFolder) -> Path:
     Without a run in progress, return the newest one, to report that it has ended. Raises Refused if several are in progress.
     """
     owner, is_alive = lock.inspect(state)
-    running = journal.list_running(state)
-    holding = [folder for folder in running if owner is not None and is_alive and folder.name == owner.run]
-    if holding or len(running) == 1:
-        return (holding or running)[0]
-    if running:
-        names = ", ".join(folder.name for folder in running)
+    running_folders = journal.list_running(state)
+    lock_holders = [folder for folder in running_folders if owner is not None and is_alive and folder.name == owner.run]
+    if lock_holders or len(running_folders) == 1:
+        return (lock_holders or running_folders)[0]
+    if running_folders:
+        names = ", ".join(folder.name for folder in running_folders)
         raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
     return _find_run(state, "")
 

@@ -55,7 +55,7 @@ def _check_servers() -> int:
     except Refused as refused:
         print(f"{refused.message} Run `sparkwright health.install` again", flush=True)
         return 75
-    failed, checked = 0, []
+    exit_code, checked_servers = 0, []
     for state in StateFolder.in_home(machine.home).servers():
         prefix = f"{state.server}: " if state.server else ""
         engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
@@ -66,18 +66,22 @@ def _check_servers() -> int:
         context = RunContext(machine, state, new_run_id("check"), emit, engine=engine)
         try:
             record = build_check(context, Settings.load(state), scheduled=True).run()
-            checked.append((prefix, context, state))
+            checked_servers.append((prefix, context, state))
         except SparkwrightError as error:
             print(f"{prefix}{error}", flush=True)
-            failed = 1
+            exit_code = 1
             continue
         print(f"{prefix}{describe_record(record)}", flush=True)
         if record.healed:
             print(f"{prefix}{record.healed}", flush=True)
-    for prefix, context, state in checked:  # last, because hashing permanently lowers the priority of this process
+    for (
+        prefix,
+        context,
+        state,
+    ) in checked_servers:  # last, because hashing permanently lowers the priority of this process
         if message := model_hashes.hash_more_files(context, Settings.load(state)):
             print(f"{prefix}{message}", flush=True)
-    return failed
+    return exit_code
 
 
 def _run_wake_service() -> int:
@@ -96,10 +100,10 @@ def _run_wake_service() -> int:
     def emit(event: Event) -> None:
         print(event.get("text", ""), flush=True)
 
-    machine, stop_requested = Machine.from_environment(), threading.Event()
+    machine, stop_event = Machine.from_environment(), threading.Event()
     state = StateFolder.in_home(machine.home)
     state.folder()
-    signal.signal(signal.SIGTERM, lambda *_: stop_requested.set())
+    signal.signal(signal.SIGTERM, lambda *_: stop_event.set())
     with open(state.path / turns.LOCK, "ab", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +115,7 @@ def _run_wake_service() -> int:
         engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
         waker = Waker(RunContext(machine, state, new_run_id("wake"), emit, engine=engine), run_plan)
         pause_s = 0.0
-        while not stop_requested.wait(pause_s):
+        while not stop_event.wait(pause_s):
             try:
                 state.refuse_newer()  # a newer sparkwright may have written the state in the meantime
                 pause_s = POLL_INTERVAL_S if waker.poll() else IDLE_INTERVAL_S

@@ -27,7 +27,7 @@ CHECK_FIELDS: Mapping[str, Callable[[Record], Any]] = {
     "time_s": lambda record: round(record.time_s),
     "state": lambda record: record.state,
     "why": lambda record: "" if record.state == "ok" else record.sentence,
-    "tok_per_s": lambda record: _read_fresh_rate(record),
+    "tok_per_s": lambda record: _read_measured_rate(record),
     "baseline_tok_per_s": lambda record: record.speed.baseline_tok_per_s,
     "mem_available_bytes": lambda record: record.machine.mem_available_bytes,
     "temperature_c": lambda record: record.gpu.temperature_c,
@@ -53,26 +53,26 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     memory_available_bytes, memory_total_bytes: the host's memory now
     """
     now_s, verified_state = time.time(), verified_states.load_last(state)
-    active_run, interrupted = _describe_runs(machine, state)
+    active_run, interruption = _describe_runs(machine, state)
     last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
     current = snapshot.inspect(machine, verified_state, name, now_s)
-    outdated = "" if last_check is None else snapshot.outdated_reason(last_check, current, verified_state)
-    late = last_check is not None and last_check.is_overdue(now_s)
-    if last_check is not None and not outdated:
-        outdated = _describe_gateway_change(last_check, gateway)
+    outdated_reason = "" if last_check is None else snapshot.outdated_reason(last_check, current, verified_state)
+    is_overdue = last_check is not None and last_check.is_overdue(now_s)
+    if last_check is not None and not outdated_reason:
+        outdated_reason = _describe_gateway_change(last_check, gateway)
     fields: dict[str, Any] = {
         "gateway": gateway if request["gateway"] else {},
         "traffic": {},
-        "late": late,
+        "late": is_overdue,
         "busy": active_run,
-        "interrupted": interrupted,
+        "interrupted": interruption,
         "load_s": _select_stage_durations(verified_state, current),
         **_read_memory(machine),
     }
     if request["traffic"]:
         fields["traffic"] = {**snapshot.read_traffic(verified_state, current), **snapshot.read_temperature(machine)}
-    if last_check is not None and not outdated and not active_run:
+    if last_check is not None and not outdated_reason and not active_run:
         yield event("status", record=last_check.to_json(), live=False, outdated="", **fields)
         return
     from sparkwright.health import current_state
@@ -81,10 +81,12 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     record = current_state.build_record(
         current, verified_state, state, active_run=active_run, sandbox=machine.sandbox, rank=rank
     )
-    last_state = f"{outdated} (last state: {last_check.state})" if last_check is not None and outdated else ""
+    outdated_note = (
+        f"{outdated_reason} (last state: {last_check.state})" if last_check is not None and outdated_reason else ""
+    )
     if last_check is not None:
         record["every_s"] = last_check.every_s
-    yield event("status", record=record, live=True, outdated=last_state, **fields)
+    yield event("status", record=record, live=True, outdated=outdated_note, **fields)
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -96,12 +98,12 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
     yield event("checks", fields=list(CHECK_FIELDS), rows=rows)
 
 
-def _read_fresh_rate(record: Record) -> float | None:
+def _read_measured_rate(record: Record) -> float | None:
     """Return the decode rate; None if this check only repeats an earlier measurement."""
     speed = record.speed
     max_age_s = max(record.every_s, 60.0)
-    is_fresh = speed.measured_s is not None and abs(speed.measured_s - record.time_s) < max_age_s
-    return speed.tok_per_s if is_fresh else None
+    is_from_this_check = speed.measured_s is not None and abs(speed.measured_s - record.time_s) < max_age_s
+    return speed.tok_per_s if is_from_this_check else None
 
 
 def check_row(record: Record) -> list[Any]:

@@ -69,7 +69,7 @@ class RecordingLink:
             yield event("task_finished", **fields, data=RecordingLink.reported_data)
         yield event("recap", host=self._host.name, ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, msg="")
 
-    def ready(self) -> None: ...
+    def wait_until_connected(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -361,7 +361,7 @@ def test_cluster_deploy_with_an_unreachable_member_sends_no_request(
         if self._host.name == "spark2":
             raise Unreachable("spark2 is off.")
 
-    monkeypatch.setattr(RecordingLink, "ready", fail_on_spark2)
+    monkeypatch.setattr(RecordingLink, "wait_until_connected", fail_on_spark2)
     RecordingLink.requests.clear()
     assert playbooks.run("deploy", "deploy", deploy_options(host="pair")) == [3]
     assert not RecordingLink.requests

@@ -155,7 +155,7 @@ def test_missing_api_names_its_release(start_server: Any, tmp_path: Path, monkey
 
 def test_each_probe_is_named_once(start_server: Any, tmp_path: Path) -> None:
     result = run_probes(start_server(QWEN35_CONFIG, *TOOLS, "qwen3_coder"), tmp_path, "tool_call", "json_schema")
-    assert result.msg == "answers: tool_call, json_schema"
+    assert result.msg == "passed: tool_call, json_schema"
     checks = {"tool_call, second turn", "tool_call, tool_choice none", "json_schema, streamed"}
     assert checks <= set(get_verdicts(result))
 
@@ -165,7 +165,7 @@ def test_notes_about_prompts_do_not_fail(start_server: Any, tmp_path: Path) -> N
     assert not result.failed
     assert result.data["notes"] == ["it drops the thinking of earlier turns"]
     assert result.msg.endswith("reasoning; note: it drops the thinking of earlier turns")
-    assert get_verdicts(result)["for its clients"] == "proved"
+    assert get_verdicts(result)["notes for clients"] == "proved"
     assert {"reasoning, not mentioned", "reasoning, off, streamed"} <= set(get_verdicts(result))
 
 

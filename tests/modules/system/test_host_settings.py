@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.system.host_settings import RECORD_FILE, HostSettings
-from sparkwright.modules.system.services import UNIT_NAME, SystemdUnit
+from sparkwright.modules.system.services import UNIT_NAME_PATTERN, SystemdUnit
 from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 
@@ -188,4 +188,4 @@ def test_invalid_unit_names_are_refused(tmp_path: Path, name: str) -> None:
     "name", ["ollama.service", "user@1000.service", "dev-sda1.swap", r"a\x2db.mount", "x:y_z.timer"]
 )
 def test_valid_unit_names_are_accepted(name: str) -> None:
-    assert UNIT_NAME.fullmatch(name)
+    assert UNIT_NAME_PATTERN.fullmatch(name)

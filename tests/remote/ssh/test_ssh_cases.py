@@ -156,7 +156,7 @@ def sparkwright_refusal(bench: SshBench) -> str:
     """Return sparkwright's refusal; empty if it connects."""
     link = SshLink(bench.lab.host(address="target", port=None))
     try:
-        link.ready()
+        link.wait_until_connected()
     except SparkwrightError as error:
         return str(error)
     finally:

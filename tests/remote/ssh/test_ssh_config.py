@@ -84,7 +84,7 @@ def test_check_host_ip_refuses_an_address_with_another_key(tmp_path: Path, stric
     mine, other = generate_key(), generate_key()
     file = tmp_path / "known"
     file.write_text(known_hosts_line("[spark]:2222", mine) + known_hosts_line(f"[{peer}]:2222", other))
-    known = {"known_hosts": (file,), "new_keys_file": file, "strict": strict}
+    known = {"known_hosts_files": (file,), "new_keys_file": file, "strict_checking": strict}
     careless = SshTarget("spark", "ann", 2222, **known)  # type: ignore[arg-type]
     careful = SshTarget("spark", "ann", 2222, check_ip=True, **known)  # type: ignore[arg-type]
     first = host_keys.find_known_keys(careful, careful.host_key_name)

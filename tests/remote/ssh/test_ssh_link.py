@@ -272,7 +272,7 @@ def test_second_run_is_refused_with_the_owner_of_the_lock(lab: SshLab) -> None:
 
 
 def test_host_without_python_is_refused(lab: SshLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_START", runtime._START.replace("python3", "nopython3"))
+    monkeypatch.setattr(runtime, "_START_SCRIPT", runtime._START_SCRIPT.replace("python3", "nopython3"))
     with pytest.raises(Refused, match="no Python 3.11 or newer"):
         send_request(lab, {"verb": "runs"})
 

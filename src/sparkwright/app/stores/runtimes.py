@@ -152,8 +152,8 @@ def fetch_wheels(machines: str, pythons: str) -> None:
     for machine, version in targets:
         if machine not in runtime.MACHINES:
             raise Refused(f"--machine must be one of {', '.join(runtime.MACHINES)}, got '{machine}'.")
-        if version not in runtime.PYTHONS:
-            raise Refused(f"--python must be one of {', '.join(runtime.PYTHONS)}, got '{version}'.")
+        if version not in runtime.PYTHON_VERSIONS:
+            raise Refused(f"--python must be one of {', '.join(runtime.PYTHON_VERSIONS)}, got '{version}'.")
     if not targets:
         raise Refused("no processor or no Python was named: pass --machine aarch64 --python 3.12.")
     for machine, version in targets:

@@ -11,7 +11,7 @@ from sparkwright import units
 from sparkwright.console import formatters
 from sparkwright.console.command_output import terminal_width
 from sparkwright.engines.budget import Budget
-from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
+from sparkwright.protocol.events import KNOWN_AFTER_PREFIX, Event, format_recap
 from sparkwright.visible import escape_invisible, format_count
 
 PROGRESS_INTERVAL_S = 5.0
@@ -209,7 +209,7 @@ class TaskLines:
 def _is_skip(event: Event) -> bool:
     """Return True for a skipped task, unless it was skipped in check mode because it depends on an earlier task's change."""
     is_skipped = event["event"] == "task_finished" and event["status"] == "skipped"
-    return is_skipped and not event["msg"].startswith(KNOWN_AFTER)
+    return is_skipped and not event["msg"].startswith(KNOWN_AFTER_PREFIX)
 
 
 def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:

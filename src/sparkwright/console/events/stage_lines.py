@@ -17,7 +17,7 @@ from sparkwright.console.events.lines import batch_title, checking_message, roll
 from sparkwright.console.events.live_lines import STYLES, print_line
 from sparkwright.console.terminal import build_console
 from sparkwright.program import rewrite_commands
-from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
+from sparkwright.protocol.events import KNOWN_AFTER_PREFIX, Event, format_recap
 from sparkwright.visible import escape_invisible, format_count
 
 REFRESHES_PER_SECOND = 4
@@ -188,7 +188,7 @@ class StageLines:
     def _on_task_finished(self, event: Event) -> None:
         run = self._find_run(event)
         run.task, run.progress = "", None
-        if event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER):
+        if event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER_PREFIX):
             return
         if run.stage is None:  # the result of a block that could not start
             run.stage = Stage(event.get("stage") or self._play.lower() or "run", self._clock())

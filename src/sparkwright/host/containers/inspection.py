@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX
 from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
 #: path fragments of the folders that only sparkwright mounts (host/records/own_folders.py)
@@ -90,4 +90,4 @@ def is_ours(row: Mapping[str, Any]) -> bool:
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
     mounts_own_folder = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_FOLDERS)
-    return mounts_own_folder or any(name.startswith(OWN_LABELS) for name in labels)
+    return mounts_own_folder or any(name.startswith(OWN_LABEL_PREFIX) for name in labels)

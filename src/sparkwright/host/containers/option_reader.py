@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.host.containers import option_table
 from sparkwright.host.containers.option_table import Inspect
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import process_option_rules
 from sparkwright.units import GIB
@@ -82,7 +82,9 @@ def _read_labels(container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = (image.get("Config") or {}).get("Labels") or {}
     labels = container["Config"].get("Labels") or {}
     return {
-        name: text for name, text in labels.items() if inherited.get(name) != text and not name.startswith(OWN_LABELS)
+        name: text
+        for name, text in labels.items()
+        if inherited.get(name) != text and not name.startswith(OWN_LABEL_PREFIX)
     }
 
 

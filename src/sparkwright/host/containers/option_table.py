@@ -18,7 +18,7 @@ from typing import Any
 from sparkwright.engines.compile_caches import find_cache_variables
 from sparkwright.engines.engine import ENGINE_LABEL
 from sparkwright.host.containers import inspection
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
 
@@ -69,7 +69,14 @@ def _build_option(name: str, option: DockerOption) -> Option:
 
     field = name.replace("_", "-")
     return Option(
-        field, expected_value, actual_value, option.why, key, option.section, requested_value, option.ignored_if_empty
+        field,
+        expected_value,
+        actual_value,
+        option.effect,
+        key,
+        option.section,
+        requested_value,
+        option.ignored_if_empty,
     )
 
 
@@ -102,7 +109,9 @@ def _actual_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> d
 
 def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels to compare: those set by the recipe, and the label with the engine's name."""
-    return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == ENGINE_LABEL}
+    return {
+        name: text for name, text in labels.items() if not name.startswith(OWN_LABEL_PREFIX) or name == ENGINE_LABEL
+    }
 
 
 def read_networks(container: Inspect) -> tuple[str, list[str]]:

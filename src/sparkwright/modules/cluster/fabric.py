@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from typing import Any, Literal
 
 from sparkwright.doctor import fabric
-from sparkwright.doctor.checks import network as check
+from sparkwright.doctor.checks import network as network_checks
 from sparkwright.doctor.host import Host, find_version
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.containers import containers, replacement
@@ -27,15 +27,15 @@ LOOPBACK = "lo"
 
 MAX_PEERS = 16
 
-PROGRAM = "ib_write_bw"
+PERFTEST_PROGRAM = "ib_write_bw"
 MAX_ENDS = 4
 #: how long a sender retries to connect to its listener, and a listener waits for its sender
 CONNECT_TIMEOUT_S = 15.0
 RETRY_PAUSE_S = 0.3
 #: perftest excludes this time at the beginning and at the end from the measurement
-MARGIN_S = 1
+EXCLUDED_MARGIN_S = 1
 #: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the peak of a timed run is 0.00)
-RATE_ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
+RATE_ROW_PATTERN = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 CONNECT_FAILED_TEXT = "Couldn't connect"
 
 
@@ -152,10 +152,10 @@ def _link_findings(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, st
         return
     for links in fabric.group_by_port(fabric.list_links(host)).values():
         if any(link.interface in args.interfaces for link in links):
-            problems = (problem[:3] for problem in check.port_problems(links))
+            problems = (problem[:3] for problem in network_checks.port_problems(links))
             # _check_adapters reports a missing GID
             yield from (problem for problem in problems if f" GID for {args.address}:" not in problem[1])
-    yield from ((finding.verdict, finding.evidence, "") for finding in check.check_rdma_memory(host))
+    yield from ((finding.verdict, finding.evidence, "") for finding in network_checks.check_rdma_memory(host))
 
 
 def _check_port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str, str]]:
@@ -209,14 +209,14 @@ class Fabric(Module["Fabric.Args"]):
         paths = [fabric.probe_path(host, _parse_address(peer)) for peer in args.peers]
         data = {
             "links": [link.to_json() for link in links],
-            "findings": [finding.to_json() for finding in check.check_fabric(host)],
+            "findings": [finding.to_json() for finding in network_checks.check_fabric(host)],
             "paths": [asdict(path) for path in paths],
             "kernel": (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100],
             "driver": find_version((host.gpu() or ("", ""))[1])[:100],
             "now_s": time.time(),
         }
-        active = [link.adapter for link in links if link.active]
-        return Result(msg=f"up: {', '.join(active)}" if active else "no link is up", data=data)
+        active_adapters = [link.adapter for link in links if link.active]
+        return Result(msg=f"up: {', '.join(active_adapters)}" if active_adapters else "no link is up", data=data)
 
 
 def _parse_address(text: str) -> IPv4Address:
@@ -256,22 +256,33 @@ class LinkRate(Module["LinkRate.Args"]):
         if not 0 < len(args.ends) <= MAX_ENDS or not 3 <= args.seconds <= 30:
             raise Failed(f"`ends` must have 1 to {MAX_ENDS} elements, and `seconds` must be 3 to 30.")
         host = Host(context, getpass.getuser())
-        commands = [_build_command(host, end, args) for end in args.ends]
+        commands = [_build_command(host, half, args) for half in args.ends]
         with ThreadPoolExecutor(len(commands)) as pool:
             rates = list(pool.map(lambda command: _measure_rate(host, command[0], command[1], args), commands))
         total_gbps = sum(rate.gbps or 0.0 for rate in rates)
         return Result(msg=f"{total_gbps:.0f} Gb/s", data={"rates": [asdict(rate) for rate in rates]})
 
 
-def _build_command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
+def _build_command(host: Host, half: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
     """Return the adapter's name and the command that measures its rate."""
-    adapter, address, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
+    adapter, address, peer = str(half["adapter"]), str(IPv4Address(half["address"])), str(IPv4Address(half["peer"]))
     if not fabric.NAME_PATTERN.fullmatch(adapter):
         raise Failed(f"{adapter!r} is not the name of an adapter.")
-    index = fabric.gid_index(host, adapter, address)
-    gid = ["-x", str(index)] if index is not None else []
-    options = ["-d", adapter, *gid, "-p", str(int(end["port"])), "-D", str(args.seconds), "-f", str(MARGIN_S), "-F"]
-    return adapter, [PROGRAM, *options, "--report_gbits", *([peer] if args.role == "send" else [])]
+    gid_index = fabric.gid_index(host, adapter, address)
+    gid_options = ["-x", str(gid_index)] if gid_index is not None else []
+    options = [
+        "-d",
+        adapter,
+        *gid_options,
+        "-p",
+        str(int(half["port"])),
+        "-D",
+        str(args.seconds),
+        "-f",
+        str(EXCLUDED_MARGIN_S),
+        "-F",
+    ]
+    return adapter, [PERFTEST_PROGRAM, *options, "--report_gbits", *([peer] if args.role == "send" else [])]
 
 
 def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.Args) -> Rate:
@@ -289,14 +300,14 @@ def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.A
         time.sleep(RETRY_PAUSE_S)
     if completed is not None:
         return _parse_rate(adapter, completed)
-    is_installed = host.run_program(PROGRAM, "--version") is not None
-    return Rate(adapter, error=f"{PROGRAM} {'timed out' if is_installed else 'is not installed'}")
+    is_installed = host.run_program(PERFTEST_PROGRAM, "--version") is not None
+    return Rate(adapter, error=f"{PERFTEST_PROGRAM} {'timed out' if is_installed else 'is not installed'}")
 
 
 def _parse_rate(adapter: str, completed: CompletedCommand) -> Rate:
     rows = (" ".join(line[:200].split()) for line in completed.out.splitlines()[-100:])
-    rates = [match[1] for match in map(RATE_ROW.fullmatch, rows) if match]
+    rates = [match[1] for match in map(RATE_ROW_PATTERN.fullmatch, rows) if match]
     if rates:
         return Rate(adapter, float(rates[-1]))
     lines = [line.strip() for line in (completed.out + "\n" + completed.err).splitlines() if line.strip(" -")]
-    return Rate(adapter, error=one_line(lines[-1] if lines else f"{PROGRAM} printed no rate", max_chars=200))
+    return Rate(adapter, error=one_line(lines[-1] if lines else f"{PERFTEST_PROGRAM} printed no rate", max_chars=200))

@@ -14,7 +14,7 @@ from sparkwright.host.cluster import rank
 from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import server_keys
-from sparkwright.protocol import cluster as protocol
+from sparkwright.protocol import cluster as cluster_protocol
 from sparkwright.protocol.result import Result, arg
 from sparkwright.secret import Secret
 from sparkwright.visible import one_line
@@ -22,7 +22,7 @@ from sparkwright.visible import one_line
 MAX_VALUE_CHARACTERS = 80
 
 POLL_S = 0.5
-EVIDENCE_LINES = 8
+MAX_EVIDENCE_LINES = 8
 
 
 class Barrier(Module["Barrier.Args"]):
@@ -55,7 +55,9 @@ class Barrier(Module["Barrier.Args"]):
     class Args:
         name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
         phase: Literal["forward", "rescue"] = arg("the part of the play: its tasks or its rescue", default="forward")
-        timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_TIMEOUT_S)
+        timeout_s: float = arg(
+            "how long to wait for the other members, seconds", default=cluster_protocol.BARRIER_TIMEOUT_S
+        )
         share: dict[str, Any] = arg("values for the other members; at most 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         fix: str = arg("what to do if they differ", default="")
@@ -129,8 +131,8 @@ def _describe_differences(names: list[str], members: dict[str, Any], *, known_on
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known_only}
         if len({_to_json(value) for value in values.values()}) > 1:
-            values_by_host = ", ".join(f"{host} {_format_value(value)}" for host, value in values.items())
-            yield f"{name.replace('_', ' ')} differs: {values_by_host}"
+            described_values = ", ".join(f"{host} {_format_value(value)}" for host, value in values.items())
+            yield f"{name.replace('_', ' ')} differs: {described_values}"
 
 
 def _to_json(value: Any) -> str:
@@ -152,7 +154,7 @@ class RankJoined(Module["RankJoined.Args"]):
     reported, and a rank that has not joined is not a failure.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -171,11 +173,11 @@ class RankJoined(Module["RankJoined.Args"]):
         deadline_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
         while True:
             container = containers.inspect(context.docker(), args.name) or {}
-            running = bool(container and container["State"]["Running"])
+            is_running = bool(container and container["State"]["Running"])
             member_log = rank.read_member_log(context.docker(), container) if container else None
-            if (member_log and member_log.rank is not None) or not running or time.monotonic() >= deadline_s:
-                may_be_joining = running and time.time() - containers.started_s(container) < args.start_s
-                return self._build_result(args, member_log, running, context, may_be_joining=may_be_joining)
+            if (member_log and member_log.rank is not None) or not is_running or time.monotonic() >= deadline_s:
+                may_be_joining = is_running and time.time() - containers.started_s(container) < args.start_s
+                return self._build_result(args, member_log, is_running, context, may_be_joining=may_be_joining)
             self._check_other_members(args, context)
             stage = (member_log and member_log.stage) or "starting"
             context.progress(0, 1, text=f"rank {args.rank}: {stage}")
@@ -193,12 +195,12 @@ class RankJoined(Module["RankJoined.Args"]):
             raise
 
     def _build_result(
-        self, args: Args, member_log: MemberLog | None, running: bool, context: Context, *, may_be_joining: bool
+        self, args: Args, member_log: MemberLog | None, is_running: bool, context: Context, *, may_be_joining: bool
     ) -> Result:
-        problem = self._find_problem(args, member_log, running)
+        problem = self._find_problem(args, member_log, is_running)
         data = {
             "joined": not problem,
-            "running": running,
+            "running": is_running,
             "rank": member_log.rank if member_log else None,
             "world": member_log.world_size if member_log else None,
             "transport": member_log.transport if member_log else "unknown",
@@ -210,23 +212,29 @@ class RankJoined(Module["RankJoined.Args"]):
             return Result(msg=problem, data=data)
         if may_be_joining and member_log is not None and member_log.rank is None and not member_log.failure:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=problem, data=data)
-        lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES) if member_log else []
-        is_slow = problem == protocol.describe_socket_traffic(args.rank)
+        lines = log_reader.read_last_lines(context.docker(), args.name, MAX_EVIDENCE_LINES) if member_log else []
+        is_slow = problem == cluster_protocol.describe_socket_traffic(args.rank)
         fix = "`invoke cluster.check` shows the links." if is_slow else ""
         return Result(failed=True, msg=problem, fix=fix, data={**data, "evidence": lines})
 
     @staticmethod
-    def _find_problem(args: Args, member_log: MemberLog | None, running: bool) -> str:
+    def _find_problem(args: Args, member_log: MemberLog | None, is_running: bool) -> str:
         if member_log is None:
             return f"there is no container {args.name}."
-        if not running:
+        if not is_running:
             return f"rank {args.rank} exited: {member_log.failure or 'no known reason in its log.'}"
         if member_log.rank is None:
             stage = member_log.stage or "none"
             return f"rank {args.rank} has not joined its group; the last stage in its log: {stage}."
-        if wrong_rank := protocol.describe_wrong_rank(member_log.rank, member_log.world_size, args.rank, args.world):
+        if wrong_rank := cluster_protocol.describe_wrong_rank(
+            member_log.rank, member_log.world_size, args.rank, args.world
+        ):
             return wrong_rank
-        return protocol.describe_socket_traffic(args.rank) if args.rdma and member_log.transport == "sockets" else ""
+        return (
+            cluster_protocol.describe_socket_traffic(args.rank)
+            if args.rdma and member_log.transport == "sockets"
+            else ""
+        )
 
 
 class KeepHealToken(Module["KeepHealToken.Args"]):

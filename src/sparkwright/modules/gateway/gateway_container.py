@@ -167,7 +167,7 @@ class GatewayRestoreState:
     #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state; empty if there is none
-    verified: dict[str, Any]
+    verified_state: dict[str, Any]
     #: the files of the last verified state, by name; empty if they are missing or were changed
     files: dict[str, str] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
         return GatewayRestoreState(current, previous, verified_state, files)
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
-        digest = observed.verified.get("digest") if observed.files else None
+        digest = observed.verified_state.get("digest") if observed.files else None
         return [Change("gateway", "failed", digest)] if observed.current or observed.previous else []
 
     def describe(self, args: Args, observed: GatewayRestoreState) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             lifecycle.force_remove(context, observed.current["Id"])
         if observed.previous:
             lifecycle.rename(context, observed.previous, args.name)
-        if not observed.files or candidate["Id"] != observed.verified.get("container_id"):
+        if not observed.files or candidate["Id"] != observed.verified_state.get("container_id"):
             lifecycle.force_remove(context, candidate["Id"])
             return {"restored": False, "msg": "No verified gateway to restore; the failed one was removed."}
         _restore_files(observed, context)
@@ -212,8 +212,8 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             lifecycle.start(context, candidate["Id"])
         else:
             container.reload(context)
-        container.wait_for_running(args.name, observed.verified["digest"], context)
-        lifecycle.set_policy(context, candidate, observed.verified["spec"].get("restart", "no"))
+        container.wait_for_running(args.name, observed.verified_state["digest"], context)
+        lifecycle.set_policy(context, candidate, observed.verified_state["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=candidate["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
@@ -221,7 +221,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to the folder that the container mounts."""
     folder = gateway_folders.FILES
-    if gateway_folders.is_legacy(observed.verified["spec"]):
+    if gateway_folders.is_legacy(observed.verified_state["spec"]):
         folder = gateway_folders.LEGACY_FOLDER
         # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES exists
         gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES)
@@ -283,11 +283,13 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
         return {"returned": [], "msg": message}
 
     def act(self, args: Args, observed: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
-        returned, problems = drain_record.return_server(context.state)
+        returned_gateways, problems = drain_record.return_server(context.state)
         for problem in problems:
             context.note(f"{problem}.")
-        message = f"receives requests again from {', '.join(returned)}" if returned else "not returned yet"
-        return {"returned": returned, "msg": message}
+        message = (
+            f"receives requests again from {', '.join(returned_gateways)}" if returned_gateways else "not returned yet"
+        )
+        return {"returned": returned_gateways, "msg": message}
 
 
 class GatewayOwnKey(Module["GatewayOwnKey.Args"]):

@@ -117,7 +117,7 @@ class GatewayKeepState:
     #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state; empty if there is none
-    verified: dict[str, Any]
+    verified_state: dict[str, Any]
 
 
 class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
@@ -151,7 +151,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         changes = (
             [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
         )
-        recorded_state = observed.verified.get("container_id"), observed.verified.get("digest")
+        recorded_state = observed.verified_state.get("container_id"), observed.verified_state.get("digest")
         if recorded_state != (observed.current.get("Id"), args.digest):
             changes.append(Change("last good state", recorded_state[1], args.digest))
         if observed.previous:
@@ -205,25 +205,25 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
                 "the files of the previous verified gateway are no longer on the host.",
                 fix="`invoke gateway.deploy` deploys the configuration in the project.",
             )
-        since = units.format_time(target.get("since", 0), units.MINUTE_FORMAT)
-        _refuse_other_key(files.get(CLIENT_KEYS_FILE, "").strip(), since, args, context)
+        verified_at = units.format_time(target.get("since", 0), units.MINUTE_FORMAT)
+        _refuse_other_key(files.get(CLIENT_KEYS_FILE, "").strip(), verified_at, args, context)
         data = {key: target[key] for key in ("spec", "digest", "models", "proof")}
-        return Result(msg=f"verified {since}: routes {', '.join(target['models'])}", data=data)
+        return Result(msg=f"verified {verified_at}: routes {', '.join(target['models'])}", data=data)
 
 
 def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
     """Return the verified state to roll back to. Raises Refused if there is none."""
-    last = gateway_folders.load_last(context)
-    if not last:
+    last_state = gateway_folders.load_last(context)
+    if not last_state:
         raise Refused(f"no {name} has ever been verified on this host.", fix="`invoke gateway.deploy` deploys one.")
-    if not _is_running(name, last, context):
-        return last
-    earlier = next(iter(gateway_folders.load_earlier(context)), {})
-    if not earlier:
+    if not _is_running(name, last_state, context):
+        return last_state
+    earlier_state = next(iter(gateway_folders.load_earlier(context)), {})
+    if not earlier_state:
         raise Refused(
             f"no gateway was verified before the running {name}.", fix="`invoke history` shows what was verified."
         )
-    return earlier
+    return earlier_state
 
 
 def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
@@ -232,14 +232,16 @@ def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
     return bool(container) and (container["Id"], digest) == (state.get("container_id"), state["digest"])
 
 
-def _refuse_other_key(key_hash: str, since: str, args: GatewayLastGood.Args, context: Context) -> None:
+def _refuse_other_key(key_hash: str, verified_at: str, args: GatewayLastGood.Args, context: Context) -> None:
     current_hash = hashlib.sha256(_client_key(args, context).encode()).hexdigest()
     if key_hash and not _client_key(args, context):
         fix = "Set it as `key` in `gateway:`, then roll back."
-        raise Refused(f"the gateway verified {since} requires an API key.", fix=fix)
+        raise Refused(f"the gateway verified {verified_at} requires an API key.", fix=fix)
     if key_hash and key_hash != current_hash:
         fix = "Set `key` in `gateway:` to that key, or deploy with the current one: `invoke gateway.deploy`."
-        raise Refused(f"the gateway verified {since} requires a different API key from the current `key`.", fix=fix)
+        raise Refused(
+            f"the gateway verified {verified_at} requires a different API key from the current `key`.", fix=fix
+        )
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
@@ -254,7 +256,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
     Returns: generated, not_up (names of models).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -278,25 +280,25 @@ class GatewayProof(Module["GatewayProof.Args"]):
         answering_models = [
             name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])
         ]
-        not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
+        not_up_models = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
-            if name not in answering_models and name not in not_up:
+            if name not in answering_models and name not in not_up_models:
                 raise Failed(
                     f"{name} returned no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
         if not answering_models:
-            raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
+            raise Failed(f"no server of {', '.join(not_up_models)} is up.", fix="Run `invoke deploy` first.")
         for name in answering_models:
             self._check_dialects(name, args.models[name], args, context)
         self._check_model_list(answering_models, args, context)
-        data = {"generated": answering_models, "not_up": not_up}
+        data = {"generated": answering_models, "not_up": not_up_models}
         message = (
             f"{format_count(len(answering_models), 'model')} returned "
             f"{_describe_answers(args.models[name]['task'] for name in answering_models)}"
         )
-        asleep_models = [name for name in not_up if args.models[name].get("on_demand")]
+        asleep_models = [name for name in not_up_models if args.models[name].get("on_demand")]
         message += f"; asleep: {', '.join(asleep_models)}" if asleep_models else ""
-        if missing := [name for name in not_up if name not in asleep_models]:
+        if missing := [name for name in not_up_models if name not in asleep_models]:
             return Result(msg=f"{message}; no server of {', '.join(missing)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
 
@@ -340,11 +342,11 @@ class GatewayProof(Module["GatewayProof.Args"]):
             if answer.status != 200 or not usage.get("completion_tokens"):
                 raise Failed(f"{name} returned no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
-                count = self._query_gateway(
+                count_answer = self._query_gateway(
                     api_paths.COUNT_TOKENS_PATH, messages_api.build_count_request(model["body"]), args, context
                 )
-                if not isinstance(count.data, dict) or not count.data.get("input_tokens"):
-                    raise Failed(f"{name} counted no tokens through the gateway: {count.message}")
+                if not isinstance(count_answer.data, dict) or not count_answer.data.get("input_tokens"):
+                    raise Failed(f"{name} counted no tokens through the gateway: {count_answer.message}")
 
     @staticmethod
     def _query_gateway(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:

@@ -40,19 +40,19 @@ class DockerImageState:
 class LayerProgress:
     """The progress of a pull, in bytes, summed over the layers that Docker reports separately."""
 
-    done: dict[str, float] = field(default_factory=dict)
-    total: dict[str, float] = field(default_factory=dict)
+    done_by_layer: dict[str, float] = field(default_factory=dict)
+    total_by_layer: dict[str, float] = field(default_factory=dict)
 
     def add_line(self, line: dict[str, Any]) -> bool:
         """Add one line of Docker's output. Returns True if it reports progress of a download."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
-        if line.get("status") == "Download complete" and layer in self.total:
-            self.done[layer] = self.total[layer]
+        if line.get("status") == "Download complete" and layer in self.total_by_layer:
+            self.done_by_layer[layer] = self.total_by_layer[layer]
             return True
         if line.get("status") != "Downloading" or "current" not in detail:
             return False
-        self.done[layer] = detail["current"]
-        self.total[layer] = detail.get("total") or self.total.get(layer, detail["current"])
+        self.done_by_layer[layer] = detail["current"]
+        self.total_by_layer[layer] = detail.get("total") or self.total_by_layer.get(layer, detail["current"])
         return True
 
 
@@ -202,7 +202,9 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             is_download = layers.add_line(line)
             if is_download or status == "Extracting":
                 text = "pulling" if is_download else "extracting"
-                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text=text)
+                context.progress(
+                    sum(layers.done_by_layer.values()), sum(layers.total_by_layer.values()), unit="bytes", text=text
+                )
             elif status.startswith("Retrying in 5 "):
                 context.note(f"download of layer {line.get('id', '')} interrupted; Docker resumes it")
 
@@ -218,7 +220,7 @@ def refuse_other_platforms(platforms: list[str], ref: str, platform: str) -> Non
     """Raise Refused if the image has only other platforms: Docker may pull one of them without an error."""
     if platforms and platform not in platforms:
         fix = "Use a tag with this platform."
-        raise Refused(f"{ref} has no {platform}, only {', '.join(platforms)}.", fix=fix)
+        raise Refused(f"{ref} is not available for {platform}, only for {', '.join(platforms)}.", fix=fix)
 
 
 def _allowed_ids(args: DockerImage.Args) -> tuple[str, ...]:

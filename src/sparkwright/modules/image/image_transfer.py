@@ -32,11 +32,11 @@ from sparkwright.visible import one_line
 KEY_LIFETIME_S = 900
 KEY_MARK = b" sparkwright-copy"
 #: one key without options or comment, because it comes from another host
-PUBLIC_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
-EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
+PUBLIC_KEY_PATTERN = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
+EXPIRY_PATTERN = re.compile(rb'expiry-time="(\d{12})"')
 
 #: name prefixes of virtual interfaces
-VIRTUAL_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
+VIRTUAL_INTERFACE_PREFIXES = ("lo", "docker", "br-", "veth", "virbr")
 
 CONNECT_TIMEOUT_S = 3
 EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 exports the whole image before it sends the first byte
@@ -65,7 +65,7 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
         state: Literal["present", "absent"] = arg("present or absent", default="present")
 
     def read(self, args: Args, context: Context) -> bytes:
-        if not PUBLIC_KEY.fullmatch(args.public_key):
+        if not PUBLIC_KEY_PATTERN.fullmatch(args.public_key):
             raise Refused(f"not a public key: '{one_line(args.public_key, max_chars=80)}'.")
         if args.command != one_line(args.command):
             raise Refused(f"the command of a key must be one line: '{one_line(args.command, max_chars=80)}'.")
@@ -131,7 +131,7 @@ def _is_line_of_key(line: bytes, public_key: str) -> bool:
 
 def _is_expired(line: bytes, now: bytes) -> bool:
     """Return True for a transfer's line that has expired or has no expiry time."""
-    expiry = EXPIRY.search(line)
+    expiry = EXPIRY_PATTERN.search(line)
     return line.startswith(b"restrict") and line.endswith(KEY_MARK) and (expiry is None or expiry[1] < now)
 
 
@@ -202,7 +202,7 @@ def _list_addresses() -> list[str]:
     addresses = [
         (-interfaces[name].speed, address.address)
         for name, interface_addresses in psutil.net_if_addrs().items()
-        if name in interfaces and interfaces[name].isup and not name.startswith(VIRTUAL_INTERFACES)
+        if name in interfaces and interfaces[name].isup and not name.startswith(VIRTUAL_INTERFACE_PREFIXES)
         for address in interface_addresses
         if address.family.name == "AF_INET"
     ]
@@ -299,9 +299,9 @@ def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context
     Raises Failed if the receiving command failed.
     """
     pipe = subprocess.PIPE
-    packer = list(image_archive.PACKERS[args.packer][0])
+    compressor_argv = list(image_archive.PACKERS[args.packer][0])
     try:
-        compressor = subprocess.Popen(packer, stdin=pipe, stdout=pipe)
+        compressor = subprocess.Popen(compressor_argv, stdin=pipe, stdout=pipe)
         ssh = subprocess.Popen(ssh_command, stdin=compressor.stdout, stdout=pipe, stderr=subprocess.STDOUT)
     except FileNotFoundError as error:
         return 0, f"{error.filename} is not installed on this host"

@@ -27,7 +27,7 @@ from sparkwright.trust.names import resolve_entry
 from sparkwright.visible import format_count, one_line
 
 #: required disk space, as a multiple of the size of the missing files
-DISK_MARGIN = 1.05
+DISK_SPACE_FACTOR = 1.05
 #: fields of an additional model that are arguments of `hf_model`
 MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
 #: name of each change in the diff, by its label from chat_template.list_changes
@@ -47,9 +47,9 @@ class HfModelState:
     """The state of a model's folder."""
 
     #: paths of files that are missing or wrong
-    missing: list[str]
+    missing_paths: list[str]
     #: paths of the previous revision's files that this revision lacks
-    obsolete: list[str]
+    obsolete_paths: list[str]
     manifest: Manifest
     #: chat template and sampling defaults of the previous revision; None if unknown
     previous_chat: dict[str, Any] | None = None
@@ -120,18 +120,21 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
     def read(self, args: Args, context: Context) -> HfModelState:
         check_files(args.files, f"the list of files of {args.id}")
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
-        missing = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
-        obsolete = _find_obsolete_files(manifest, args)
+        missing_paths = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
+        obsolete_paths = _find_obsolete_files(manifest, args)
         if context.check:
             manifest.remember()  # a deploy runs in check mode first; its second run need not hash the files again
-        if not missing and not obsolete:
+        if not missing_paths and not obsolete_paths:
             _refuse_missing_shards(manifest, args)
             manifest.about = _folder_record(args)
             manifest.forget_missing()
             if not context.check:
                 manifest.save()
         return HfModelState(
-            missing, obsolete, manifest, _previous_chat(manifest, args) if missing or obsolete else None
+            missing_paths,
+            obsolete_paths,
+            manifest,
+            _previous_chat(manifest, args) if missing_paths or obsolete_paths else None,
         )
 
     def differences(self, args: Args, observed: HfModelState) -> list[Change]:
@@ -140,10 +143,10 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             for label, before, after in chat_template.list_changes(observed.previous_chat, args.chat):
                 changes.append(Change(CHAT_LABELS[label], before, after, "changed by the new revision"))
         sizes = {file["path"]: file["size_bytes"] for file in args.files}
-        for path in observed.missing:
+        for path in observed.missing_paths:
             current = _describe_file(observed.manifest.folder / path, sizes[path])
             changes.append(Change(path, current, f"{sizes[path]} bytes", "missing or changed"))
-        return changes + [Change(path, "present", None, "not in this revision") for path in observed.obsolete]
+        return changes + [Change(path, "present", None, "not in this revision") for path in observed.obsolete_paths]
 
     def describe(self, args: Args, observed: HfModelState) -> dict[str, Any]:
         size_bytes = total_bytes(args.files)
@@ -151,27 +154,27 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         return {
             "dir": str(observed.manifest.folder),
             "commit": args.commit,
-            "complete": not observed.missing,
+            "complete": not observed.missing_paths,
             "size_bytes": size_bytes,
             "fetched": [],
-            "msg": "" if observed.missing or observed.obsolete else summary,
+            "msg": "" if observed.missing_paths or observed.obsolete_paths else summary,
         }
 
     def act(self, args: Args, observed: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
-        folder, missing = observed.manifest.folder, set(observed.missing)
-        files = [file for file in args.files if file["path"] in missing]
+        folder, missing_paths = observed.manifest.folder, set(observed.missing_paths)
+        files = [file for file in args.files if file["path"] in missing_paths]
         size_bytes = total_bytes(files)
         _prepare_folder(folder, size_bytes, context)
         file_transfer.remove_leftovers(folder)
         _keep_verified_files(args, observed, context)
         observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
-        cached_before = context.machine.meminfo().get("Cached", 0)
+        cached_bytes_before = context.machine.meminfo().get("Cached", 0)
         with _open_source(args, context) as source:
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
             sizes_by_address = bytes_by_address(files, transfer.url_by_path) if args.together else {}
-        for path in observed.obsolete:
+        for path in observed.obsolete_paths:
             resolve_entry(folder, path).unlink(missing_ok=True)
             observed.manifest.rows.pop(path, None)
         try:
@@ -179,7 +182,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             observed.manifest.about = _folder_record(args)
         finally:
             observed.manifest.save()
-        growth_bytes = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
+        growth_bytes = max(0, context.machine.meminfo().get("Cached", 0) - cached_bytes_before)
         if growth_bytes > MIN_REPORTED_CACHE_BYTES:
             growth = units.format_size(growth_bytes)
             context.note(f"the page cache grew by {growth}; it counts as used memory until it is dropped.")
@@ -189,9 +192,9 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             if len(sizes_by_address) > 1:
                 addresses = (f"{address} ({units.format_size(size)})" for address, size in sizes_by_address.items())
                 msg += f" over {', '.join(addresses)}"
-        if observed.obsolete:
-            msg += f"; {format_count(len(observed.obsolete), 'file')} of the previous revision removed"
-        return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": growth_bytes, "msg": msg}
+        if observed.obsolete_paths:
+            msg += f"; {format_count(len(observed.obsolete_paths), 'file')} of the previous revision removed"
+        return {"fetched": sorted(missing_paths), "mode": mode, "page_cache_bytes": growth_bytes, "msg": msg}
 
 
 def _find_obsolete_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
@@ -217,15 +220,15 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
     If another selection of files from the same commit is deployed, keep only those that change: a file in both selections is
     downloaded only if it is wrong.
     """
-    folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.obsolete])
+    folder, paths = observed.manifest.folder, sorted([*observed.missing_paths, *observed.obsolete_paths])
     models = verified_states.models_of(verified_states.load_last(context.state))
-    matching = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
-    verified_commit = next(matching, {}).get("commit")
+    matching_models = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
+    verified_commit = next(matching_models, {}).get("commit")
     if not verified_commit:
         return
     if verified_commit == args.commit:
-        paths = [path for path in paths if path in observed.obsolete or not (folder / path).exists()]
-    if verified_commit == args.commit and not observed.obsolete:
+        paths = [path for path in paths if path in observed.obsolete_paths or not (folder / path).exists()]
+    if verified_commit == args.commit and not observed.obsolete_paths:
         return
     is_first = not model_folders.kept_commit(folder)
     try:
@@ -309,8 +312,8 @@ def _prepare_folder(folder: Path, need_bytes: int, context: Context) -> None:
         fix = "Run `sudo chown -R $USER` on it on the host, or choose another `model.dir`."
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free_bytes = context.machine.free_bytes(folder)
-    if need_bytes * DISK_MARGIN > free_bytes:
-        space = f"{units.format_size(need_bytes * DISK_MARGIN)} needed, {units.format_size(free_bytes)} free"
+    if need_bytes * DISK_SPACE_FACTOR > free_bytes:
+        space = f"{units.format_size(need_bytes * DISK_SPACE_FACTOR)} needed, {units.format_size(free_bytes)} free"
         fix = "Free some space, or choose another `model.dir`."
         raise Failed(f"not enough disk space for {folder}: {space}.", fix=fix)
 

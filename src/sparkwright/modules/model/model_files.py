@@ -40,7 +40,7 @@ class PageCache(Module["PageCache.Args"]):
     Returns: how (dropped, advised or kept), freed_bytes (decrease of the page cache), files (number of advised files).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -118,8 +118,8 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         pass
 
     def read(self, args: Args, context: Context) -> str:
-        folders = model_folders.replaced_folders(context)
-        return next(iter(folders.values())) if folders and not _is_replaced(context) else ""
+        commit_by_folder = model_folders.replaced_folders(context)
+        return next(iter(commit_by_folder.values())) if commit_by_folder and not _is_replaced(context) else ""
 
     def differences(self, args: Args, observed: str) -> list[Change]:
         return [Change("model files", None, observed[:12])] if observed else []
@@ -128,9 +128,9 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
         return {"commit": observed, "msg": "" if observed else "nothing was replaced"}
 
     def act(self, args: Args, observed: str, changes: list[Change], context: Context) -> dict[str, Any]:
-        folders = model_folders.replaced_folders(context)
-        restored_count = sum(model_folders.restore_kept_with_manifest(context, folder) for folder in folders)
-        commits = ", ".join(commit[:12] for commit in folders.values())
+        commit_by_folder = model_folders.replaced_folders(context)
+        restored_count = sum(model_folders.restore_kept_with_manifest(context, folder) for folder in commit_by_folder)
+        commits = ", ".join(commit[:12] for commit in commit_by_folder.values())
         return {"msg": f"{format_count(restored_count, 'model file')} restored to {commits}"}
 
 
@@ -176,11 +176,11 @@ class ShareModel(Module["ShareModel.Args"]):
         manifest.save()
         if context.check:
             return Result(msg=f"{args.id} is complete in {manifest.folder}")
-        model = (args.id, args.commit)
+        revision = (args.id, args.commit)
 
         def serve_copy(bind_address: str) -> int:
             return peer.start_server(
-                context.machine, manifest.folder, model, args.files, token, args.readers, bind_address
+                context.machine, manifest.folder, revision, args.files, token, args.readers, bind_address
             )
 
         location = ""

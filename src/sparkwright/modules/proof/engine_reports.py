@@ -88,7 +88,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
     Inconclusive if the log contains no settings.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -140,10 +140,13 @@ def readings_of_log(state: EngineState) -> dict[str, Any]:
 
 
 def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
-    words = {True: "on", False: "off", None: "unknown"}
-    chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
+    switch_words = {True: "on", False: "off", None: "unknown"}
+    chunked_prefill, prefix_caching = (
+        switch_words[state.value("chunked_prefill")],
+        switch_words[state.value("prefix_caching")],
+    )
     title = f"{engine.title} {state.value('version') or ''}".rstrip()
-    return f"{title}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"
+    return f"{title}: chunked prefill {chunked_prefill}, prefix caching {prefix_caching} (engine log)"
 
 
 class GpuUsed(Module["GpuUsed.Args"]):
@@ -156,7 +159,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
     Returns: verdict (gpu, no gpu, unknown, not asked for), processes (pid, name, bytes), evidence.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -213,7 +216,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     too long; otherwise empty), verdict (unknown if nothing was checked and the log has no settings).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -244,17 +247,20 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             search.feed(line)
         state = reader.finish()
         add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
-        path = kernel_path(state, engine.log)
-        differences = [*_check_flags(container, state, settings, engine), *_check_kernels(args, path, engine, context)]
+        kernels = kernel_path(state, engine.log)
+        differences = [
+            *_check_flags(container, state, settings, engine),
+            *_check_kernels(args, kernels, engine, context),
+        ]
         report_only = args.verified_before == "report" and _was_verified(container, context)
         checks = [
             *find_unmet_requests(state, engine),
             *evaluate_checks(args, state, search.matches, log.truncation),
             *([] if report_only else differences),
         ]
-        if checks and path:
-            checks.append(Check("kernels", "proved", format_kernel_path(path)))
-        data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": path}
+        if checks and kernels:
+            checks.append(Check("kernels", "proved", format_kernel_path(kernels)))
+        data = {"state": state.to_json(), "checks": [asdict(check) for check in checks], "kernels": kernels}
         data["mismatches"] = [check.check for check in differences]
         data |= {"version": state.value("version"), "cut": log.truncation}
         failed_checks = [check for check in checks if check.verdict in failing_verdicts(args.log_unknown)]
@@ -264,10 +270,14 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             return Result(failed=True, msg=f"{message}.", data=data)
         if not checks and all(state.value(name) is None for name in SETTINGS):
             data["verdict"] = "unknown"
-        unresolved = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
-        reported = [f"as verified before: {check.check}" for check in differences if report_only]
+        unresolved_checks = [f"{check.check}: {check.verdict}" for check in checks if check.verdict == "not found"]
+        reported_differences = [f"as verified before: {check.check}" for check in differences if report_only]
         message = _join_parts(
-            _describe_log(state, args.note), format_kernel_path(path), *reported, *unresolved, log.truncation
+            _describe_log(state, args.note),
+            format_kernel_path(kernels),
+            *reported_differences,
+            *unresolved_checks,
+            log.truncation,
         )
         return Result(msg=message, data=data)
 
@@ -301,19 +311,19 @@ class PatternSearch:
         for pattern in patterns:
             if reason := check_pattern(pattern):
                 raise Refused(f"'{one_line(pattern, max_chars=MAX_EVIDENCE_CHARS)}' {reason}.")
-        self._compiled = {pattern: re.compile(pattern) for pattern in patterns}
-        self._unmatched = dict(self._compiled)
+        self._compiled_patterns = {pattern: re.compile(pattern) for pattern in patterns}
+        self._unmatched_patterns = dict(self._compiled_patterns)
 
     def feed(self, line: str) -> None:
         line = line[:MAX_SEARCHED_CHARS]
-        for text in [text for text, pattern in self._unmatched.items() if pattern.search(line)]:
+        for text in [text for text, pattern in self._unmatched_patterns.items() if pattern.search(line)]:
             self.matches[text] = line[:MAX_EVIDENCE_CHARS]
-            del self._unmatched[text]
+            del self._unmatched_patterns[text]
 
     def reset(self) -> None:
         """Discard all matches, because the log of a new start begins."""
         self.matches.clear()
-        self._unmatched = dict(self._compiled)
+        self._unmatched_patterns = dict(self._compiled_patterns)
 
 
 def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
@@ -409,9 +419,9 @@ def _describe_log(state: EngineState, note: str) -> str:
         value = state.value(name)
         return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
 
-    tokens = state.value("kv_cache_tokens")
-    capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
-    chunked = describe_switch("chunked_prefill", "chunked prefill")
+    token_count = state.value("kv_cache_tokens")
+    capacity = f"KV cache {token_count:,} tokens" if token_count else "KV cache unknown"
+    chunked_prefill = describe_switch("chunked_prefill", "chunked prefill")
     if note and state.value("chunked_prefill"):
-        chunked = f"chunked prefill {note}"
-    return f"{chunked}, {describe_switch('prefix_caching', 'prefix caching')}, {capacity} (engine log)"
+        chunked_prefill = f"chunked prefill {note}"
+    return f"{chunked_prefill}, {describe_switch('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

@@ -30,7 +30,7 @@ from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import digest_of, with_digest, without_digest
 from sparkwright.visible import format_count
 
-EVIDENCE_LINES = 8
+MAX_EVIDENCE_LINES = 8
 #: expectations for a server without a verified state
 NO_EXPECTATIONS: dict[str, Any] = {
     "served_name": "",
@@ -59,13 +59,15 @@ class InspectServer(Module["InspectServer.Args"]):
     Inconclusive, with duration and stage, if its log shows that it is still starting.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope")
+        spec: dict[str, Any] = arg("the container, in the format of the variable `container`")
         model: dict[str, Any] = arg("its model, with commit and files", default_factory=dict)
-        serve: dict[str, Any] = arg("the recipe's expectations, as `serve` in scope", default_factory=dict)
+        serve: dict[str, Any] = arg(
+            "the recipe's expectations, in the format of the variable `serve`", default_factory=dict
+        )
         base_url: str = arg("the server's URL, for a container that publishes no port", default="")
         recipe: str = arg("the recipe's name, for messages", default="")
         host: str = arg("the host's name, for messages", default="")
@@ -163,8 +165,8 @@ def _drift_rows(
     if rows:
         # a member of a cluster cannot be deployed alone
         cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster
-        deploy = f"`invoke deploy --host {cluster or args.host or 'HOST'}`"
-        rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
+        deploy_command = f"`invoke deploy --host {cluster or args.host or 'HOST'}`"
+        rows[-1]["fix"] = f"apply with {deploy_command}; `invoke plan` shows the changes first"
         return rows
     if not is_pinned:
         message = f"runs {server.image}; spark.lock has no digest to compare it with"
@@ -198,12 +200,12 @@ def _absent_result(args: InspectServer.Args, context: Context) -> Result:
 
 
 def _exited_result(name: str, container: dict[str, Any], context: Context) -> Result:
-    state, restarts = container["State"], int(container.get("RestartCount") or 0)
+    state, restart_count = container["State"], int(container.get("RestartCount") or 0)
     exit_reason = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
     if state["Status"] == "paused":
         message = f"{name} is paused"
     elif state["Status"] == "restarting":
-        message = f"{name} keeps exiting ({exit_reason}), restart {restarts} in progress"
+        message = f"{name} keeps exiting ({exit_reason}), restart {restart_count} in progress"
     else:
         message = f"{name} {describe_status(state['Status'])} ({exit_reason}, {describe_exit_age(container)})"
     return _no_server_result(message, container, context)
@@ -213,14 +215,14 @@ def _silent_result(
     args: InspectServer.Args, server: RunningContainer, url: str, error: str, context: Context
 ) -> Result:
     """Return the result for a running container that does not answer: inconclusive if it is starting, otherwise failed."""
-    restarts = int(server.container.get("RestartCount") or 0)
-    stage = "" if restarts else _start_stage(args, server, context)
+    restart_count = int(server.container.get("RestartCount") or 0)
+    stage = "" if restart_count else _start_stage(args, server, context)
     if stage:
         message = f"{server.name} has been starting for {server.age_s:.0f} s ({stage}); nothing answers at {url} yet."
         return Result(
             failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` reports ok."
         )
-    restart_note = f", after {format_count(restarts, 'restart')}" if restarts else ""
+    restart_note = f", after {format_count(restart_count, 'restart')}" if restart_count else ""
     message = (
         f"{server.name} has been running for {server.age_s:.0f} s{restart_note}; nothing answers at {url} ({error})"
     )
@@ -239,9 +241,9 @@ def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Co
     if state.ready or state.failure.value or state.reading("stopped").value:
         return ""
     done, total = state.shards
-    shards = f", {done} of {total} shards" if total and done < total else ""
+    shard_note = f", {done} of {total} shards" if total and done < total else ""
     if state.stage:
-        return f"{state.stage}{shards}"
+        return f"{state.stage}{shard_note}"
     return "no stage in its log yet" if server.age_s <= args.serve.get("ready_s", defaults.READY_TIMEOUT_S) else ""
 
 
@@ -251,7 +253,7 @@ def _no_server_result(message: str, container: Mapping[str, Any], context: Conte
     lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
     failure = read_log("\n".join(lines), container_labels.engine_of_container(container).log).failure.value
     reason = f": {failure}" if failure else ""
-    data = {"evidence": lines[-EVIDENCE_LINES:]}
+    data = {"evidence": lines[-MAX_EVIDENCE_LINES:]}
     return Result(
         failed=True, msg=f"no server: {message}{reason.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data
     )

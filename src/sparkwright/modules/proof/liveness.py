@@ -65,26 +65,26 @@ class Liveness(Module["Liveness.Args"]):
         return result
 
     def _evaluate(self, args: Args, context: Context) -> Result:
-        health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
+        health_args = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
         started_at, start_progress = "", ""
         while True:
             container = containers.inspect(context.docker(), args.name) or {}
             if reason := _explain_not_running(args.name, container, started_at):
                 return _silent_result(reason)
             started_at, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
-            answer = VerifyHealth().check_server(health, context, engine.http)
-            if not answer.failed:
-                return _serving_result(answer, has_waited=bool(start_progress))
-            verdict = answer.data["verdict"]
-            if verdict in LASTING_VERDICTS or 400 <= answer.data.get("status", 0) < 500:
-                return answer
+            health_result = VerifyHealth().check_server(health_args, context, engine.http)
+            if not health_result.failed:
+                return _serving_result(health_result, has_waited=bool(start_progress))
+            verdict = health_result.data["verdict"]
+            if verdict in LASTING_VERDICTS or 400 <= health_result.data.get("status", 0) < 500:
+                return health_result
             start_progress = _describe_start(container, args, context) if verdict == "loading" else ""
             if not start_progress and verdict == "wedged" and _is_generating(engine.http, args, context):
                 missing_answer = f"no {tasks.result_noun(engine.http)} within {args.timeout_s:g} s"
-                other_answers = "works" if tasks.reason_not_generating(engine.http) else "generates"
-                return _unknown_result(f"{missing_answer} while the server {other_answers} for other clients.")
+                other_activity = "works" if tasks.reason_not_generating(engine.http) else "generates"
+                return _unknown_result(f"{missing_answer} while the server {other_activity} for other clients.")
             if not start_progress:
-                return _silent_result(_describe_crash_loop(container) or answer.msg)
+                return _silent_result(_describe_crash_loop(container) or health_result.msg)
             if context.check:
                 return _unknown_result(f"{args.name} is {start_progress}; `deploy` waits for it.")
             context.progress(0, text=start_progress)
@@ -146,9 +146,9 @@ def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     return False
 
 
-def _serving_result(answer: Result, *, has_waited: bool) -> Result:
-    data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
-    return Result(msg=f"{answer.msg}, after its start" if has_waited else answer.msg, data=data)
+def _serving_result(health_result: Result, *, has_waited: bool) -> Result:
+    data = {"silent": False, "serves": True, "why": "", "version": health_result.data["version"]}
+    return Result(msg=f"{health_result.msg}, after its start" if has_waited else health_result.msg, data=data)
 
 
 def _silent_result(reason: str) -> Result:
@@ -173,7 +173,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     null content until the reasoning ends), status (of a refused request).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -215,7 +215,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         """Check one served name.
 
         Args:
-            served: context length of each name that the server lists; None if unknown.
+            context_lengths: context length of each name that the server lists; None if unknown.
         """
         version = http_probe.query_version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
@@ -314,10 +314,12 @@ class SameServer(Module["SameServer.Args"]):
         start: dict[str, Any] = arg("its id, started and restarts, from `inspect_server`")
 
     def run(self, args: Args, context: Context) -> Result:
-        event = _describe_replacement(args, context)
-        if not event:
+        replacement = _describe_replacement(args, context)
+        if not replacement:
             return Result()
-        raise Inconclusive(f"{args.name} was {event} during the checks: inconclusive.", fix="Run the command again.")
+        raise Inconclusive(
+            f"{args.name} was {replacement} during the checks: inconclusive.", fix="Run the command again."
+        )
 
 
 def _describe_replacement(args: SameServer.Args, context: Context) -> str:

@@ -30,7 +30,7 @@ ANSWER_TOKENS = 32
 TOKEN_COUNT_MARGIN = 0.03
 #: lengths of the two prompts that calibrate the tokens per word. The random text at the start of each prompt varies by a few
 #: tokens: with 224 words the estimate was 2 % off, and about one prompt in twenty was longer than the context
-FEW_WORDS, MANY_WORDS = 32, 2048
+SHORT_PROMPT_WORDS, LONG_PROMPT_WORDS = 32, 2048
 
 DEPTH_RATES_ANSWER_TOKENS = 64
 #: key of the rates in a baseline
@@ -58,7 +58,7 @@ class LoadProof(Module["LoadProof.Args"]):
     test was successful). Fails if a stream is refused or interrupted.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -116,27 +116,29 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
     Raises:
         Failed: The server generates no token.
     """
-    word_counts = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
+    word_counts = (SHORT_PROMPT_WORDS, max(SHORT_PROMPT_WORDS * 2, min(LONG_PROMPT_WORDS, shortest_tokens // 2)))
     try:
-        tokens = [
+        token_counts = [
             server.run(server.build_request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
             for count in word_counts
         ]
     except stream.StreamError as error:
         raise Failed(f"no token from {server.base_url}: {error}.") from None
-    server.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
+    server.token_estimator = TokenEstimator.from_prompts(
+        (word_counts[0], token_counts[0]), (word_counts[1], token_counts[1])
+    )
 
 
 def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, context: Context) -> LoadStep:
     """Send the prompts of one step. Raises Failed if a stream generates no token."""
-    tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
-    requests = [server.build_sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
+    prompt_tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
+    requests = [server.build_sized_request(prompt_tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
-    available_before = context.machine.meminfo()["MemAvailable"]
+    available_bytes_before = context.machine.meminfo()["MemAvailable"]
     options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
     outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.token_count_keys, **options)
     lowest_bytes = context.guards.lowest_bytes
-    available_after = context.machine.meminfo()["MemAvailable"]
+    available_bytes_after = context.machine.meminfo()["MemAvailable"]
     failed_outcomes = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
     if failed_outcomes:
         context.guards.check()  # if the memory guard stopped the server, its error explains more
@@ -150,7 +152,7 @@ def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, co
         step.streams,
         round(totals.stream_tok_per_s, 2) if totals.stream_tok_per_s else None,
         round(totals.ttft.max, 3) if totals.ttft else None,
-        min(size for size in (lowest_bytes, available_before, available_after) if size is not None),
+        min(size for size in (lowest_bytes, available_bytes_before, available_bytes_after) if size is not None),
     )
 
 
@@ -176,7 +178,7 @@ class DepthRates(Module["DepthRates.Args"]):
     verdict.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -261,9 +263,9 @@ def describe_rate_drops(rates: Sequence[Rate], earlier_rates: Mapping[str, float
     """Describe the rates that fell below MIN_DEPTH_RATE_SHARE of the earlier rate at the same depth; empty if none did."""
     pairs = [(rate, earlier_rates.get(str(rate.depth))) for rate in rates]
     return ", ".join(
-        f"{rate.tok_per_s:.1f} tok/s at depth {rate.depth}, {earlier:.1f} before"
-        for rate, earlier in pairs
-        if rate.tok_per_s and earlier and rate.tok_per_s < MIN_DEPTH_RATE_SHARE * earlier
+        f"{rate.tok_per_s:.1f} tok/s at depth {rate.depth}, {earlier_rate:.1f} before"
+        for rate, earlier_rate in pairs
+        if rate.tok_per_s and earlier_rate and rate.tok_per_s < MIN_DEPTH_RATE_SHARE * earlier_rate
     )
 
 
@@ -278,11 +280,11 @@ def format_rates(rates: Sequence[Rate], short_prompt_rate: float | None) -> str:
         if not rate.tok_per_s:
             phrases.append(f"at depth {rate.depth}: not measured in time")
             continue
-        share = ""
+        share_note = ""
         if short_prompt_rate:
-            share = f" ({rate.tok_per_s / short_prompt_rate:.0%} of a short prompt's)"
+            share_note = f" ({rate.tok_per_s / short_prompt_rate:.0%} of a short prompt's)"
             is_doubtful |= rate.tok_per_s < MIN_FIRST_RATE_SHARE * short_prompt_rate
-        phrases.append(f"at depth {rate.depth}: {rate.tok_per_s:.1f} tok/s{share}")
+        phrases.append(f"at depth {rate.depth}: {rate.tok_per_s:.1f} tok/s{share_note}")
     if is_doubtful:
         phrases.append("less than half: check the attention backend (`invoke logs --state`)")
     return "; ".join(phrases)

@@ -22,7 +22,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds, process_option_rules, security_option_rules
 from sparkwright.visible import format_count
 
-DISK_MARGIN = 1.05
+DISK_SPACE_FACTOR = 1.05
 #: options of a recipe's container, each with the key of Docker's `info` that must be true for it
 LIMIT_KEYS = (
     *(("memory", "MemoryLimit"), ("memory_swap", "SwapLimit")),
@@ -45,15 +45,15 @@ class Preflight(Module["Preflight.Args"]):
     """Check that the host meets the requirements while the previous server is still serving. Changes nothing.
 
     Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for image and model (their size
-    + 5 %, without existing files), the server's port (and the program that uses it), the networks, devices, CPUs and limits
-    of the container, the GPU. All findings are listed; if one is bad, the run is refused.
+    plus 5 %, not counting files that already exist), the server's port (and the program that uses it), the networks,
+    devices, CPUs and limits of the container, the GPU. All findings are listed; if one is bad, the run is refused.
 
     Returns: checks (name, verdict, evidence).
     """
 
     @dataclass(frozen=True)
     class Args:
-        container: dict[str, Any] | None = arg("the container, as `container` in scope", default=None)
+        container: dict[str, Any] | None = arg("the container, in the format of the variable `container`", default=None)
         image: dict[str, Any] | None = arg("the image's entry in spark.lock", default=None)
         model: dict[str, Any] | None = arg("the model's entry in spark.lock", default=None)
         model_dir: str = arg("the model's folder", default="")
@@ -66,13 +66,15 @@ class Preflight(Module["Preflight.Args"]):
             {"name": finding.name, "verdict": finding.verdict, "evidence": finding.evidence} for finding in findings
         ]
         data: dict[str, Any] = {"checks": checks}
-        bad = [finding for finding in findings if finding.verdict == "bad"]
+        bad_findings = [finding for finding in findings if finding.verdict == "bad"]
         if args.report_only:
             return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in findings), data=data)
-        if not bad:
+        if not bad_findings:
             return Result(msg=f"{format_count(len(findings), 'check')} passed", data=data)
-        data["evidence"] = [f"{finding.name}: {finding.evidence} {finding.fix}".rstrip() for finding in bad[1:]]
-        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
+        data["evidence"] = [
+            f"{finding.name}: {finding.evidence} {finding.fix}".rstrip() for finding in bad_findings[1:]
+        ]
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad_findings[0].evidence, fix=bad_findings[0].fix, data=data)
 
 
 def _check_docker(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -96,10 +98,10 @@ def _check_platform(args: Preflight.Args, context: Context) -> Iterator[Prefligh
     platforms = (args.image or {}).get("platforms") or []
     platform = machine_platform(context.machine)
     if platforms and platform not in platforms:
-        evidence = f"the image has no {platform}, only {', '.join(platforms)}."
+        evidence = f"the image is not available for {platform}, only for {', '.join(platforms)}."
         yield PreflightFinding("platform", "bad", evidence, "Use a tag with this platform.")
     elif platforms:
-        yield PreflightFinding("platform", "ok", f"the image has {platform}")
+        yield PreflightFinding("platform", "ok", f"the image is available for {platform}")
 
 
 def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -110,7 +112,7 @@ def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         file["size_bytes"] - _present_bytes(folder / file["path"], file["size_bytes"]) for file in args.model["files"]
     )
     free_bytes = context.machine.free_bytes(_existing_parent(folder))
-    need_bytes = int(missing_bytes * DISK_MARGIN)
+    need_bytes = int(missing_bytes * DISK_SPACE_FACTOR)
     if need_bytes > free_bytes:
         evidence = (
             f"the model needs {units.format_size(need_bytes)} more in {folder}, {units.format_size(free_bytes)} free."
@@ -135,13 +137,13 @@ def _check_image_disk(args: Preflight.Args, context: Context) -> Iterator[Prefli
         api: Any = context.docker().api
         if image_names.find(api, args.container["image"], locked_ids(args.image)):
             return
-        root = Path(str(api.info().get("DockerRootDir") or "/"))
-        free_bytes = context.machine.free_bytes(_existing_parent(root))
+        docker_root = Path(str(api.info().get("DockerRootDir") or "/"))
+        free_bytes = context.machine.free_bytes(_existing_parent(docker_root))
     except (SparkwrightError, OSError):
         return
-    need_bytes = int(2 * size_bytes * DISK_MARGIN)
+    need_bytes = int(2 * size_bytes * DISK_SPACE_FACTOR)
     if need_bytes > free_bytes:
-        space = f"{units.format_size(need_bytes)} or more in {root}, {units.format_size(free_bytes)} free"
+        space = f"{units.format_size(need_bytes)} or more in {docker_root}, {units.format_size(free_bytes)} free"
         evidence = f"the image needs {space}."
         yield PreflightFinding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
     else:
@@ -158,19 +160,19 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         server = replacement.find_current(context, spec["name"])
         is_used_by_server = bool(server) and server["State"]["Running"] and containers.has_port_binding(server, port)
         holder = "" if is_used_by_server else containers.describe_port_holder(context.docker(), port)
-        rank = containers.rank_container_name(context.docker(), holder) if holder else ""
+        rank_container = containers.rank_container_name(context.docker(), holder) if holder else ""
         is_ours = holder.startswith(containers.CONTAINER_PREFIX) and _is_ours(holder, context)
     except SparkwrightError:
         return
     if not holder:
-        user = "in use by this server" if is_used_by_server else "free"
-        yield PreflightFinding("port", "ok", f"port {port} is {user}")
+        port_status = "in use by this server" if is_used_by_server else "free"
+        yield PreflightFinding("port", "ok", f"port {port} is {port_status}")
         return
     on_host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
     port_settings = ["the engine's flag `port` in the recipe"] if on_host_network else []
     fix = (
-        containers.fix_to_stop_rank(rank)
-        if rank
+        containers.fix_to_stop_rank(rank_container)
+        if rank_container
         else containers.fix_to_free_port(holder, *port_settings, is_ours=is_ours)
     )
     yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
@@ -188,11 +190,11 @@ def _check_networks(args: Preflight.Args, context: Context) -> Iterator[Prefligh
         return
     try:
         api: Any = context.docker().api
-        existing = {str(network.get("Name")) for network in api.networks()}
+        existing_networks = {str(network.get("Name")) for network in api.networks()}
     except SparkwrightError:
         return
     for name in names:
-        if name in existing:
+        if name in existing_networks:
             yield PreflightFinding("network", "ok", f"the network {name} exists")
         else:
             fix = f"On the host: `docker network create {name}`."
@@ -317,14 +319,14 @@ class Lint(Module["Lint.Args"]):
         rows = [finding.to_json() for finding in findings]
         fields = {"engine_version": image.version, "listed": len(image.all_options), "options": image.options}
         data = {**fields, "findings": rows}
-        bad = [finding for finding in findings if finding.severity == "error"]
-        if not bad:
+        errors = [finding for finding in findings if finding.severity == "error"]
+        if not errors:
             message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).description}"
             return Result(msg="; ".join([message, *_format_warnings(findings)]), data=data)
-        fixes = "; or ".join(way.text for way in bad[0].ways_out)
-        fix = f"{fixes[:1].upper()}{fixes[1:]}. Why: `invoke explain {bad[0].rule}`." if fixes else ""
-        data["evidence"] = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
-        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data=data)
+        fixes = "; or ".join(way.text for way in errors[0].ways_out)
+        fix = f"{fixes[:1].upper()}{fixes[1:]}. Why: `invoke explain {errors[0].rule}`." if fixes else ""
+        data["evidence"] = [f"{finding.rule}: {finding.sentence}" for finding in errors[1:]]
+        return Result(failed=True, exit=Exit.REFUSED, msg=errors[0].sentence, fix=fix, data=data)
 
 
 def _format_warnings(findings: list[Finding]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Module that checks a server's answers with the requests of typical clients."""
+"""Module that sends a server requests like those of typical clients, and checks the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.visible import format_count, one_line
 
 MAX_QUOTED_CHARS = 200
 #: name of the row with notes for clients
-NOTES_CHECK = "for its clients"
+NOTES_CHECK = "notes for clients"
 #: time limit for rendering a prompt without generating
 PROMPT_TIMEOUT_S = 5.0
 #: time limit of an answer; enough for the longest probe, about 1,500 tokens of thinking
@@ -55,12 +55,12 @@ class Probes(Module["Probes.Args"]):
      - `language`: the answer is in the language of the question.
      - `messages`, `responses`: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API.
 
-    Requests are greedy, with a limited number of tokens; rules evaluate the answers, without a reference text.
+    Requests are greedy, with a limited number of tokens; the answers are checked by rules, not against a reference.
 
     Each request is sent with and without `stream`. A tool call is also requested without any setting for thinking, in a
     second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools. Reasoning is also
     requested with thinking turned off, and without any setting for it. The other APIs are also tested with a second turn,
-    without `stream`, for separate thinking if the recipe has `reasoning`, and for equal counts of count_tokens and usage.
+    and without `stream`. Their thinking must be separate if the recipe has `reasoning`, and count_tokens must match the usage.
 
     If the engine can render the prompt of a conversation, the chat template is tested too. Unexpected treatment of system
     prompts, earlier thinking, tool calls and parts of messages is reported, but is not a failure.
@@ -72,7 +72,7 @@ class Probes(Module["Probes.Args"]):
     thinking; empty if none was found), notes (information for clients; not problems).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -114,40 +114,45 @@ def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[
     failed_checks = [check for check in checks if check.verdict == "disproved"]
     if failed_checks:
         data["evidence"] = [f"{check.check}: {check.evidence}" for check in failed_checks]
-        count = f" ({len(failed_checks)} of {len(checks)} probes failed)" if len(failed_checks) > 1 else ""
-        first = failed_checks[0]
-        return Result(failed=True, msg=f"{first.check}: {first.evidence}{count}.", fix=first.fix, data=data)
+        count_note = f" ({len(failed_checks)} of {len(checks)} probes failed)" if len(failed_checks) > 1 else ""
+        first_failed_check = failed_checks[0]
+        return Result(
+            failed=True,
+            msg=f"{first_failed_check.check}: {first_failed_check.evidence}{count_note}.",
+            fix=first_failed_check.fix,
+            data=data,
+        )
     names = ", ".join(check.check for check in checks if not check.variant)
-    if inconclusive := [check for check in checks if check.verdict == "inconclusive"]:
-        msg = "; ".join(f"{check.check}: {check.evidence}" for check in inconclusive)
+    if inconclusive_checks := [check for check in checks if check.verdict == "inconclusive"]:
+        msg = "; ".join(f"{check.check}: {check.evidence}" for check in inconclusive_checks)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
-    more = f" (and {format_count(len(notes) - 1, 'more note')})" if notes[1:] else ""
-    first_note = f"; note: {notes[0]}{more}" if notes else ""
-    return Result(msg=f"answers: {names}{first_note}", data=data)
+    more_note = f" (and {format_count(len(notes) - 1, 'more note')})" if notes[1:] else ""
+    first_note = f"; note: {notes[0]}{more_note}" if notes else ""
+    return Result(msg=f"passed: {names}{first_note}", data=data)
 
 
 def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
     """Return the rendered prompts of the test conversations; empty if the engine cannot render them."""
-    rendered: dict[str, prompts.Prompt] = {}
+    rendered_prompts: dict[str, prompts.Prompt] = {}
     for name, body in prompts.CONVERSATIONS.items() if http.render else ():
-        rendered[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
-        if not rendered[prompts.PLAIN].text:
+        rendered_prompts[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
+        if not rendered_prompts[prompts.PLAIN].text:
             return {}
-    return rendered
+    return rendered_prompts
 
 
 def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
     """Render the prompt of one conversation. An engine with two paths tokenizes it and turns the tokens back into text."""
     render_path, *detokenize_paths = http.render
-    answer = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
-    if detokenize_paths and answer.status == 200:
-        tokenized_body = answer.json()
+    response = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
+    if detokenize_paths and response.status == 200:
+        tokenized_body = response.json()
         tokens = tokenized_body.get("tokens") if isinstance(tokenized_body, Mapping) else None
         body = {"model": args.model, "tokens": tokens}
-        answer = http_probe.send_request(
+        response = http_probe.send_request(
             args.base_url, detokenize_paths[0], body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S
         )
-    return prompts.parse_prompt(answer.status, answer.json(), answer.failure)
+    return prompts.parse_prompt(response.status, response.json(), response.failure)
 
 
 def _run_probe(
@@ -178,8 +183,8 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
         return _parse_reply(
             http_probe.send_request(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
         )
-    thinking = {True: http.thinking_keys, False: http.no_thinking_keys, None: {}}[probe.thinks]
-    body = dialect.convert_request({**body, "temperature": 0, **thinking}, thinks=probe.thinks)
+    thinking_settings = {True: http.thinking_keys, False: http.no_thinking_keys, None: {}}[probe.thinks]
+    body = dialect.convert_request({**body, "temperature": 0, **thinking_settings}, thinks=probe.thinks)
     if probe.streamed:
         reply = _stream_reply(http, args, dialect, body, key)
     else:
@@ -197,36 +202,39 @@ def _mark_truncated(reply: Reply, probe: Probe) -> Reply:
     return replace(reply, body={**reply.body, "choices": [{**reply.choice, "finish_reason": "length"}]})
 
 
-def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) -> Reply | http_probe.Response:
-    """Return the server's answer as a chat reply.
+def _parse_reply(response: http_probe.Response, dialect: Dialect | None = None) -> Reply | http_probe.Response:
+    """Return the server's response as a chat reply.
 
     Args:
-        dialect: the API of the answer; None if it contains no generated text.
+        dialect: the API of the response; None if it contains no generated text.
     """
-    if answer.status == 0:
-        return answer
-    body = answer.json()
-    chat_body = dialect.convert_answer(body) if dialect is not None and answer.status == 200 else body
-    return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, chat_body)
+    if response.status == 0:
+        return response
+    body = response.json()
+    chat_body = dialect.convert_answer(body) if dialect is not None and response.status == 200 else body
+    return Reply(response.status, response.message() if response.status != 200 else response.failure, chat_body)
 
 
 def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
     """Return a reply with a prompt's token count from count_tokens ("counted") and from the usage of an answer ("prompt")."""
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
-    chat = {**body, "max_tokens": 1, **http.no_thinking_keys}
-    request_body = dialects.MESSAGES.convert_request(chat)
-    answer = http_probe.send_with_fewer_options(
+    chat_body = {**body, "max_tokens": 1, **http.no_thinking_keys}
+    request_body = dialects.MESSAGES.convert_request(chat_body)
+    message_response = http_probe.send_with_fewer_options(
         http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH
     )
     count_response = http_probe.send_request(
-        args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat), **options
+        args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat_body), **options
     )
-    for response in (answer, count_response):
+    for response in (message_response, count_response):
         if response.status != 200:
             return _parse_reply(response)
-    usage, count_body = dialects.MESSAGES.convert_answer(answer.json()).get("usage") or {}, count_response.json()
-    tokens = count_body.get("input_tokens") if isinstance(count_body, dict) else None
-    return Reply(200, "", {"counted": count_or_none(tokens), "prompt": usage.get("prompt_tokens")})
+    usage, count_body = (
+        dialects.MESSAGES.convert_answer(message_response.json()).get("usage") or {},
+        count_response.json(),
+    )
+    token_count = count_body.get("input_tokens") if isinstance(count_body, dict) else None
+    return Reply(200, "", {"counted": count_or_none(token_count), "prompt": usage.get("prompt_tokens")})
 
 
 def _stream_reply(

@@ -50,7 +50,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     request: ttft_s, prompt_tokens, queries, hits).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -85,19 +85,20 @@ class PrefixCache(Module["PrefixCache.Args"]):
             )
             return _build_result(evaluation, engine, args, {})
         state = evidence.read_engine_state(context, args.container)
-        logged_tokens = state.value("block_size") if state else None
+        logged_block_tokens = state.value("block_size") if state else None
         config = evidence.read_model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         is_hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         block_tokens = max(
-            server_settings.get("block_size") or logged_tokens or 0, engine.prefix_cache.block_tokens(cache_settings)
+            server_settings.get("block_size") or logged_block_tokens or 0,
+            engine.prefix_cache.block_tokens(cache_settings),
         )
         block_tokens = block_tokens or http.prefix_block
         if is_hybrid:
             block_tokens = max(block_tokens, http.recurrent_block)
-        prefix_words = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
+        prefix_word_count = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
         context_tokens = _query_context_length(http, args, key)
-        data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_words}
-        if context_tokens is not None and prefix_words * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
+        data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_word_count}
+        if context_tokens is not None and prefix_word_count * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
             message = f"two blocks of {block_tokens} tokens do not fit into its context of {context_tokens}"
             evaluation = prefix_cache.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(evaluation, engine, args, data)
@@ -106,7 +107,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 http,
                 args.base_url,
                 args.model,
-                prefix_words,
+                prefix_word_count,
                 lambda: server_counters.read_counters(http, args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
@@ -122,7 +123,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             engine.name,
             engine.prefix_cache,
             measurements,
-            prefix_words,
+            prefix_word_count,
             block_tokens,
             cache_settings,
             version,
@@ -192,7 +193,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     partings (the divergences: prompt, token, char, gap in nats, tied), evidence; adapters (the same for each, by name).
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -240,8 +241,8 @@ class ReferenceText(Module["ReferenceText.Args"]):
         except reference.Unanswered as error:
             return _unanswered_result(error)
         key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
-        name = build_key(key_fields, context.machine, http)
-        stored_reference = None if args.new_baseline else baselines.read_reference(context.state, name)
+        baseline_name = build_key(key_fields, context.machine, http)
+        stored_reference = None if args.new_baseline else baselines.read_reference(context.state, baseline_name)
         if stored_reference is not None:
             return compare_texts(stored_reference, texts)
         data = {"verdict": "new reference", "texts": [text.text for text in texts]}
@@ -256,10 +257,10 @@ class ReferenceText(Module["ReferenceText.Args"]):
                 return _unanswered_result(error)
             if evaluation.verdict != "sane":
                 if evaluation.verdict == "garbage":
-                    Baselines(context.state).remove(name)
+                    Baselines(context.state).remove(baseline_name)
                 return _not_recorded_result(evaluation, container_labels.engine_at(context, args.base_url), data)
             summary = evaluation.sentence
-        baselines.write_reference(context.state, name, texts)
+        baselines.write_reference(context.state, baseline_name, texts)
         return Result(msg=f"reference text recorded ({summary})", data=data)
 
     def _evaluate(
@@ -278,11 +279,11 @@ class ReferenceText(Module["ReferenceText.Args"]):
         return reference.evaluate_cached_answer(evaluation, answers[-2], answers[-1])
 
 
-def _merge_adapters(model_result: Result, adapters: Mapping[str, Result]) -> Result:
+def _merge_adapters(model_result: Result, adapter_results: Mapping[str, Result]) -> Result:
     """Return the model's result with those of its adapters. It fails, or is inconclusive, if any of them is."""
-    adapter_data = {name: result.data for name, result in adapters.items()}
+    adapter_data = {name: result.data for name, result in adapter_results.items()}
     merged_result = replace(model_result, data={**model_result.data, "adapters": adapter_data})
-    for name, result in adapters.items():
+    for name, result in adapter_results.items():
         is_same = result.data.get("texts") == model_result.data["texts"]
         doubt = ", identical to the text without it: is it applied?" if is_same else ""
         merged_result.msg += f"; {name}: {result.msg}{doubt}"
@@ -324,12 +325,12 @@ def _not_recorded_result(evaluation: AnswersEvaluation, engine: Engine, data: di
 def _result_data(
     verdict: Verdict, stored_reference: Reference, texts: Sequence[GeneratedText], divergences: list[Divergence]
 ) -> dict[str, Any]:
-    rows, evidence = [], []
+    rows, evidence_lines = [], []
     for divergence in divergences:
         gap = None if divergence.gap is None or divergence.gap == float("inf") else round(divergence.gap, 3)
         row = {"prompt": divergence.prompt, "token": divergence.token or None, "char": divergence.char}
         rows.append({**row, "gap": gap, "tied": divergence.tied})
-        evidence += [
+        evidence_lines += [
             divergence.sentence,
             f"  reference: {divergence.earlier_text[:MAX_QUOTED_CHARS]!r}",
             f"  now:       {divergence.current_text[:MAX_QUOTED_CHARS]!r}",
@@ -339,7 +340,7 @@ def _result_data(
         "texts": [text.text for text in texts],
         "reference": [text.text for text in stored_reference.texts],
         "partings": rows,
-        "evidence": evidence if verdict != "same" else [],
+        "evidence": evidence_lines if verdict != "same" else [],
     }
 
 

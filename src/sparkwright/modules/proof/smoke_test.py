@@ -78,7 +78,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
     decoding), client_lag_ms (p99), causes.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -113,8 +113,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
             with lock.acquire_measurement(context.state, context.run_id, purpose, wait_s=wait_s, note=context.note):
                 result = self._evaluate(http, args, context)
         except Inconclusive as error:
-            verdict = {"verdict": "inconclusive"}
-            result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
+            data = {"verdict": "inconclusive"}
+            result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=data)
         if result.exit is Exit.INCONCLUSIVE and args.unclear == "report":
             result.failed, result.data["tok_per_s"] = False, None  # never record a doubtful rate for a verified server
         return result
@@ -122,8 +122,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
     def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         has_speculation = throughput.has_speculation(http, args.baseline_key)
-        baselines, name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
-        baseline = None if args.new_baseline or not args.baseline_key else baselines.read(name)
+        baselines, baseline_name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
+        baseline = None if args.new_baseline or not args.baseline_key else baselines.read(baseline_name)
         bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), has_speculation)
         try:
             measurement, observations = _measure_undelayed(http, args, context, key, bounds, baseline)
@@ -138,7 +138,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             if acceptance_drop:
                 measurement.verdict, measurement.reason = "regression", acceptance_drop
         data = _result_data(measurement, observations, bounds, baseline, acceptance)
-        if measurement.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
+        if measurement.verdict == "new baseline" and (nearest := baselines.find_nearest(baseline_name)) is not None:
             nearest_description = (
                 f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
             )
@@ -162,10 +162,16 @@ class SmokeTest(Module["SmokeTest.Args"]):
                 measurement.runs, by_prompt=has_speculation, clock_mhz=observations.gpu.clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
-            baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)})
-        elif baseline is not None and measurement.verdict == "proved" and "gpu" not in baselines.read_conditions(name):
-            baselines.add_conditions(name, _baseline_conditions(args, observations, context))
-        baseline_conditions = baselines.read_conditions(name) if args.baseline_key else {}
+            baselines.write(
+                baseline_name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)}
+            )
+        elif (
+            baseline is not None
+            and measurement.verdict == "proved"
+            and "gpu" not in baselines.read_conditions(baseline_name)
+        ):
+            baselines.add_conditions(baseline_name, _baseline_conditions(args, observations, context))
+        baseline_conditions = baselines.read_conditions(baseline_name) if args.baseline_key else {}
         data["kernels"] = baseline_conditions.get("kernels", {})
         parts = [_describe_measurement(measurement)]
         if acceptance and acceptance.positions:
@@ -265,9 +271,11 @@ def _probe_speculation(
     )
 
 
-def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measurement: SmokeResult) -> str:
+def _describe_token_mismatch(
+    counters_before: Mapping[str, float], counters_after: Mapping[str, float], measurement: SmokeResult
+) -> str:
     """Describe a difference between the server's and the client's token counts; empty if they agree or the server has none."""
-    served_tokens = counter_increase(before, after, engine_http.GENERATED)
+    served_tokens = counter_increase(counters_before, counters_after, engine_http.GENERATED)
     if (
         served_tokens is None
         or measurement.approximate
@@ -289,10 +297,10 @@ def _find_doubt(
     if measurement.verdict not in (*FAILED_VERDICTS, "new baseline"):
         return None
     if sum(observations.tokens_of_others.values()) > MAX_OTHER_TOKENS_SHARE * measurement.tokens:
-        busy = ", ".join(
+        other_activity = ", ".join(
             f"{name} generated {tokens:.0f} tokens" for name, tokens in observations.tokens_of_others.items()
         )
-        return "inconclusive", f"the GPU was shared: {busy} during the measurement", server_counters.IDLE_FIX
+        return "inconclusive", f"the GPU was shared: {other_activity} during the measurement", server_counters.IDLE_FIX
     if observations.gpu.is_degraded(baseline.clock_mhz if baseline else None):
         message = f"host degraded: {observations.gpu.sentence}; {measurement.tok_per_s:.1f} tok/s does not describe the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
@@ -333,8 +341,8 @@ def _failed_result(
                 model=str(args.baseline_key.get("model_id", "")),
             )
         )
-    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in measurement.runs)
-    lines = [f"runs: {runs} tok/s"] if runs else []
+    run_rates = ", ".join(f"{run.tok_per_s:.1f}" for run in measurement.runs)
+    lines = [f"runs: {run_rates} tok/s"] if run_rates else []
     lines += [
         f"{cause.verdict}: {cause.name}: {cause.evidence}" + (f" -> {cause.fix}" if cause.fix else "")
         for cause in causes
@@ -351,9 +359,10 @@ def _result_data(
     baseline: Baseline | None,
     acceptance: speculation_proof.Acceptance | None,
 ) -> dict[str, Any]:
-    before, after = observations.counters_before, observations.counters_after
+    counters_before, counters_after = observations.counters_before, observations.counters_after
     hits, queries = (
-        counter_increase(before, after, role) for role in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
+        counter_increase(counters_before, counters_after, role)
+        for role in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
     )
     gaps_s = sorted(gap for run in measurement.runs for gap in run.gaps_s)
     has_p99 = bool(gaps_s) and not observations.lag.spoils_percentiles(measurement.gap_s)

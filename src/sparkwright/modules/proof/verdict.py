@@ -75,11 +75,11 @@ class Verdict(Module["Verdict.Args"]):
 
 def _difference_result(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
     """Return the result of a server that passed all checks, with its differences from the recipe, if any."""
-    differing = [row for row in rows if row.verdict == "differs"]
-    if not differing:
+    differing_rows = [row for row in rows if row.verdict == "differs"]
+    if not differing_rows:
         return Result(msg=message, data=data)
-    names = ", ".join(row.check for row in differing)
-    fix = next((_end_with_period(row.fix) for row in differing if row.fix), "")
+    names = ", ".join(row.check for row in differing_rows)
+    fix = next((_end_with_period(row.fix) for row in differing_rows if row.fix), "")
     msg = f"the server works but does not match the recipe: {names} ({message})."
     return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
 

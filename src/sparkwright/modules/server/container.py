@@ -33,7 +33,9 @@ from sparkwright.trust import process_option_rules
 from sparkwright.visible import format_count
 
 #: files in a model's repository that no engine reads
-UNREAD_FILES = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
+UNREAD_FILE_PATTERN = re.compile(
+    r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Container(StateModule["Container.Args", ContainerState]):
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope")
+        spec: dict[str, Any] = arg("the container, in the format of the variable `container`")
         model: dict[str, Any] = arg(
             "its model, with commit and files, to compare with the verified one; empty: do not compare",
             default_factory=dict,
@@ -172,13 +174,13 @@ class Container(StateModule["Container.Args", ContainerState]):
         from docker.errors import APIError
 
         turns.refuse_asleep(context.state)
-        forbidden = host_outage.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
-        host_outage.refuse_forbidden(context, forbidden, Failed)
+        forbidden_reason = host_outage.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
+        host_outage.refuse_forbidden(context, forbidden_reason, Failed)
         spec = ContainerSpec.from_json(args.spec)
         if observed.container and changes[0].field != "state":
-            fields = ", ".join(change.field for change in changes)
+            field_names = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
-            raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
+            raise Failed(f"container {spec.name} differs ({field_names}).", fix=fix)
         new_id = ""
         try:
             if not observed.container:
@@ -222,8 +224,8 @@ def _create_replacement(
         new_id = _create_container(spec, args.files, context, name)
     except APIError as error:
         failure = containers.create_error(error)
-        unaffected = f" {ownership.name_of(observed.container)} is still serving." if observed.running else ""
-        raise Failed(failure.message + unaffected, fix=failure.fix) from None
+        unaffected_note = f" {ownership.name_of(observed.container)} is still serving." if observed.running else ""
+        raise Failed(failure.message + unaffected_note, fix=failure.fix) from None
     context.created = replacement.CreatedContainer(new_id, spec)
     return {"left": True}
 
@@ -255,10 +257,10 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
     config = container_options.build_create_body(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
     mounts = recipe_files.prepare_mounts(context.state, spec, files)
-    caches = compile_caches.prepare_container(context, spec, image)
-    if caches:
-        mounts += caches["Mounts"]
-        config["Env"] += caches["Env"]
+    cache_options = compile_caches.prepare_container(context, spec, image)
+    if cache_options:
+        mounts += cache_options["Mounts"]
+        config["Env"] += cache_options["Env"]
     if spec.server_key:
         mounts.append(_build_key_mount(spec, image, context))
     if mounts:
@@ -316,10 +318,10 @@ def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Chang
     return changes
 
 
-def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Change]:
+def _revision_changes(name: str, loaded_model: Mapping[str, Any], expected_model: Mapping[str, Any]) -> list[Change]:
     """Return the change of a model's revision; empty if unknown, or if all files that the engine reads are the same."""
-    loaded_commit, expected_commit = loaded.get("commit"), expected.get("commit")
-    loaded_hashes, expected_hashes = _engine_file_hashes(loaded), _engine_file_hashes(expected)
+    loaded_commit, expected_commit = loaded_model.get("commit"), expected_model.get("commit")
+    loaded_hashes, expected_hashes = _engine_file_hashes(loaded_model), _engine_file_hashes(expected_model)
     if not loaded_commit or not expected_commit or loaded_commit == expected_commit or loaded_hashes == expected_hashes:
         return []
     paths = loaded_hashes.keys() | expected_hashes.keys()
@@ -330,7 +332,11 @@ def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[st
 
 def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
     files = model.get("files") or []
-    return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not UNREAD_FILES.search(file["path"])}
+    return {
+        file["path"]: file["sha256"] or file["blob_id"]
+        for file in files
+        if not UNREAD_FILE_PATTERN.search(file["path"])
+    }
 
 
 def _describe_container(observed: ContainerState, changes: list[dict[str, Any]]) -> str:

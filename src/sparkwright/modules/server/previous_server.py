@@ -44,7 +44,7 @@ class RestorePreviousState:
     #: Id of the last verified container
     verified_id: str
     #: revision whose files were kept for the previous server; empty if its files were not replaced
-    kept_model: str = ""
+    kept_commit: str = ""
     #: `serve` of the last verified state
     serve: Mapping[str, Any] = field(default_factory=dict)
     #: name of the last verified container
@@ -102,7 +102,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
             previous=replacement.find_kept(context, args.name),
             stop_record=context.state.read("previous") or {},
             verified_id=str(verified_state.get("container_id", "")),
-            kept_model=next(iter(model_folders.replaced_folders(context).values()), ""),
+            kept_commit=next(iter(model_folders.replaced_folders(context).values()), ""),
             serve=verified_state.get("serve") or {},
             verified_name=str((verified_state.get("spec") or {}).get("name", "")),
             unstarted_ids=replacement.unstarted_ids(context),
@@ -110,15 +110,15 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 
     def differences(self, args: Args, observed: RestorePreviousState) -> list[Change]:
         changes = self._server_changes(args, observed)
-        if observed.previous_exists and observed.kept_model:
-            changes.append(Change("model files", None, observed.kept_model[:12]))
+        if observed.previous_exists and observed.kept_commit:
+            changes.append(Change("model files", None, observed.kept_commit[:12]))
         return changes + [Change("container", f"{name} (never started)", None) for name in observed.unstarted_ids]
 
     @staticmethod
     def _server_changes(args: Args, observed: RestorePreviousState) -> list[Change]:
         if observed.previous:
-            kept = ownership.name_of(observed.previous)
-            return [Change("container", f"{kept} (stopped)", f"{_serving_name(args, observed)} (stopped)")]
+            kept_name = ownership.name_of(observed.previous)
+            return [Change("container", f"{kept_name} (stopped)", f"{_serving_name(args, observed)} (stopped)")]
         if observed.is_untouched or observed.is_not_renamed:
             return []
         status = observed.current["State"]["Status"] if observed.current else ""
@@ -159,7 +159,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         if observed.previous and current_name:
             holders.record_stop(context, observed.current)
             lifecycle.remove(context, observed.current, 10)
-        for folder, commit in model_folders.replaced_folders(context).items() if observed.kept_model else ():
+        for folder, commit in model_folders.replaced_folders(context).items() if observed.kept_commit else ():
             restored_count = model_folders.restore_kept_with_manifest(context, folder)
             context.note(f"{format_count(restored_count, 'model file')} restored to {commit[:12]}.")
         if observed.previous:
@@ -195,7 +195,7 @@ class GrantRestartState:
     #: Docker's inspection of the kept previous container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state
-    verified: dict[str, Any]
+    verified_state: dict[str, Any]
     #: record that a run wrote before it stopped the previous server
     stop_record: dict[str, Any]
 
@@ -212,7 +212,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
 
     @dataclass(frozen=True)
     class Args:
-        spec: dict[str, Any] = arg("the container, as `container` in scope")
+        spec: dict[str, Any] = arg("the container, in the format of the variable `container`")
         model: dict[str, Any] = arg("id and commit of its model", default_factory=dict)
         serve: dict[str, Any] = arg(
             "other values needed to recreate it: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
@@ -236,8 +236,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         policy = observed.current["HostConfig"]["RestartPolicy"]["Name"] if observed.current else None
         if policy != args.spec["restart"]:
             changes.append(Change("restart", policy, args.spec["restart"], "verified"))
-        if observed.current.get("Id") != observed.verified.get("container_id"):
-            verified_id = (observed.verified.get("container_id") or "")[:12] or None
+        if observed.current.get("Id") != observed.verified_state.get("container_id"):
+            verified_id = (observed.verified_state.get("container_id") or "")[:12] or None
             changes.append(Change("last good state", verified_id, observed.current.get("Id", "")[:12]))
         elif observed.current and observed.stop_record.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
@@ -253,12 +253,16 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         if not observed.current or not observed.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         lowest_memory = context.guards.end_verified()
-        log = evidence.read_engine_state(context, name)
-        stages_s = log_state.stage_durations(log) if log else {}
+        engine_state = evidence.read_engine_state(context, name)
+        stages_s = log_state.stage_durations(engine_state) if engine_state else {}
         measurements = {**args.measured, **({"load_s": stages_s} if stages_s else {})}
-        needs = args.serve.get("engine_memory") or {}
-        start = memory_fit.measure_verified_start(
-            context, observed.current, needs, log, lowest_memory.lowest_bytes if lowest_memory else None
+        engine_memory = args.serve.get("engine_memory") or {}
+        measured_start = memory_fit.measure_verified_start(
+            context,
+            observed.current,
+            engine_memory,
+            engine_state,
+            lowest_memory.lowest_bytes if lowest_memory else None,
         )
         verified_state = {**self._build_verified_state(args, observed, context), "measured": measurements}
         verified_states.save_verified(context.state, verified_state, rolled_back=args.what == history.ROLLED_BACK)
@@ -279,9 +283,9 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         fields |= {"arguments": fingerprint(args.spec), "container_id": observed.current["Id"]}
         fields |= {"changed": args.changed, "measured": measurements}
         fields |= {"why": args.why} if args.why else {}
-        if start is not None:
-            start_memory.add(context.state, start)
-            fields["memory"] = start.to_json()
+        if measured_start is not None:
+            start_memory.add(context.state, measured_start)
+            fields["memory"] = measured_start.to_json()
         history.append(context, args.what, **fields)
         return {}
 

@@ -57,9 +57,9 @@ class LastGood(Module["LastGood.Args"]):
         replacement.refuse_taken_names(context, args.name)
         result = self._find_target(args, context)
         if result.data["kept"]:
-            kept = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
+            kept_container = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
             host_outage.refuse_forbidden(
-                context, host_outage.forbidden_reason(context.state, result.data["spec"], kept["Id"])
+                context, host_outage.forbidden_reason(context.state, result.data["spec"], kept_container["Id"])
             )
         if (name := result.data["spec"]["name"]) != args.name:
             replacement.refuse_taken_names(context, name)
@@ -128,7 +128,7 @@ class Incident(Module["Incident.Args"]):
     Returns: incident (its id), folder.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -238,10 +238,12 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
         policy = observed["HostConfig"]["RestartPolicy"]["Name"] if observed else None
-        intended = mount_sources.restart_policy(observed, args.restart)
-        nested_mounts = "its mounts are nested, so Docker must not restart it; `invoke deploy` replaces the container"
-        reason = "verified again" if intended == args.restart else nested_mounts
-        return [Change("restart", policy, intended, reason)] if policy != intended else []
+        intended_policy = mount_sources.restart_policy(observed, args.restart)
+        nested_mounts_reason = (
+            "its mounts are nested, so Docker must not restart it; `invoke deploy` replaces the container"
+        )
+        reason = "verified again" if intended_policy == args.restart else nested_mounts_reason
+        return [Change("restart", policy, intended_policy, reason)] if policy != intended_policy else []
 
     def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": observed.get("Id", "")}

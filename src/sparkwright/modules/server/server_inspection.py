@@ -39,7 +39,7 @@ class Diagnose(Module["Diagnose.Args"]):
     Fails if a problem is found; inconclusive if that cannot be determined.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -94,11 +94,13 @@ class Serving(Module["Serving.Args"]):
             url = containers.url_of(container)
             if not url:
                 return _serving_result(f"{name} publishes no port")
-            answer = VerifyHealth().run(VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s), context)
+            health_result = VerifyHealth().run(
+                VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s), context
+            )
         except SparkwrightError as error:
             return _serving_result(str(error))
         is_verified = container["Id"] == verified_state.get("container_id")
-        return _serving_result(answer.msg, serving=not answer.failed, verified=is_verified)
+        return _serving_result(health_result.msg, serving=not health_result.failed, verified=is_verified)
 
 
 def _serving_result(reason: str, *, serving: bool = False, verified: bool = False) -> Result:
@@ -132,15 +134,15 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         container = containers.inspect(client, args.name)
         if container is None:
             names = [str(row["Names"][0]).lstrip("/") for row in containers.list_running(context) if row.get("Names")]
-            running = f"Running: {join_first(sorted(names), MAX_NAMES)}." if names else "None is running."
-            raise Refused(f"there is no container {args.name}.", fix=running)
+            running_note = f"Running: {join_first(sorted(names), MAX_NAMES)}." if names else "None is running."
+            raise Refused(f"there is no container {args.name}.", fix=running_note)
         image = containers.image_of(client, container)
         config, host_config = container["Config"], container["HostConfig"]
         image_config = image.get("Config") or {}
-        inherited = inspection.parse_env(image_config.get("Env"))
+        image_variables = inspection.parse_env(image_config.get("Env"))
         variables = inspection.parse_env(config.get("Env"))
         cache_variables = find_cache_variables(variables)
-        env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in cache_variables}
+        env = {k: v for k, v in variables.items() if image_variables.get(k) != v and k not in cache_variables}
         entrypoint = config.get("Entrypoint") or []
         data = {
             "name": RunningContainer(container, image).name,

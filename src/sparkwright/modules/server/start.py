@@ -32,7 +32,7 @@ from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
 POLL_S = 0.2
-EVIDENCE_LINES = 8
+MAX_EVIDENCE_LINES = 8
 
 #: verdicts of `smoke_test` that a stale compile cache may cause
 SLOW_VERDICTS = ("regression", "misconfigured")
@@ -82,9 +82,9 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
 def _record_start(context: Context, container_id: str) -> None:
     """Record that a stopped server was started again, so that a later exit is not attributed to the run that stopped it."""
-    previous = context.state.read("previous") or {}
-    if previous.get("id") == container_id:
-        context.state.write("previous", {**previous, "started": True})
+    stop_record = context.state.read("previous") or {}
+    if stop_record.get("id") == container_id:
+        context.state.write("previous", {**stop_record, "started": True})
 
 
 def start_guarded(context: Context, container_id: str, key: str) -> None:
@@ -126,7 +126,7 @@ class WaitReady(Module["WaitReady.Args"]):
     Returns: ready_s (from the container's start), waited_s.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -140,10 +140,10 @@ class WaitReady(Module["WaitReady.Args"]):
             raise Failed(f"there is no container {args.name}.")
         args = replace(args, name=ownership.name_of(container))
         engine = container_labels.engine_of_container(container)
-        restarts, started_s = container["RestartCount"], time.monotonic()
+        restart_count, started_s = container["RestartCount"], time.monotonic()
         while True:
             current = containers.inspect(client, args.name)
-            if current is None or not current["State"]["Running"] or current["RestartCount"] != restarts:
+            if current is None or not current["State"]["Running"] or current["RestartCount"] != restart_count:
                 return self._failed_start_result(args, current, engine.log, context)
             answer = http_probe.send_request(
                 args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_timeout_s)
@@ -183,12 +183,12 @@ class WaitReady(Module["WaitReady.Args"]):
         exit_reason = f"exit code {code}" if not container["State"].get("OOMKilled") else "OOM-killed"
         reason = state.failure.value or "no known reason in its log."
         lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), args.name, 200) if line.strip()]
-        data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
+        data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-MAX_EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({exit_reason}): {reason}", data=data)
 
     def _timeout_result(self, args: Args, log_format: LogFormat, context: Context) -> Result:
         state = self._read_state(args.name, log_format, context)
-        lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES)
+        lines = log_reader.read_last_lines(context.docker(), args.name, MAX_EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
 
@@ -214,12 +214,13 @@ class CrashLoop(Module["CrashLoop.Args"]):
         if container is None:
             return Result(msg="no server", data={"broken": False})
         reason = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
-        restarts = int(container.get("RestartCount", 0))
+        restart_count = int(container.get("RestartCount", 0))
         if not reason:
             return Result(
-                msg=f"{format_count(restarts, 'restart')} since its start", data={"broken": False, "restarts": restarts}
+                msg=f"{format_count(restart_count, 'restart')} since its start",
+                data={"broken": False, "restarts": restart_count},
             )
-        data = {"broken": True, "why": reason, "restarts": restarts}
+        data = {"broken": True, "why": reason, "restarts": restart_count}
         if context.check:
             return Result(changed=True, msg=reason, data=data)
         raise BrokenLoop(args.name, reason, {**data, "incident": break_loop(context, args.name, reason)})
@@ -244,7 +245,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     test did not find the server slow, the start was cold already, or there is no cache.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:

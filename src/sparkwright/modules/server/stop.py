@@ -138,7 +138,7 @@ class WaitExited(Module["WaitExited.Args"]):
     Returns: waited_s. Fails after timeout_s; the message lists the remaining processes.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:
@@ -165,9 +165,9 @@ class WaitExited(Module["WaitExited.Args"]):
 def _describe_remaining(container_id: str, context: Context) -> list[str]:
     """Name what is left of a stopped server: its container if it is still running, and each process."""
     container = containers.inspect(context.docker(), container_id)
-    running = ["the running container"] if container and container["State"]["Running"] else []
+    remaining_containers = ["the running container"] if container and container["State"]["Running"] else []
     pids = [] if context.machine.root else gpu_processes.list_container_pids(container_id)
-    return running + [f"process {pid}" for pid in pids]
+    return remaining_containers + [f"process {pid}" for pid in pids]
 
 
 class Drain(Module["Drain.Args"]):
@@ -200,9 +200,10 @@ class Drain(Module["Drain.Args"]):
         container = replacement.find_current(context, args.name)
         is_running = bool(container) and bool(container["State"]["Running"])
         if context.check and is_running:
-            running = _request_counter(container, context)()
+            request_count = _request_counter(container, context)()
             return Result(
-                msg=_describe_cost(running, context, args.interim), data={"running": running, "waited_s": 0.0}
+                msg=_describe_cost(request_count, context, args.interim),
+                data={"running": request_count, "waited_s": 0.0},
             )
         gateways = _drain_gateways(args.gateways, context) if args.gateways and not context.check else []
         if not is_running:
@@ -211,17 +212,17 @@ class Drain(Module["Drain.Args"]):
         started_s, count_requests = time.monotonic(), _request_counter(container, context)
         while True:
             count_at_server = count_requests()
-            running = _max_requests(count_at_server, gateways, context)
+            request_count = _max_requests(count_at_server, gateways, context)
             waited_s = time.monotonic() - started_s
-            if not running or waited_s >= args.drain_s:
+            if not request_count or waited_s >= args.drain_s:
                 break
-            context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
+            context.progress(0, request_count, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(DRAIN_POLL_S, max(0.0, args.drain_s - waited_s)))
         _pause_checks(gateways, context)
-        message = _describe_drain(running, waited_s, is_minimum=count_at_server is None)
-        if running and gateways:
+        message = _describe_drain(request_count, waited_s, is_minimum=count_at_server is None)
+        if request_count and gateways:
             history.append(context, "requests cut", why=message)
-        return Result(msg=message, data={"running": running, "waited_s": round(waited_s, 1)})
+        return Result(msg=message, data={"running": request_count, "waited_s": round(waited_s, 1)})
 
 
 def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
@@ -242,14 +243,14 @@ def _pause_checks(gateways: Sequence[Gateway], context: Context) -> None:
         drain_record.pause_checks(context.state, gateways)
 
 
-def _max_requests(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
+def _max_requests(count_at_server: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
     """Return the larger of the server's count and the gateways' count, because requests may queue at a gateway."""
     if not gateways:
-        return running
+        return count_at_server
     from sparkwright.host.gateway import drain_record
 
-    running_at_gateways = drain_record.count_running_requests(context.state, gateways)
-    return running_at_gateways or None if running is None else max(running, running_at_gateways)
+    count_at_gateways = drain_record.count_running_requests(context.state, gateways)
+    return count_at_gateways or None if count_at_server is None else max(count_at_server, count_at_gateways)
 
 
 def _request_counter(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
@@ -265,32 +266,32 @@ def _request_counter(container: dict[str, Any], context: Context) -> Callable[[]
     return count_requests
 
 
-def _describe_drain(running: int | None, waited_s: float, *, is_minimum: bool) -> str:
+def _describe_drain(request_count: int | None, waited_s: float, *, is_minimum: bool) -> str:
     """Describe the end of a drain. is_minimum: only the gateways counted requests, so there may be more."""
-    if running is None:
+    if request_count is None:
         return "number of running requests unknown; they are aborted"
-    if running == 0:
+    if request_count == 0:
         return "no requests running" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
-    return f"{'at least ' if is_minimum else ''}{format_count(running, 'request')} aborted after {waited_s:.0f} s"
+    return f"{'at least ' if is_minimum else ''}{format_count(request_count, 'request')} aborted after {waited_s:.0f} s"
 
 
-def _describe_cost(running: int | None, context: Context, interim: str) -> str:
-    requests = "number of running requests unknown"
-    if running is not None:
-        requests = f"{format_count(running, 'request')} running now"
+def _describe_cost(request_count: int | None, context: Context, interim: str) -> str:
+    request_note = "number of running requests unknown"
+    if request_count is not None:
+        request_note = f"{format_count(request_count, 'request')} running now"
     if interim:
-        return f"{interim} answers in the meantime; {requests}"
+        return f"{interim} answers in the meantime; {request_note}"
     ready_s = (verified_states.load_last(context.state).get("measured") or {}).get("ready_s")
-    unknown = "for an unknown time (no start measured yet)"
-    duration = unknown if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
-    return f"server down {duration}; {requests}"
+    unknown_duration = "for an unknown time (no start measured yet)"
+    duration = unknown_duration if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
+    return f"server down {duration}; {request_note}"
 
 
-def _record_previous(context: Context, container: dict[str, Any], extra: dict[str, Any]) -> None:
+def _record_previous(context: Context, container: dict[str, Any], extra_fields: dict[str, Any]) -> None:
     """Record a server before it is stopped, so that it can be restored.
 
     Args:
-        extra: more fields of the record: "attempt", the name of the new container; "running", if it differs from the state.
+        extra_fields: more fields of the record: "attempt", the new container's name; "running", if it differs from the state.
     """
     earlier_record, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
@@ -300,4 +301,4 @@ def _record_previous(context: Context, container: dict[str, Any], extra: dict[st
         earlier_record.get("id") == container["Id"]
     ):  # an interrupted run has changed the container since it was recorded
         identity = {key: earlier_record.get(key, value) for key, value in identity.items()}
-    context.state.write("previous", {**identity, **extra, "run": context.run_id})
+    context.state.write("previous", {**identity, **extra_fields, "run": context.run_id})

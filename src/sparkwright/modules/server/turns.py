@@ -41,26 +41,30 @@ class Turn(Module["Turn.Args"]):
         containers_by_name = {
             server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers
         }
-        running = [
+        running_names = [
             name for name, container in containers_by_name.items() if container and container["State"]["Running"]
         ]
         awake_name = turns.awake_server(context.state)
         if awake_name not in containers_by_name:
-            awake_name = next(iter(running), next(iter(containers_by_name)))
-        others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
-        if len(others) > 1:
-            names = " and ".join(other["name"] for other in others)
+            awake_name = next(iter(running_names), next(iter(containers_by_name)))
+        other_servers = [
+            server for server in args.servers if server["name"] in running_names and server["name"] != args.name
+        ]
+        if len(other_servers) > 1:
+            names = " and ".join(server["name"] for server in other_servers)
             raise Failed(f"{names} are running, but should take turns.", fix="Stop one with `docker stop`.")
-        others = others or [server for server in args.servers if server["name"] == awake_name != args.name]
+        other_servers = other_servers or [
+            server for server in args.servers if server["name"] == awake_name != args.name
+        ]
         container, verified_state = containers_by_name[args.name], verified_states.load_last(context.state)
         data = {
             "asleep": awake_name != args.name,
-            "running": args.name in running,
+            "running": args.name in running_names,
             "proved": bool(container) and container["Id"] == verified_state.get("container_id"),
             "awake": awake_name,
-            "interrupted": any(name != awake_name for name in running),
-            "other": _other_server(others[0], containers_by_name, context)
-            if others
+            "interrupted": any(name != awake_name for name in running_names),
+            "other": _other_server(other_servers[0], containers_by_name, context)
+            if other_servers
             else {"name": "", "running": False},
         }
         return Result(msg=_describe_turn(args.name, data, container), data=data)
@@ -148,7 +152,7 @@ class InterimFits(Module["InterimFits.Args"]):
         swap: Literal["auto", "in_place", "beside"] = arg(
             "the host's variable; beside: required, auto: only if it fits"
         )
-        spec: dict[str, Any] = arg("the new server's container, as `container` in scope")
+        spec: dict[str, Any] = arg("the new server's container, in the format of the variable `container`")
         port: int = arg("the host's port for the interim server; 0: none")
         alone: bool = arg("whether no other host behind the gateways serves this model")
         served_name: str = arg("the model's name in requests")
@@ -191,9 +195,9 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
     """Return the reason why no interim server can run; empty if it fits."""
     if args.spec.get("network") == "host":
         return "with `network: host` two servers cannot publish different ports"
-    existing = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
-    if existing:
-        return f"container {ownership.describe_holder(context, existing)}"
+    existing_container = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
+    if existing_container:
+        return f"container {ownership.describe_holder(context, existing_container)}"
     return (
         _memory_problem(args, context)
         or _port_problem(args, context)
@@ -212,8 +216,8 @@ def _memory_problem(args: InterimFits.Args, context: Context) -> str:
         return f"{format_gib(available_bytes)} GiB available next to it, {format_gib(need_bytes)} GiB needed"
     later_bytes = available_bytes + (holders.server_bytes(str(args.spec["name"]), context) or 0)
     if later_bytes < need_bytes + server_bytes:
-        needed = f"{format_gib(need_bytes + server_bytes)} GiB needed"
-        return f"{format_gib(later_bytes)} GiB available for it and the new server together, {needed}"
+        needed_text = f"{format_gib(need_bytes + server_bytes)} GiB needed"
+        return f"{format_gib(later_bytes)} GiB available for it and the new server together, {needed_text}"
     return ""
 
 
@@ -231,9 +235,9 @@ def _build_spec(args: InterimFits.Args) -> dict[str, Any]:
     return dataclasses.replace(spec, name=interim.container_name(spec.name), restart="no", ports=ports).to_json()
 
 
-def _replace_port(published: str, port: int) -> str:
+def _replace_port(published_port: str, port: int) -> str:
     """Return "ADDRESS:PORT:CONTAINER_PORT" or "PORT:CONTAINER_PORT" with another port of the host."""
-    address, container_port = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
+    address, container_port = published_port.rsplit(":", 2)[:-2], published_port.rpartition(":")[2]
     return ":".join([*address, str(port), container_port])
 
 
@@ -246,7 +250,7 @@ class InterimServes(Module["InterimServes.Args"]):
     Returns: serving. Fails with `swap: beside` if a gateway does not report it as up.
     """
 
-    safe_in_check = False
+    valid_in_check_mode = False
 
     @dataclass(frozen=True)
     class Args:

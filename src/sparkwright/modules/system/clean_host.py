@@ -54,7 +54,7 @@ class CleanHostState:
 
     items: tuple[Item, ...]
     #: id of another run in progress; empty if there is none
-    busy: str = ""
+    other_run_id: str = ""
 
 
 class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
@@ -101,7 +101,7 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
 
     def describe(self, args: Args, observed: CleanHostState) -> dict[str, Any]:
         items = [{name: value for name, value in asdict(item).items() if name != "image_id"} for item in observed.items]
-        return {"items": items, "busy": observed.busy}
+        return {"items": items, "busy": observed.other_run_id}
 
     def act(self, args: Args, observed: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
         # images are removed by id, because a tag may have moved since
@@ -131,20 +131,20 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
             and not ownership.is_kept_previous(context, container)
             and not ownership.is_unstarted_replacement(context, container)
         )
-        kept = "--server removes it" if is_serving and not args.server else ""
-        yield Item("container", ownership.name_of(container), row.get("SizeRw"), kept)
+        kept_reason = "--server removes it" if is_serving and not args.server else ""
+        yield Item("container", ownership.name_of(container), row.get("SizeRw"), kept_reason)
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield the compile caches, in the current folder and the folder of earlier versions, and the trash."""
-    users = compile_caches.keys_possibly_in_use(context)
+    container_by_key = compile_caches.keys_possibly_in_use(context)
     for key in compile_caches.list_keys(context):
-        folder, user = compile_caches.folder(context, key), users.get(key, "")
-        reason = f"used by {user}" if user and user not in removed_names else ""
+        folder, container = compile_caches.folder(context, key), container_by_key.get(key, "")
+        reason = f"used by {container}" if container and container not in removed_names else ""
         yield Item(CACHE_KIND, str(folder), own_folders.find_disk_bytes(folder), reason)
     with contextlib.suppress(SparkwrightError):
-        for path, user in compile_caches.old_folders(context).items():
-            reason = f"used by {user}" if user not in ("", *removed_names) else ""
+        for path, container in compile_caches.old_folders(context).items():
+            reason = f"used by {container}" if container not in ("", *removed_names) else ""
             yield Item(CACHE_KIND, str(path), own_folders.find_disk_bytes(path), reason)
     trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
@@ -159,9 +159,17 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:
         return
-    users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in removed_names}
+    container_by_image = {
+        row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in removed_names
+    }
     for image in images:
-        reason = f"used by {users[image.id]}" if image.id in users else "" if args.images else "--images removes it"
+        reason = (
+            f"used by {container_by_image[image.id]}"
+            if image.id in container_by_image
+            else ""
+            if args.images
+            else "--images removes it"
+        )
         yield Item("image", image.names[0] if image.names else image.id, int(image.frees_bytes), reason, image.id)
 
 
@@ -173,10 +181,18 @@ def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]
     except SparkwrightError:
         mounts = None
     for manifest in manifests:
-        users = sorted({name for name, source in mounts or () if model_folders.overlaps(manifest.folder, source)})
-        reason = own_folders.UNKNOWN_USE if mounts is None else f"used by {', '.join(users)}" if users else ""
-        size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(manifest))
-        yield Item("model", str(manifest.folder), size, reason if args.models else "--models removes it")
+        container_names = sorted(
+            {name for name, source in mounts or () if model_folders.overlaps(manifest.folder, source)}
+        )
+        reason = (
+            own_folders.UNKNOWN_USE
+            if mounts is None
+            else f"used by {', '.join(container_names)}"
+            if container_names
+            else ""
+        )
+        size_bytes = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(manifest))
+        yield Item("model", str(manifest.folder), size_bytes, reason if args.models else "--models removes it")
 
 
 def _list_kept_model_files(context: Context) -> Iterator[Item]:
@@ -206,16 +222,16 @@ def _list_timers(context: Context) -> Iterator[Item]:
 
 def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield sparkwright's own folders, and separately the files in them that a container has mounted."""
-    share, state = own_folders.share_and_state(context.machine.home)
+    share_folder, state_folder = own_folders.share_and_state(context.machine.home)
     cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)
     caches = [context.machine.home / folder for folder in cache_folders]
-    for path in sorted(share.iterdir()) if share.is_dir() else ():
+    for path in sorted(share_folder.iterdir()) if share_folder.is_dir() else ():
         if path not in caches:
             yield Item("folder", str(path), own_folders.find_disk_bytes(path))
     used_files = own_folders.files_in_use(context, exclude=removed_names)
-    size = own_folders.find_disk_bytes(state)
+    size_bytes = own_folders.find_disk_bytes(state_folder)
     used_bytes = sum(own_folders.disk_bytes(path) for path in used_files)
-    yield Item("folder", str(state), None if size is None else size - used_bytes)
+    yield Item("folder", str(state_folder), None if size_bytes is None else size_bytes - used_bytes)
     yield from (
         Item("server key", str(path), own_folders.disk_bytes(path), reason) for path, reason in used_files.items()
     )

@@ -37,8 +37,8 @@ class Facts(Module["Facts.Args"]):
         machine = context.machine
         memory = machine.meminfo()
         with ThreadPoolExecutor(max_workers=3) as pool:  # each waits for an external program or server
-            gpu, docker = pool.submit(_read_gpu, machine), pool.submit(_read_docker, context)
-            ollama = pool.submit(_read_ollama, machine)
+            gpu_future, docker_future = pool.submit(_read_gpu, machine), pool.submit(_read_docker, context)
+            ollama_future = pool.submit(_read_ollama, machine)
         facts = {
             "user": getpass.getuser(),
             "home": str(machine.home),
@@ -53,9 +53,9 @@ class Facts(Module["Facts.Args"]):
             "memory_available_bytes": memory["MemAvailable"],
             "swap_bytes": memory.get("SwapTotal", 0),
             "disk_free_bytes": shutil.disk_usage(machine.home).free,
-            "gpu": gpu.result(),
-            "docker": docker.result(),
-            "ollama": ollama.result(),
+            "gpu": gpu_future.result(),
+            "docker": docker_future.result(),
+            "ollama": ollama_future.result(),
             "sandbox": machine.sandbox,
         }
         return Result(msg=_describe_facts(facts), data=facts)

@@ -107,10 +107,12 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             )
             raise Refused("the sandbox has no scheduler.", fix=fix)
         scheduler = schedule.find_scheduler(context, system=args.system)
-        previous = Settings.load(context.state)
-        if args.keep and not previous.every_s:
+        previous_settings = Settings.load(context.state)
+        if args.keep and not previous_settings.every_s:
             raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
-        settings = replace(previous, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
+        settings = (
+            replace(previous_settings, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
+        )
         paths = [scheduler.settings_file, *scheduler.files]
         contents = {str(path): path.read_text() for path in paths if path.exists()}
         other_schedulers = [
@@ -127,8 +129,10 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             lingers=scheduler.scope != "user" or Path("/var/lib/systemd/linger", scheduler.user).exists(),
             runtime_marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
             other_scopes=tuple(other.scope for other in other_schedulers if other.is_installed),
-            check_files=tuple(path for path in schedule.list_leftover_files(context, previous) if path.exists()),
-            previous_settings=previous,
+            check_files=tuple(
+                path for path in schedule.list_leftover_files(context, previous_settings) if path.exists()
+            ),
+            previous_settings=previous_settings,
         )
 
     def differences(self, args: Args, observed: HealthTimerState) -> list[Change]:
@@ -219,14 +223,14 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
     scheduler, runtime = observed.scheduler, schedule.find_runtime()
     if runtime is not None:
         schedule.mark_in_use(runtime)
-    enabled_by_us = observed.previous_settings.lingers or not observed.lingers
+    enabled_linger = observed.previous_settings.lingers or not observed.lingers
     if not observed.lingers:
         _enable_linger(scheduler, context)
     service_guard.write_configuration(context, schedule.check_command())
     for name, texts in observed.intended_files.items():
         if name == str(scheduler.settings_file):
             home = context.machine.home.stat()
-            content = texts[enabled_by_us and scheduler.scope == "user"].encode()
+            content = texts[enabled_linger and scheduler.scope == "user"].encode()
             write_atomically(scheduler.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
             _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], texts[0]), context)
@@ -251,14 +255,18 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
         state_folder.server: store.load_latest(state_folder.records_folder)
         for state_folder in StateFolder(context.state.path).servers()
     }
-    latest = next((record for record in records.values() if record is not None), None)
+    latest_record = next((record for record in records.values() if record is not None), None)
     states = [
         f"{name} {record.state}" if name else record.state for name, record in records.items() if record is not None
     ]
     first_check = f", first check: {', '.join(states)}" if states else ""
-    unconfined = " (without private namespaces: this kernel does not allow them for users)"
-    restriction = "" if confined or scheduler.scope == "cron" else unconfined
-    data = {"scope": scheduler.scope, "confined": confined, "health": latest.to_json() if latest else None}
+    unconfined_note = " (without private namespaces: this kernel does not allow them for users)"
+    restriction = "" if confined or scheduler.scope == "cron" else unconfined_note
+    data = {
+        "scope": scheduler.scope,
+        "confined": confined,
+        "health": latest_record.to_json() if latest_record else None,
+    }
     every_s = Settings.load(context.state).every_s
     return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[scheduler.scope]}{restriction}{first_check}"}
 

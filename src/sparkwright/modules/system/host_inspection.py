@@ -109,8 +109,8 @@ class Fix(Module["Fix.Args"]):
         result = context.machine.run(argv, timeout_s=FIX_TIMEOUT_S)
         if not result.ok:
             last_line = (result.err.strip() or result.out.strip() or f"exit code {result.code}").splitlines()[-1]
-            manual = f"On the host: `{fix.manual_command(args.user)}`."
-            raise Failed(f"{args.name}: `{join(argv)}` failed: {last_line[-300:]}", fix=manual)
+            manual_fix = f"On the host: `{fix.manual_command(args.user)}`."
+            raise Failed(f"{args.name}: `{join(argv)}` failed: {last_line[-300:]}", fix=manual_fix)
         return Result(changed=True, msg=fix.description, data=data)
 
 

@@ -153,19 +153,19 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         if args.state == "absent":
             self._apt(context, ["remove", *names])
             return {}
-        install = ["install", "--no-install-recommends", "--no-upgrade", *names]
+        install_words = ["install", "--no-install-recommends", "--no-upgrade", *names]
         try:
-            self._apt(context, install)
+            self._apt(context, install_words)
         except Failed:
             context.note("package not found, or download failed: refreshing the package lists")
             self._apt(context, ["update"])
-            self._apt(context, install)
+            self._apt(context, install_words)
         return {}
 
     @staticmethod
     def _apt(context: Context, words: list[str]) -> None:
-        base = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "-o", "DPkg::Lock::Timeout=60"]
-        completed = context.machine.run([*base, *words], timeout_s=900)
+        base_argv = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "-o", "DPkg::Lock::Timeout=60"]
+        completed = context.machine.run([*base_argv, *words], timeout_s=900)
         if completed.ok:
             return
         if "are you root" in completed.err or "Permission denied" in completed.err:
@@ -215,8 +215,10 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
         if not observed.group_exists:
             fix = "Install the package that creates it (docker: docker.io)."
             raise Failed(f"there is no group {args.group}.", fix=fix)
-        add = ["usermod", "-aG", args.group, args.user]
-        completed = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
+        add_command = ["usermod", "-aG", args.group, args.user]
+        completed = context.machine.run(
+            add_command if args.state == "present" else ["gpasswd", "-d", args.user, args.group]
+        )
         if not completed.ok:
             fix = "Add `become: true` to the task." if "ermission denied" in completed.err else ""
             raise Failed(f"{args.user} and {args.group}: {completed.err.strip()}", fix=fix)
@@ -228,9 +230,9 @@ class HostSettingsState:
     """The host's settings, and the record of their previous state, each by the setting's name."""
 
     #: content of its file; None if it has no file
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    contents: Mapping[str, str | None] = field(default_factory=dict)
     #: current kernel value
-    live: Mapping[str, str] = field(default_factory=dict)
+    live_values: Mapping[str, str] = field(default_factory=dict)
     #: row of RECORD_FILE
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -266,17 +268,20 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         record = _read_record(context)
         names = {*record, *(setting.name for setting in _intended_settings(args))}
         contents = {name: _read_text(context, table.PATHS[name]) for name in table.PATHS if name in names}
-        live = {
+        live_values = {
             name: (_read_text(context, path) or "").strip() for name, path in table.LIVE_PATHS.items() if name in names
         }
-        return HostSettingsState(contents, live, record)
+        return HostSettingsState(contents, live_values, record)
 
     def differences(self, args: Args, observed: HostSettingsState) -> list[Change]:
         if args.undo:
             return [Change(name, "set", "as before", table.PATHS[name]) for name in observed.record]
         changes = []
         for setting in _intended_settings(args):
-            current_content, live_value = observed.files.get(setting.name), observed.live.get(setting.name, "")
+            current_content, live_value = (
+                observed.contents.get(setting.name),
+                observed.live_values.get(setting.name, ""),
+            )
             if setting.missing_file_fix and current_content is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.missing_file_fix)
             # the command failed, or the run was killed before the command ran
@@ -301,10 +306,10 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         for setting in _intended_settings(args):
             if setting.name not in fields:
                 continue
-            current_content = observed.files.get(setting.name)
+            current_content = observed.contents.get(setting.name)
             new_content = setting.build_content(current_content or "")
             entry = record.setdefault(
-                setting.name, {"before": current_content, "live": observed.live.get(setting.name, "")}
+                setting.name, {"before": current_content, "live": observed.live_values.get(setting.name, "")}
             )
             entry |= {"wrote": _digest(new_content), "applied": False}
             _write_record(context, record)
@@ -318,7 +323,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
     def _undo(observed: HostSettingsState, context: Context) -> dict[str, Any]:
         record, changed_paths = {name: dict(value) for name, value in observed.record.items()}, []
         for name, entry in observed.record.items():
-            content = observed.files.get(name)
+            content = observed.contents.get(name)
             if not _is_restorable(content, entry):
                 changed_paths.append(table.PATHS[name])
                 continue

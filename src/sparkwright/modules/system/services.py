@@ -24,7 +24,7 @@ FORWARDER_SETTLE_S = 2.0
 RESTART_TIMEOUT_S = 180
 
 #: systemd.unit(5)
-UNIT_NAME = re.compile(
+UNIT_NAME_PATTERN = re.compile(
     r"(?<![A-Za-z0-9:_.\\@-])[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
 )
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
@@ -72,7 +72,7 @@ class PortForwarderState:
     #: forwarder without a container; None if the port has none
     forwarder: Forwarder | None
     #: names of the running containers
-    running: tuple[str, ...] = ()
+    running_containers: tuple[str, ...] = ()
 
 
 class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
@@ -108,10 +108,10 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
         if observed.forwarder is None:
             return {"freed": False}
         reason = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which belongs to no container"
-        if observed.running:
-            verb = "is running" if len(observed.running) == 1 else "are running"
+        if observed.running_containers:
+            verb = "is running" if len(observed.running_containers) == 1 else "are running"
             fix = f"When it is safe to stop containers, run `{port_forwarders.RESTART_COMMAND}` on the host."
-            raise Refused(f"{reason}, and {join_first(observed.running, 3)} {verb}.", fix=fix)
+            raise Refused(f"{reason}, and {join_first(observed.running_containers, 3)} {verb}.", fix=fix)
         if not args.restart:
             raise Refused(f"{reason}.", fix=f"{port_forwarders.FIX}; `restart_docker: true` does that in a deploy.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
@@ -169,7 +169,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
         scope: Literal["system", "user"] = arg("system or user instance of systemd", default="system")
 
     def read(self, args: Args, context: Context) -> SystemdUnitState:
-        if not UNIT_NAME.fullmatch(args.name):
+        if not UNIT_NAME_PATTERN.fullmatch(args.name):
             raise Refused(f"'{one_line(args.name, max_chars=80)}' is not a unit name.", fix="Example: ollama.service.")
         command = [*_systemctl_command(args), "show", args.name, "--property", ",".join(PROPERTIES)]
         completed = context.machine.run(command)
@@ -186,11 +186,11 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
         changes = []
         if args.content is not None:
             changes += files.differences(files.IntendedState("file", "0644", content=args.content), observed.file)
-        active = observed.properties.get("ActiveState", "inactive")
+        active_state = observed.properties.get("ActiveState", "inactive")
         if args.state == "restarted" or (
-            (args.state == "started") != (active in STARTED_STATES) and args.state != "as it is"
+            (args.state == "started") != (active_state in STARTED_STATES) and args.state != "as it is"
         ):
-            changes.append(Change("state", active, args.state))
+            changes.append(Change("state", active_state, args.state))
         is_enabled = observed.properties.get("UnitFileState", "") in ENABLED_STATES
         if args.enabled is not None and args.enabled != is_enabled:
             changes.append(Change("enabled", is_enabled, args.enabled))

@@ -245,7 +245,7 @@ class _Compiler:
             else:
                 unresolved.append(key)
         try:
-            signature.check_arguments(load_signature(module), args, module=module, unresolved=frozenset(unresolved))
+            signature.validate_arguments(load_signature(module), args, module=module, unresolved=frozenset(unresolved))
         except Refused as refused:
             raise self.locator.locate_argument_error(refused, (*place, module), values, local_vars) from None
         return args, tuple(unresolved)

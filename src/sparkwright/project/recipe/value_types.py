@@ -12,7 +12,13 @@ from sparkwright.engines import engine
 from sparkwright.engines.probes import table as probes
 from sparkwright.project.documents.validation import build_message_validator, build_validator, suggest_name
 from sparkwright.project.inventory.models import image_tag_error
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, RESERVED_NAMES, RESERVED_SUFFIXES, ContainerSpec
+from sparkwright.protocol.container import (
+    DOCKER_OPTIONS,
+    OWN_LABEL_PREFIX,
+    RESERVED_NAMES,
+    RESERVED_SUFFIXES,
+    ContainerSpec,
+)
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_option_rules
 from sparkwright.visible import one_line
@@ -30,9 +36,10 @@ def _container_name_error(name: str) -> str:
 
 
 def _labels_error(labels: dict[str, str]) -> str:
-    reserved = next((name for name in labels if name.startswith(OWN_LABELS)), "")
+    reserved = next((name for name in labels if name.startswith(OWN_LABEL_PREFIX)), "")
     if reserved:
-        return f"'{one_line(reserved, max_chars=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
+        quoted_label = one_line(reserved, max_chars=80)
+        return f"'{quoted_label}': labels that start with `{OWN_LABEL_PREFIX}` are reserved. Rename it."
     return _first_message(map(container_option_rules.check_label_name, labels))
 
 
@@ -127,9 +134,9 @@ def container_fields() -> dict[str, Any]:
     """Return the options of protocol/container.py as Pydantic fields, with the defaults of ContainerSpec."""
     types, defaults = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
-        name: (_option_type(types[name], option), Field(getattr(defaults, name), description=option.about))
+        name: (_option_type(types[name], option), Field(getattr(defaults, name), description=option.description))
         for name, option in DOCKER_OPTIONS.items()
-        if option.about
+        if option.description
     }
 
 

@@ -78,7 +78,9 @@ def allowed_algorithms(
     """Return the supported algorithms that the user's ssh allows, those of known keys first. Raises Refused if there is none."""
     kinds = {known_key.kind for known_key in known_keys if not known_key.marker}
     preferred_algorithms = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
-    allowed_names = [name for name in supported_algorithms if not target.key_algorithms or name in target.key_algorithms]
+    allowed_names = [
+        name for name in supported_algorithms if not target.key_algorithms or name in target.key_algorithms
+    ]
     if not allowed_names:
         raise Refused("ssh's HostKeyAlgorithms allows no algorithm that sparkwright supports.", where=target.address)
     return tuple(sorted(allowed_names, key=lambda algorithm: algorithm not in preferred_algorithms))
@@ -89,15 +91,17 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
 
     Args:
         known_keys: the known_hosts lines for the host's name.
-        peer: the host's IP address; empty if the connection uses a proxy.
+        peer_address: the host's IP address; empty if the connection uses a proxy.
 
     Raises:
         Unreachable: the key can't be trusted.
     """
     _refuse_revoked(target, key, known_keys)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.min_rsa_bits:
-        message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.min_rsa_bits}."
-        raise Unreachable(message, fix="Generate a new host key on the host.")
+        raise Unreachable(
+            f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.min_rsa_bits}.",
+            fix="Generate a new host key on the host.",
+        )
     _check_address_key(target, key, peer_address)
     unmarked_keys = [known_key for known_key in known_keys if not known_key.marker]
     if any(known_key.key == key.asbytes() for known_key in unmarked_keys):
@@ -170,7 +174,11 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
-    source = f"{target.revoked_keys_file} (RevokedHostKeys)" if target.revoked_keys_file and is_revoked(target.revoked_keys_file, key) else ""
+    source = (
+        f"{target.revoked_keys_file} (RevokedHostKeys)"
+        if target.revoked_keys_file and is_revoked(target.revoked_keys_file, key)
+        else ""
+    )
     if any(known_key.marker == REVOKED_MARKER and known_key.key == key.asbytes() for known_key in known_keys):
         source = "known_hosts"
     if source:
@@ -184,12 +192,17 @@ def _check_address_key(target: SshTarget, key: paramiko.PKey, peer_address: str)
     if not target.check_ip or not peer_address or peer_address == target.hostname or is_loopback:
         return
     name = peer_address if target.port == 22 else f"[{peer_address}]:{target.port}"
-    same_kind_keys = [known_key for known_key in find_known_keys(target, name, key) if not known_key.marker and known_key.kind == key.get_name()]
+    same_kind_keys = [
+        known_key
+        for known_key in find_known_keys(target, name, key)
+        if not known_key.marker and known_key.kind == key.get_name()
+    ]
     if same_kind_keys and all(known_key.key != key.asbytes() for known_key in same_kind_keys):
         difference = f"{_sha256(same_kind_keys[0].key)}, not {fingerprint(key)}"
         fix = f"If the address was reassigned: `{join(['ssh-keygen', '-R', name])}`."
         raise Unreachable(
-            f"{target.host_key_name} has the address {peer_address}, for which another key is known: {difference}.", fix=fix
+            f"{target.host_key_name} has the address {peer_address}, for which another key is known: {difference}.",
+            fix=fix,
         )
 
 

@@ -58,7 +58,7 @@ class Login:
 
     def _iter_keys(self) -> Iterator[paramiko.PKey]:
         """Yield the keys to offer: files before the agent, and each key's certificates before the key."""
-        if not self._target.uses_keys:
+        if not self._target.uses_public_keys:
             return
         configured_keys: set[bytes] = set()
         for path in self._target.identity_files:

@@ -81,7 +81,7 @@ class SshTarget:
     #: the hops of ProxyJump, in order
     jump: tuple[str, ...] = ()
     proxy_command: str = ""
-    uses_keys: bool = True
+    uses_public_keys: bool = True
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
@@ -178,7 +178,7 @@ def parse(text: str, address: str = "") -> SshTarget:
         address=address,
         jump=jump,
         proxy_command=first("proxycommand"),
-        uses_keys=word("pubkeyauthentication", "yes") != "no",
+        uses_public_keys=word("pubkeyauthentication", "yes") != "no",
         identity_files=tuple(path for path in output.files("IdentityFile", tokens) if _key_exists(path)),
         certificate_files=output.files("CertificateFile", tokens),
         identities_only=word("identitiesonly") == "yes",
@@ -202,7 +202,9 @@ def parse_hop(spec: str) -> tuple[str, str, int]:
     A hop is [user@]host[:port] or [user@][::1][:port], optionally with ssh://.
     """
     user, _, address = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
-    match = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", address, re.A)
+    match = re.fullmatch(
+        r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", address, re.A
+    )
     if match is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", address, re.A):
         return address, user, 0
     if match is None:
@@ -276,7 +278,7 @@ def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, expand_var
     """Return an option's value with its tokens replaced. Raises Refused for an unknown token or an unset variable.
 
     Args:
-        environment: replace environment variables, too.
+        expand_variables: replace environment variables, too.
     """
 
     def replace_match(match: re.Match[str]) -> str:

@@ -94,7 +94,7 @@ class SshLink:
         yield from self._send_request(transport, header, secrets, may_upload=True)
 
     def wait_until_connected(self) -> None:
-        """Wait for the connection; see `Link.ready`."""
+        """Wait for the connection; see `Link.wait_until_connected`."""
         self._transport()
 
     def host_key(self) -> str:
@@ -172,9 +172,8 @@ class SshLink:
                     last_line = row["text"].strip()
                     yield row
         except Unreachable as error:
-            error.fix = (
-                f"No run was started on the host. Check that `{self._manual_login_command} true` exits and prints nothing."
-            )
+            command = f"{self._manual_login_command} true"
+            error.fix = f"No run was started on the host. Check that `{command}` exits and prints nothing."
             raise
         printed = f", but printed: {one_line(last_line.rstrip('.'), max_chars=200)}" if last_line else ""
         raise Refused(
