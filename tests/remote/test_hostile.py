@@ -322,5 +322,9 @@ def test_slow_image_relay_times_out(lab: SshLab, monkeypatch: pytest.MonkeyPatch
 
 def test_every_query_has_a_time_limit() -> None:
     """Runs and commands that follow them have no limit; `clean` removes folders from disks of any speed."""
-    assert {name for name, kind in requests.REQUEST_KINDS.items() if kind.limit_s is None} == {"run", "attach", "clean"}
+    assert {name for name, kind in requests.REQUEST_KINDS.items() if kind.timeout_s is None} == {
+        "run",
+        "attach",
+        "clean",
+    }
     assert requests.QUESTION_MODULES | requests.SHORT_RUN_TIMEOUTS_S.keys() <= set(registry.NAMES)

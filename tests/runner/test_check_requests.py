@@ -75,7 +75,7 @@ def test_error_of_a_query_is_raised() -> None:
 
 @pytest.mark.parametrize("verb", requests.REQUEST_KINDS)
 def test_each_request_kind_has_a_function(verb: str) -> None:
-    module, _, name = requests.REQUEST_KINDS[verb].function.rpartition(".")
+    module, _, name = requests.REQUEST_KINDS[verb].function_path.rpartition(".")
     function = getattr(importlib.import_module(f"sparkwright.runner.{module}"), name)
     assert [*inspect.signature(function).parameters] == ["request", "machine", "state"]
     assert function.__doc__

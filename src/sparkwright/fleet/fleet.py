@@ -250,7 +250,7 @@ class Fleet:
                     self._events.put(host_event)
             elif include_recap or host_event["event"] != "recap":
                 self._record_event(member, host_event)
-        if REQUEST_KINDS[header["verb"]].recap and events.find_recap(host_events) is None:
+        if REQUEST_KINDS[header["verb"]].ends_with_recap and events.find_recap(host_events) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
         return host_events
 
