@@ -78,7 +78,7 @@ def test_server_cannot_escape_during_start_verification_restart_and_pruning(host
     hostile.engine.api.remove_container(hostile.name, force=True)
     assert PruneCaches().run(PruneCaches.Args(), hostile.context).changed
     assert compile_caches.list_keys(hostile.context) == []
-    assert list((hostile.home / container_files.TRASH).iterdir()) == []
+    assert list((hostile.home / container_files.TRASH_FOLDER).iterdir()) == []
     hostile.check_no_escape()
 
 
@@ -111,7 +111,7 @@ def test_leftovers_are_removed_without_the_hostile_image(hostile: HostileServer)
     hostile.engine.api.remove_container(hostile.name, force=True)
     hostile.engine.api.remove_image(hostile.image, force=True)
     container_files.empty_trash(hostile.context)
-    assert list((hostile.home / container_files.TRASH).iterdir()) == []
+    assert list((hostile.home / container_files.TRASH_FOLDER).iterdir()) == []
     assert _empty_images(hostile) <= before
     hostile.engine.api.tag(build_image(hostile.engine.api, hostile.name), hostile.image.partition(":")[0], "v1")
     hostile.check_no_escape()
@@ -193,7 +193,7 @@ def test_gateway_cannot_escape(hostile: HostileServer) -> None:
     lifecycle.start(context, created)
     hostile.wait_for_attack(name=container)
     places = {line for line in hostile.log(container).splitlines() if line.startswith("PLACE ")}
-    assert places == {f"PLACE {gateway.SOCKETS_INSIDE}"}
+    assert places == {f"PLACE {gateway.SOCKETS_MOUNT_POINT}"}
     hostile.engine.api.restart(created, timeout=0)
     hostile.wait_for_attack(2, container)
     assert gateway_folders.read_files(files) == {"haproxy.cfg": "global\n"}

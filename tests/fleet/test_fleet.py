@@ -281,4 +281,4 @@ def test_no_cluster_member_starts_unless_all_have_a_plan(without: tuple[str, ...
     fleet.close()
     assert queried == []
     assert [name for name, error in fleet.errors().items() if error.message == "ray is not offered."] == list(without)
-    assert fleet.stopped.startswith(stopped)
+    assert fleet.stop_reason.startswith(stopped)

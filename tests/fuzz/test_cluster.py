@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.rendezvous import EVENTS, MESSAGES, ClusterState, validate_message
+from sparkwright.host.cluster.rendezvous import EVENT_SHAPES, MESSAGE_SHAPES, ClusterState, validate_message
 from sparkwright.host.cluster.wire import MAX_LINE_BYTES, LineSplitter, Session, WireError
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan
@@ -79,13 +79,13 @@ def test_damaged_lines_of_a_session_are_not_authentic() -> None:
 def test_messages_as_values() -> None:
     def validate(message: Any) -> None:
         if isinstance(message, dict):
-            validate_message(message, MESSAGES)
+            validate_message(message, MESSAGE_SHAPES)
 
     def apply(message: Any) -> None:
         state = ClusterState(PAIR)
         if isinstance(message, dict):
             for event in (message, *HEAD_MESSAGES):
-                state.apply(validate_message(event, EVENTS))
+                state.apply(validate_message(event, EVENT_SHAPES))
             json.dumps(state.shared_data(next(iter(state._shared))))
 
     feed(validate, damaged_values(MEMBER_MESSAGES), refuses=(WireError,))

@@ -72,7 +72,7 @@ class GatewayHost:
         memory = f"{render.container_limit_bytes(self.routing) // 2**20}m"
         self.spec = ContainerSpec(
             self.name, image, gpus="", ipc="", network="host", memory=memory, cap_drop=("ALL",),
-            security_opt=("no-new-privileges",), working_dir=container.FILES_INSIDE, stop_signal="SIGUSR1",
+            security_opt=("no-new-privileges",), working_dir=container.FILES_MOUNT_POINT, stop_signal="SIGUSR1",
             entrypoint=("haproxy",), command=render.HAPROXY_ARGUMENTS,
         ).to_json()  # fmt: skip
 
@@ -106,7 +106,7 @@ class GatewayHost:
         digest = gateway_folders.digest_of(files | operators)
         files[render.CONFIG_FILE] = files[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)
         gateway_folders.folder(self.context, gateway_folders.LEGACY_FOLDER)
-        for folder in (config, gateway_folders.folder(self.context, gateway_folders.VERIFIED) / digest):
+        for folder in (config, gateway_folders.folder(self.context, gateway_folders.VERIFIED_FOLDER) / digest):
             gateway_folders.write_files(folder, files | operators)
         command = tuple(word.replace(listeners.SOCKETS_FOLDER + "/", "") for word in render.HAPROXY_ARGUMENTS)
         rendered = replace(
@@ -145,8 +145,8 @@ def test_a_gateway_has_read_only_files_and_keeps_drained_servers_over_a_reload(b
     bench.keep(digest)
     mounts = bench.context.docker().api.inspect_container(bench.name)["Mounts"]
     assert {(mount["Destination"], mount["RW"]) for mount in mounts} == {
-        (container.FILES_INSIDE, False),
-        (container.SOCKETS_INSIDE, True),
+        (container.FILES_MOUNT_POINT, False),
+        (container.SOCKETS_MOUNT_POINT, True),
     }
     assert not bench.running().changed
     endpoint = server_operations.Gateway("lab", "127.0.0.1", bench.routing.control_port, tls=False, server="one")
@@ -182,12 +182,12 @@ def test_a_hostile_image_cannot_read_the_host_or_block_its_readers(bench: Gatewa
     bench.spec = {**bench.spec, "entrypoint": ["/bin/sh"], "command": ["-c", script]}
     (home / "engine.sock").symlink_to("/var/run/docker.sock")
     files = bench.arguments()["files"]
-    gateway_folders.folder(bench.context, gateway_folders.SOCKETS)
-    gateway_folders.write_files(gateway_folders.folder(bench.context, gateway_folders.FILES), files)
+    gateway_folders.folder(bench.context, gateway_folders.SOCKETS_FOLDER)
+    gateway_folders.write_files(gateway_folders.folder(bench.context, gateway_folders.FILES_FOLDER), files)
     resolved = container.resolve_spec(bench.spec, bench.context)
     container.start(container.create(resolved, bench.context), resolved, bench.context)
     wait_until((bench.folder / "sockets/x/home").is_symlink, "the attack")
-    assert gateway_folders.read_files(bench.folder / gateway_folders.FILES) == files
+    assert gateway_folders.read_files(bench.folder / gateway_folders.FILES_FOLDER) == files
     for name in (listeners.ADMIN_SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
         assert haproxy_sockets.send_command(bench.folder / "sockets", "show info", name) == ""
@@ -251,5 +251,5 @@ def test_verified_files_that_do_not_match_their_digest_are_not_used(bench: Gatew
     spec = bench.start_earlier_release()
     digest = gateway_folders.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
     assert gateway_folders.state_files(bench.context, digest) and gateway_folders.is_legacy(spec)
-    (bench.folder / gateway_folders.VERIFIED / digest / "models.map").write_text(SECRET)
+    (bench.folder / gateway_folders.VERIFIED_FOLDER / digest / "models.map").write_text(SECRET)
     assert gateway_folders.state_files(bench.context, digest) == {}

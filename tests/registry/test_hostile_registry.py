@@ -16,7 +16,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_client
 from sparkwright.host.images.registry_client import Registry, RegistryHttp
-from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
+from sparkwright.host.images.registry_documents import CONFIG_MEDIA_TYPES, INDEX_MEDIA_TYPES, MANIFEST_MEDIA_TYPES
 from sparkwright.trust.image_name import ImageReference
 from tests.certificate import write_self_signed
 
@@ -128,8 +128,8 @@ def encode_document(**fields: Any) -> bytes:
 
 
 def encode_manifest(config: str = ZERO, **fields: Any) -> bytes:
-    config_entry = {"digest": config, "size": 10, "mediaType": CONFIGS[0]}
-    defaults = {"mediaType": MANIFESTS[0], "config": config_entry, "layers": [{"digest": ZERO, "size": 5}]}
+    config_entry = {"digest": config, "size": 10, "mediaType": CONFIG_MEDIA_TYPES[0]}
+    defaults = {"mediaType": MANIFEST_MEDIA_TYPES[0], "config": config_entry, "layers": [{"digest": ZERO, "size": 5}]}
     return encode_document(**{**defaults, **fields})
 
 
@@ -141,7 +141,7 @@ def encode_config(**fields: Any) -> tuple[bytes, str]:
 
 def encode_index(rows: int, digest: str = ZERO) -> bytes:
     entries = [{"digest": digest, "size": 1, "platform": {"os": "linux", "architecture": f"a{n}"}} for n in range(rows)]
-    return encode_document(mediaType=INDEXES[0], manifests=entries)
+    return encode_document(mediaType=INDEX_MEDIA_TYPES[0], manifests=entries)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_tree_is_made_private_without_following_links(tmp_path: Path) -> None:
     (state.path / "lock").write_text("")
     (state.path / "runs/r1/events.jsonl").write_text("")
     (state.path / "runs/r1/link").symlink_to(outside)
-    state.tighten()
+    state.restrict_access()
     assert format_mode(state.path) == format_mode(state.path / "runs") == format_mode(state.path / "runs/r1") == "0700"
     assert format_mode(state.path / "lock") == format_mode(state.path / "runs/r1/events.jsonl") == "0600"
     assert format_mode(outside) == "0666"

@@ -102,7 +102,7 @@ def remaining_hosts_pattern(playbook: str, pattern: str) -> str:
     record = RecordFile(project.root, playbook).load()
     if pattern:
         refuse_other_hosts(record, [host.name for host in select_hosts(pattern).hosts])
-    return ",".join(record.unfinished)
+    return ",".join(record.unfinished_hosts)
 
 
 def connect_hosts(pattern: str, request_kind: RequestKind = "engine") -> Selection:

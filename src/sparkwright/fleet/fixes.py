@@ -8,7 +8,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 
 #: a command without `--host`
-_COMMAND = re.compile(
+_COMMAND_PATTERN = re.compile(
     r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose)"
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
@@ -19,7 +19,7 @@ CLUSTER_COMMANDS = ("restart", "rollback", "deploy", "plan", "history", "cluster
 def add_host_option(text: str, host: Host) -> str:
     """Add `--host` with the host's name to the commands in a string; for commands on a whole cluster, the cluster's name."""
     target = host.cluster.name if host.cluster else host.name
-    return _COMMAND.sub(
+    return _COMMAND_PATTERN.sub(
         lambda command: f"{command[0]} --host {target if command[1] in CLUSTER_COMMANDS else host.name}", text
     )
 

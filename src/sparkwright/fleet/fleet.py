@@ -30,10 +30,10 @@ from sparkwright.visible import escape_invisible
 
 #: exit codes of a check after which the play is not run on a host: no changes, or refused. After other failures it is run,
 #: because they may be due to another run on the host
-FINISHED_CODES = (Exit.OK, Exit.REFUSED)
+FINISHED_EXIT_CODES = (Exit.OK, Exit.REFUSED)
 #: events with text from other programs, in which commands are not rewritten: files of an incident, and lines that are not
 #: events
-FOREIGN_EVENTS = ("file", "raw")
+FOREIGN_EVENT_KINDS = ("file", "raw")
 
 Answer = TypeVar("Answer")
 
@@ -57,7 +57,7 @@ class Fleet:
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
         #: reason why the remaining hosts were not started; empty if all were started
-        self.stopped = ""
+        self.stop_reason = ""
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._broken_subscribers: set[int] = set()
@@ -78,7 +78,7 @@ class Fleet:
         """Announce a play and return its members that have not failed; empty if the run was stopped."""
         names = {host.name for host in hosts}
         members = [member for member in self.members if member.host.name in names and not member.failed]
-        if not members or self.stopped:
+        if not members or self.stop_reason:
             return []
         self._notify(event("play_started", play=play, hosts=[member.host.name for member in members], host=""))
         return members
@@ -90,37 +90,42 @@ class Fleet:
         rollout: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason and no more plays start.
+        """Run the members' plans batch by batch. If the run stops early, `stop_reason` contains the reason and no more plays start.
 
         Args:
             rollout: the batches, and the hosts that must keep serving.
             preview: returns a host's plan in check mode; None to run without a check first.
         """
-        waiting = {member.host.name: member for member in members}
-        is_rolling = rollout.policy.is_rolling(len(waiting))
-        if preview is not None and rollout.checks_first and len(waiting) > 1:
-            waiting = self._preview_members(waiting, preview, rollout, is_rolling=is_rolling)
-        verified: list[str] = []
-        while waiting and not self.stopped:
-            names, self.stopped = rollout.next_batch(list(waiting), verified)
-            batch = [waiting.pop(name) for name in names]
+        waiting_members = {member.host.name: member for member in members}
+        is_rolling = rollout.policy.is_rolling(len(waiting_members))
+        if preview is not None and rollout.checks_first and len(waiting_members) > 1:
+            waiting_members = self._preview_members(waiting_members, preview, rollout, is_rolling=is_rolling)
+        verified_hosts: list[str] = []
+        while waiting_members and not self.stop_reason:
+            names, self.stop_reason = rollout.next_batch(list(waiting_members), verified_hosts)
+            batch = [waiting_members.pop(name) for name in names]
             if not batch:
                 return
             rollout.record_batch(names)
-            if is_rolling or waiting:
-                canary = rollout.finished_batches == 0 and rollout.policy.canary > 0
-                progress = {"n": rollout.finished_batches + 1, "hosts": names, "left": len(waiting), "canary": canary}
+            if is_rolling or waiting_members:
+                is_canary = rollout.finished_batch_count == 0 and rollout.policy.canary > 0
+                progress = {
+                    "n": rollout.finished_batch_count + 1,
+                    "hosts": names,
+                    "left": len(waiting_members),
+                    "canary": is_canary,
+                }
                 self._notify(event("batch_started", host="", **progress))
             if rollout.all_or_none:
                 self._run_together(batch, plan_for)
             else:
                 self._run(batch, plan_for)
             failed = _failure_reasons(batch)
-            self.stopped = self.stopped or rollout.policy.stop_reason(
-                rollout.finished_batches, list(failed), names, is_rolling=is_rolling
+            self.stop_reason = self.stop_reason or rollout.policy.stop_reason(
+                rollout.finished_batch_count, list(failed), names, is_rolling=is_rolling
             )
             rollout.finish_batch([name for name in names if name not in failed], failed)
-            verified = [member.host.name for member in batch if member.is_verified and not member.failed]
+            verified_hosts = [member.host.name for member in batch if member.is_verified and not member.failed]
 
     def run_parallel(
         self,
@@ -142,12 +147,12 @@ class Fleet:
             pool.submit(here.bind_folder(self._act_on_member), member, action, after_each).add_done_callback(
                 lambda _: self._events.put(None)
             )
-        running = len(members)
-        while running:
+        running_count = len(members)
+        while running_count:
             try:
                 event = self._events.get()
                 if event is None:
-                    running -= 1
+                    running_count -= 1
                 elif callable(event):
                     event()
                 else:
@@ -241,7 +246,7 @@ class Fleet:
     ) -> list[Event]:
         host_events = []
         for host_event in member.request(header):
-            if host_event["event"] not in FOREIGN_EVENTS:
+            if host_event["event"] not in FOREIGN_EVENT_KINDS:
                 host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
             host_event = {**host_event, "host": member.host.name}
             host_events.append(host_event)
@@ -265,10 +270,10 @@ class Fleet:
         """Run the plans of a cluster's members, or none if one could not be built, because members wait for each other."""
         plans: dict[str, Plan] = {}
 
-        def plan(member: Member) -> None:
+        def store_plan(member: Member) -> None:
             plans[member.host.name] = plan_for(member)
 
-        self.run_parallel(batch, plan)
+        self.run_parallel(batch, store_plan)
         unplanned = [member for member in batch if member.host.name not in plans]
         if not unplanned:
             self._run(batch, lambda member: plans[member.host.name])
@@ -277,22 +282,27 @@ class Fleet:
             self._report_finished(member)
         if len(unplanned) < len(batch):
             names = join_names([member.host.name for member in unplanned])
-            self.stopped = f"there is no plan for {names}, so nothing was started"
+            self.stop_reason = f"there is no plan for {names}, so nothing was started"
 
     def _preview_members(
-        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], rollout: PlayRollout, *, is_rolling: bool
+        self,
+        waiting_members: dict[str, Member],
+        preview: Callable[[Member], Plan],
+        rollout: PlayRollout,
+        *,
+        is_rolling: bool,
     ) -> dict[str, Member]:
         """Check all hosts in parallel before any is changed, and return those on which to run the play.
 
         The others are finished: those without changes are ok, and those that refuse the play have failed.
         """
         rollout.record_batch([])
-        self._notify(event("looking", host="", hosts=list(waiting)))
+        self._notify(event("looking", host="", hosts=list(waiting_members)))
         finished: dict[str, Member] = {}
 
         def check(member: Member) -> None:
             host_events = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
-            if host_events[-1]["event"] == "recap" and host_events[-1]["exit"] in FINISHED_CODES:
+            if host_events[-1]["event"] == "recap" and host_events[-1]["exit"] in FINISHED_EXIT_CODES:
                 for host_event in host_events:
                     self._record_event(member, host_event)
 
@@ -303,12 +313,14 @@ class Fleet:
             finished[member.host.name] = member
             self._report_finished(member)
 
-        recaps_before = {name: member.recap for name, member in waiting.items()}
-        self.run_parallel(list(waiting.values()), check, report_if_finished)
+        recaps_before = {name: member.recap for name, member in waiting_members.items()}
+        self.run_parallel(list(waiting_members.values()), check, report_if_finished)
         failed = _failure_reasons(finished.values())
-        self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
+        self.stop_reason = rollout.policy.precheck_stop_reason(
+            list(failed), list(waiting_members), is_rolling=is_rolling
+        )
         rollout.record_outcomes([name for name in finished if name not in failed], failed)
-        return {name: member for name, member in waiting.items() if name not in finished}
+        return {name: member for name, member in waiting_members.items() if name not in finished}
 
     def _report_finished(self, member: Member) -> None:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
@@ -334,17 +346,17 @@ class Fleet:
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:
         """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with their connection."""
-        hosts = ",".join(member.host.name for member in running if member.run_id)
-        if hosts and self.ask_stop(hosts):
+        host_list = ",".join(member.host.name for member in running if member.run_id)
+        if host_list and self.ask_stop(host_list):
             # selected again, because more runs may have started while the user was being asked
             for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
-        if not hosts:
+        if not host_list:
             raise Inconclusive("stopped by Ctrl-C.")
-        raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
+        raise Inconclusive(f"still running on {host_list}.", fix=f"Follow it with `invoke attach --host {host_list}`.")
 
     def _stop(self, member: Member) -> None:
         """Ask a member to stop the run that this command started."""

@@ -37,36 +37,38 @@ class Guard:
         A host that is not serving may always be stopped.
         """
         floors = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
-        serving = self._find_serving(batch) if floors else set()
+        serving_hosts = self._find_serving(batch) if floors else set()
         stoppable_counts = {
-            floor.group: self._count_stoppable(floor, batch, serving) for floor in floors if set(floor.hosts) & serving
+            floor.group: self._count_stoppable(floor, batch, serving_hosts)
+            for floor in floors
+            if set(floor.hosts) & serving_hosts
         }
-        stoppable, reason = list[str](), ""
+        stoppable_hosts, reason = list[str](), ""
         for name in batch:
-            host_floors = [floor for floor in floors if name in floor.hosts] if name in serving else []
-            violated = next((floor for floor in host_floors if stoppable_counts[floor.group] < 1), None)
-            if violated is not None:
-                reason = f"{violated.group} must keep {violated.min_serving} serving (min_serving), and no more are serving now"
+            host_floors = [floor for floor in floors if name in floor.hosts] if name in serving_hosts else []
+            violated_floor = next((floor for floor in host_floors if stoppable_counts[floor.group] < 1), None)
+            if violated_floor is not None:
+                reason = f"{violated_floor.group} must keep {violated_floor.min_serving} serving (min_serving), and no more are serving now"
                 continue
             for floor in host_floors:
                 stoppable_counts[floor.group] -= 1
-            stoppable.append(name)
-        return stoppable, reason
+            stoppable_hosts.append(name)
+        return stoppable_hosts, reason
 
-    def find_not_serving(self, verified: Sequence[str]) -> list[str]:
+    def find_not_serving(self, verified_hosts: Sequence[str]) -> list[str]:
         """Return the hosts that were verified to serve and no longer do."""
-        serving = self._find_serving(verified) if verified else set()
-        return [name for name in verified if name not in serving]
+        serving_hosts = self._find_serving(verified_hosts) if verified_hosts else set()
+        return [name for name in verified_hosts if name not in serving_hosts]
 
-    def _count_stoppable(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
+    def _count_stoppable(self, floor: Floor, batch: Sequence[str], serving_hosts: set[str]) -> int:
         """Return how many serving hosts of a group may be stopped. Hosts outside the batch are queried until enough serve."""
-        serving_in_batch = len(set(floor.hosts) & serving)
-        others = [name for name in floor.hosts if name not in batch]
+        serving_in_batch = len(set(floor.hosts) & serving_hosts)
+        other_hosts = [name for name in floor.hosts if name not in batch]
         serving_elsewhere = 0
-        for start in range(0, len(others), FORKS):
+        for start in range(0, len(other_hosts), FORKS):
             if serving_elsewhere >= floor.min_serving:
                 break
-            serving_elsewhere += len(self._find_serving(others[start : start + FORKS]))
+            serving_elsewhere += len(self._find_serving(other_hosts[start : start + FORKS]))
         return serving_in_batch + serving_elsewhere - floor.min_serving
 
 

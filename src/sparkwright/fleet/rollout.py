@@ -66,7 +66,7 @@ class RolloutRecord:
     began_s: float = field(default_factory=time.time)
 
     @property
-    def unfinished(self) -> list[str]:
+    def unfinished_hosts(self) -> list[str]:
         """The hosts that are not finished."""
         return [name for name in self.hosts if name not in self.done]
 
@@ -82,7 +82,7 @@ class RecordFile:
     def save(self, record: RolloutRecord) -> None:
         """Replace the file, or remove it if all hosts are finished. Raises Failed if it can't be written."""
         try:
-            if not record.unfinished:
+            if not record.unfinished_hosts:
                 self.path.unlink(missing_ok=True)
                 return
             private.create_folder(self._folder)
@@ -138,10 +138,15 @@ def refuse_changed_run(
         if record.options.get(name) != value:
             difference = "different options" if name == "extra" else f"a different `--{name.replace('_', '-')}`"
             raise Refused(f"the unfinished run of {record.playbook} was started with {difference}.", fix=fix)
-    for host, recorded in record.done.items():
-        current = fingerprints(host)
+    for host, recorded_digests in record.done.items():
+        current_digests = fingerprints(host)
         changed_input = next(
-            (name for name in sorted({*recorded, *current}) if recorded.get(name) != current.get(name)), None
+            (
+                name
+                for name in sorted({*recorded_digests, *current_digests})
+                if recorded_digests.get(name) != current_digests.get(name)
+            ),
+            None,
         )
         if changed_input is not None:
             message = f"{changed_input} has changed since {host} was done; the remaining hosts would differ."
@@ -170,26 +175,26 @@ class PlayRollout:
     #: hosts for which this play is the last one; None for all
     final_hosts: frozenset[str] | None = None
     #: number of finished batches
-    finished_batches: int = field(default=0, init=False)
-    _begun_count: int = field(default=0, init=False)
+    finished_batch_count: int = field(default=0, init=False)
+    _begun_host_count: int = field(default=0, init=False)
 
-    def next_batch(self, waiting: Sequence[str], verified: Sequence[str]) -> tuple[list[str], str]:
+    def next_batch(self, waiting_hosts: Sequence[str], verified_hosts: Sequence[str]) -> tuple[list[str], str]:
         """Return the next batch of the waiting hosts and, if it is empty, the reason.
 
         Args:
-            verified: hosts of the last batch that passed verification and must still be serving.
+            verified_hosts: hosts of the last batch that passed verification and must still be serving.
         """
-        host_count = self.host_count or len(waiting) + self._begun_count
-        candidates = list(waiting[: self.policy.size(self.finished_batches, host_count)])
-        self._begun_count += len(candidates)
+        host_count = self.host_count or len(waiting_hosts) + self._begun_host_count
+        candidates = list(waiting_hosts[: self.policy.size(self.finished_batch_count, host_count)])
+        self._begun_host_count += len(candidates)
         if self.guard is None:
             return candidates, ""
-        failed = self.guard.find_not_serving(verified)
+        failed = self.guard.find_not_serving(verified_hosts)
         if failed:
             return [], f"{', '.join(failed)} stopped serving after being changed"
-        allowed, reason = self.guard.select_stoppable(candidates)
-        self._begun_count -= len(candidates) - len(allowed)
-        return allowed, "" if allowed else reason
+        allowed_hosts, reason = self.guard.select_stoppable(candidates)
+        self._begun_host_count -= len(candidates) - len(allowed_hosts)
+        return allowed_hosts, "" if allowed_hosts else reason
 
     def record_batch(self, batch: Sequence[str]) -> None:
         """Record the hosts of a batch before they are changed."""
@@ -197,19 +202,21 @@ class PlayRollout:
             self.record.under_way = list(batch)
             self.save(self.record)
 
-    def finish_batch(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+    def finish_batch(self, done_hosts: Sequence[str], failure_messages: Mapping[str, str]) -> None:
         """Record the outcomes of a batch: finished hosts, and the messages of failed ones by host."""
-        self.finished_batches += 1
-        self.record_outcomes(done, failed)
+        self.finished_batch_count += 1
+        self.record_outcomes(done_hosts, failure_messages)
 
-    def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+    def record_outcomes(self, done_hosts: Sequence[str], failure_messages: Mapping[str, str]) -> None:
         """Record finished hosts, and the messages of failed ones by host."""
         if self.record is None:
             return
-        finished = [name for name in done if self.final_hosts is None or name in self.final_hosts]
-        self.record.done.update({name: dict(self.fingerprints(name)) for name in finished})
+        finished_hosts = [name for name in done_hosts if self.final_hosts is None or name in self.final_hosts]
+        self.record.done.update({name: dict(self.fingerprints(name)) for name in finished_hosts})
         self.record.failed = {
-            name: message for name, message in {**self.record.failed, **failed}.items() if name not in finished
+            name: message
+            for name, message in {**self.record.failed, **failure_messages}.items()
+            if name not in finished_hosts
         }
         self.record.under_way = []
         self.save(self.record)

@@ -31,7 +31,7 @@ UNEXPECTED_SHARE = 0.9
 #: rates below which a fall or a slow fall is ignored as noise, in bytes per second
 MIN_FALL_RATE, MIN_LEAK_RATE = GIB // 10, 8 * 2**20
 MAX_SAMPLES = 256
-#: shortest pause between two samples, in seconds; the longest is PAUSE_S in start.py and service.py
+#: shortest pause between two samples, in seconds; the longest is MAX_PAUSE_S in start.py and service.py
 MIN_PAUSE_S = 0.04
 
 

@@ -12,7 +12,7 @@ import os
 
 SIGKILL = int(_signal.SIGKILL)
 #: file of a version 2 cgroup; writing "1" to it kills all of the cgroup's processes
-CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
+CGROUP_KILL_PATH = "/sys/fs/cgroup{}/cgroup.kill"
 #: how long a graceful stop may take, in seconds
 STOP_GRACE_S = 10
 
@@ -25,12 +25,22 @@ class Target:
         address: path of the Docker Engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
-    __slots__ = ("_address", "_cgroup", "_connection", "_is_pid_known", "_pidfd", "_stop", "id", "pid", "request")
+    __slots__ = (
+        "_address",
+        "_cgroup",
+        "_connection",
+        "_is_pid_known",
+        "_pidfd",
+        "_stop_request",
+        "id",
+        "pid",
+        "request",
+    )
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
         self.request = _build_request(container_id, "kill?signal=KILL")
-        self._stop = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
+        self._stop_request = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
         self.pid, self._pidfd, self._cgroup, self._is_pid_known = 0, -1, -1, False
         self._connection = self._connect()
 
@@ -55,16 +65,16 @@ class Target:
             self.pid = pid
             path = next((row[3:] for row in rows if row.startswith("0::") and self.id in row), "")
             if path:
-                self._cgroup = os.open(CGROUP_KILL.format(path), os.O_WRONLY | os.O_CLOEXEC)
+                self._cgroup = os.open(CGROUP_KILL_PATH.format(path), os.O_WRONLY | os.O_CLOEXEC)
         except OSError:  # the process has ended, or only root may kill a cgroup
             pass
         return self.pid > 0
 
     def release(self) -> None:
         """Close the pidfd and the cgroup's file, if they are open."""
-        for file in (self._pidfd, self._cgroup):
-            if file >= 0:
-                os.close(file)
+        for descriptor in (self._pidfd, self._cgroup):
+            if descriptor >= 0:
+                os.close(descriptor)
         self._pidfd = self._cgroup = -1
 
     @property
@@ -86,7 +96,7 @@ class Target:
 
     def stop_by_engine(self) -> str:
         """Send the Docker Engine a request to stop the container gracefully; see `kill_by_engine`."""
-        return self._send(self._stop)
+        return self._send(self._stop_request)
 
     def kill_processes(self) -> str:
         """Kill the container's processes directly. Return the error; empty if there is none."""

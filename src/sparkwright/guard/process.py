@@ -10,7 +10,7 @@ MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 #: stack size of the writer thread; the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
 #: how often samples are written, in seconds: normally, and when little memory is available
-WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S = 1.0, 0.2
+WRITE_INTERVAL_S, NEAR_FLOOR_WRITE_INTERVAL_S = 1.0, 0.2
 
 
 def lock_in_memory() -> str:
@@ -64,20 +64,22 @@ class Writer:
     def __init__(self, flush, interval_s: float = WRITE_INTERVAL_S) -> None:  # type: ignore[no-untyped-def]
         self._flush, self.interval_s = flush, interval_s
         self._stopped = False
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
+        self._end_lock = _thread.allocate_lock()
+        self._end_lock.acquire()
         _thread.stack_size(STACK_BYTES)
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:
             while not self._stopped:
-                due_s = time.monotonic() + self.interval_s
+                next_write_s = time.monotonic() + self.interval_s
                 self._write()
-                while not self._stopped and time.monotonic() < min(due_s, due_s - WRITE_INTERVAL_S + self.interval_s):
-                    time.sleep(min(WRITE_INTERVAL_NEAR_S, self.interval_s))
+                while not self._stopped and time.monotonic() < min(
+                    next_write_s, next_write_s - WRITE_INTERVAL_S + self.interval_s
+                ):
+                    time.sleep(min(NEAR_FLOOR_WRITE_INTERVAL_S, self.interval_s))
         finally:
-            self._ended.release()
+            self._end_lock.release()
 
     def _write(self) -> None:
         try:
@@ -88,5 +90,5 @@ class Writer:
     def stop(self) -> None:
         """Stop after writing the remaining samples, waiting at most two seconds for the disk."""
         self._stopped = True
-        if self._ended.acquire(True, 2.0):
+        if self._end_lock.acquire(True, 2.0):
             self._write()

@@ -10,13 +10,13 @@ import os
 
 BUFFER_BYTES = 8192
 #: rows of /proc/meminfo that a sample needs
-TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
+TOTAL_FIELD, FREE_FIELD, AVAILABLE_FIELD = b"MemTotal:", b"MemFree:", b"MemAvailable:"
 #: rows for pages that must be written to disk before they can be reused, although MemAvailable includes them
 UNWRITTEN_FIELDS = (b"Dirty:", b"Writeback:")
 STALL_PREFIX = b"full "
 
-HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
-FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
+HEADER_BYTES, LINE_BYTES, LINE_COUNT = 2048, 64, 1024
+FILE_BYTES = HEADER_BYTES + LINE_COUNT * LINE_BYTES
 #: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since boot
 SAMPLE_FORMAT = "%.3f %d %d %d"
 
@@ -28,19 +28,19 @@ class Meter:
         root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are reopened for each sample.
     """
 
-    __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
+    __slots__ = ("_buffer", "_meminfo_fd", "_path", "_pressure_fd", "available", "free", "stall_s", "total")
 
     def __init__(self, root: str = "") -> None:
         self._buffer = bytearray(BUFFER_BYTES)
         self._path = f"{root}/proc/meminfo"
-        self._meminfo = -1 if root else os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        self._pressure = -1
+        self._meminfo_fd = -1 if root else os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._pressure_fd = -1
         if not root:
             try:
-                self._pressure = os.open("/proc/pressure/memory", os.O_RDONLY | os.O_CLOEXEC)
-                os.preadv(self._pressure, [self._buffer], 0)
+                self._pressure_fd = os.open("/proc/pressure/memory", os.O_RDONLY | os.O_CLOEXEC)
+                os.preadv(self._pressure_fd, [self._buffer], 0)
             except OSError:
-                self._pressure = -1
+                self._pressure_fd = -1
         self.total = self.available = self.free = 0
         self.stall_s = 0.0
         self.read()
@@ -50,24 +50,27 @@ class Meter:
 
         `available` is MemAvailable without unwritten pages. Raises OSError.
         """
-        size, text = self._fill_buffer(self._meminfo), self._buffer
-        self.total, self.free = _parse_meminfo_bytes(text, TOTAL, size), _parse_meminfo_bytes(text, FREE, size)
+        size, text = self._fill_buffer(self._meminfo_fd), self._buffer
+        self.total, self.free = (
+            _parse_meminfo_bytes(text, TOTAL_FIELD, size),
+            _parse_meminfo_bytes(text, FREE_FIELD, size),
+        )
         unwritten_bytes = _parse_meminfo_bytes(text, UNWRITTEN_FIELDS[0], size) + _parse_meminfo_bytes(
             text, UNWRITTEN_FIELDS[1], size
         )
-        self.available = max(0, _parse_meminfo_bytes(text, AVAILABLE, size) - unwritten_bytes)
-        if self._pressure >= 0:
-            size = os.preadv(self._pressure, [self._buffer], 0)
+        self.available = max(0, _parse_meminfo_bytes(text, AVAILABLE_FIELD, size) - unwritten_bytes)
+        if self._pressure_fd >= 0:
+            size = os.preadv(self._pressure_fd, [self._buffer], 0)
             self.stall_s = _parse_stall_s(self._buffer, size)
 
-    def _fill_buffer(self, file: int) -> int:
+    def _fill_buffer(self, fd: int) -> int:
         """Read /proc/meminfo into the buffer and return its size."""
-        opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if file < 0 else file
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if fd < 0 else fd
         try:
-            return os.preadv(opened, [self._buffer], 0)
+            return os.preadv(descriptor, [self._buffer], 0)
         finally:
-            if file < 0:
-                os.close(opened)
+            if fd < 0:
+                os.close(descriptor)
 
 
 def read_boot_id(root: str = "") -> str:
@@ -110,21 +113,21 @@ class Ring:
         header: initial rows of the header, values by name.
     """
 
-    __slots__ = ("_body", "_count", "_file", "_flushed", "header", "path")
+    __slots__ = ("_body", "_count", "_fd", "_flushed_count", "header", "path")
 
     def __init__(self, path: str, header: dict[str, str]) -> None:
         self.path, self.header = path, header
-        self._body = bytearray(LINES * LINE_BYTES)
-        self._count = self._flushed = 0
+        self._body = bytearray(LINE_COUNT * LINE_BYTES)
+        self._count = self._flushed_count = 0
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DSYNC
-        self._file = os.open(path, flags, 0o600)
-        os.pwrite(self._file, self._format_header() + self._body, 0)
-        os.fsync(self._file)
+        self._fd = os.open(path, flags, 0o600)
+        os.pwrite(self._fd, self._format_header() + self._body, 0)
+        os.fsync(self._fd)
 
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
         """Add a sample in memory, to be written by `flush`. `time_s` is in seconds since the epoch."""
         line = (SAMPLE_FORMAT % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
-        begin = self._count % LINES * LINE_BYTES
+        begin = self._count % LINE_COUNT * LINE_BYTES
         self._body[begin : begin + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
         self._count += 1
 
@@ -135,15 +138,15 @@ class Ring:
     def flush(self) -> None:
         """Write new samples to disk. Raises OSError."""
         count = self._count
-        new_count = min(count - self._flushed, LINES)
-        first_line = (count - new_count) % LINES
-        parts = [(first_line, min(first_line + new_count, LINES)), (0, first_line + new_count - LINES)]
+        new_count = min(count - self._flushed_count, LINE_COUNT)
+        first_line = (count - new_count) % LINE_COUNT
+        parts = [(first_line, min(first_line + new_count, LINE_COUNT)), (0, first_line + new_count - LINE_COUNT)]
         for begin, end in parts:
             if end > begin:
                 piece = bytes(self._body[begin * LINE_BYTES : end * LINE_BYTES])
-                os.pwrite(self._file, piece, HEADER_BYTES + begin * LINE_BYTES)
-        self._flushed = count
-        os.pwrite(self._file, self._format_header(), 0)
+                os.pwrite(self._fd, piece, HEADER_BYTES + begin * LINE_BYTES)
+        self._flushed_count = count
+        os.pwrite(self._fd, self._format_header(), 0)
 
     def _format_header(self) -> bytes:
         rows = "".join(f"{name} {' '.join(value.split())[:200]}\n" for name, value in self.header.items())

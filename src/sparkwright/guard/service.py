@@ -14,8 +14,7 @@ import fcntl
 import os
 import time
 
-from sparkwright.guard import samples
-from sparkwright.guard import samples as memory_samples
+from sparkwright.guard import memory_samples as memory_samples
 from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
 from sparkwright.guard.process import Writer, lock_in_memory
@@ -23,9 +22,9 @@ from sparkwright.guard.samples import Meter
 
 CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE = "service.conf", "service.ring", "service.events", "service.lock"
 #: longest pause between two samples, in seconds; sampling then uses less than 0.1 % of a core
-PAUSE_S = 1.0
+MAX_PAUSE_S = 1.0
 #: how often samples are written, in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
-WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
+WRITE_INTERVAL_S, NEAR_FLOOR_WRITE_INTERVAL_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
 #: a low level counts as expected only after this many seconds, so that a fall in progress does not lower the expected level
 MIN_SETTLED_S = 60.0
 #: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine
@@ -106,19 +105,19 @@ class Service:
         )
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.settled_lowest = self.minute_lowest = self.meter.total
-        self.minute_s = time.monotonic()
+        self.minute_start_s = time.monotonic()
         self._reload()
 
     def _reload(self) -> None:
         """Reread the conf if it has changed."""
-        changed_ns = _modified_ns(f"{self.folder}/{CONF_FILE}")
-        if changed_ns == self.conf_mtime_ns:
+        mtime_ns = _modified_ns(f"{self.folder}/{CONF_FILE}")
+        if mtime_ns == self.conf_mtime_ns:
             return
         try:
             self.conf = Conf(self.folder)
         except (OSError, ValueError, IndexError):
             return
-        self.conf_mtime_ns = changed_ns
+        self.conf_mtime_ns = mtime_ns
         verified_available = self.conf.number("left")
         # the server has been verified again, so the lowest level so far no longer counts
         if self.ring.header.get("left") != str(verified_available):
@@ -126,7 +125,7 @@ class Service:
         rows = {"key": "", **self.conf.rows, "left": str(verified_available)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)
         rows["id"] = self.conf.servers[0].target.id if self.conf.servers else ""
-        rows["boot"] = samples.read_boot_id(self.conf.rows.get("root", ""))
+        rows["boot"] = memory_samples.read_boot_id(self.conf.rows.get("root", ""))
         rows["server"] = rows.get("of", "")
         for name in ("boot", "key", "name", "id", "left", "server"):
             self.ring.set_header_row(name, rows.get(name, ""))
@@ -147,8 +146,8 @@ class Service:
             if self.victim is not None:
                 self._finish_kill()
             is_near_floor = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor
-            writer.interval_s = WRITE_INTERVAL_NEAR_S if is_near_floor or self.victim else WRITE_INTERVAL_S
-            time.sleep(self.detector.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
+            writer.interval_s = NEAR_FLOOR_WRITE_INTERVAL_S if is_near_floor or self.victim else WRITE_INTERVAL_S
+            time.sleep(self.detector.pause_s(MAX_PAUSE_S) if self.conf.servers else MAX_PAUSE_S)
         self.ring.set_header_row("state", "ended")
         writer.stop()
 
@@ -162,8 +161,8 @@ class Service:
             return None
         meter, now_s = self.meter, time.monotonic()
         self.ring.add(time.time(), meter.available, meter.free, meter.stall_s)
-        if now_s - self.minute_s > MIN_SETTLED_S:
-            self.settled_lowest, self.minute_lowest, self.minute_s = (
+        if now_s - self.minute_start_s > MIN_SETTLED_S:
+            self.settled_lowest, self.minute_lowest, self.minute_start_s = (
                 min(self.settled_lowest, self.minute_lowest),
                 meter.available,
                 now_s,
@@ -259,10 +258,10 @@ def find_memory_file(pid: int) -> str:
     except OSError:
         return ""
     for row in rows:
-        _, kinds, path = row.split(":", 2)
-        if kinds == "":
+        _, controllers, path = row.split(":", 2)
+        if controllers == "":
             file_name = f"/sys/fs/cgroup{path}/memory.stat"
-        elif "memory" in kinds.split(","):
+        elif "memory" in controllers.split(","):
             file_name = f"/sys/fs/cgroup/memory{path}/memory.stat"
         else:
             continue
@@ -336,7 +335,7 @@ def _archive_samples(folder: str) -> None:
     path = f"{folder}/{RING_FILE}"
     try:
         header, _ = memory_samples.read(path)
-        boot_id = samples.read_boot_id(Conf(folder).rows.get("root", ""))
+        boot_id = memory_samples.read_boot_id(Conf(folder).rows.get("root", ""))
         if header.get("state") == "guarding" and header.get("boot") not in (None, "", boot_id):
             os.rename(path, f"{folder}/serving-{int(time.time())}.ring")  # noqa: PTH104
     except (OSError, ValueError):

@@ -13,15 +13,15 @@ import time
 from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
-from sparkwright.guard.process import WRITE_INTERVAL_NEAR_S, WRITE_INTERVAL_S, Writer, lock_in_memory
+from sparkwright.guard.process import NEAR_FLOOR_WRITE_INTERVAL_S, WRITE_INTERVAL_S, Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
 #: longest pause between two samples, in seconds
-PAUSE_S = 0.1
+MAX_PAUSE_S = 0.1
 #: how long samples are taken after a kill, and the interval between further kills while the process has not ended, in seconds
 RELEASE_WATCH_S = 3.0
 #: parameters that are copied to the ring file's header
-HEADER_ROWS = ("name", "id", "run", "boot", "key", "server", "what", "expected")
+HEADER_PARAMETERS = ("name", "id", "run", "boot", "key", "server", "what", "expected")
 #: how long the guard continues after its runner has exited, in seconds
 MAX_ORPHAN_S = 3600.0
 #: samples are written more often when available memory is below this multiple of the floor
@@ -43,7 +43,7 @@ class Guard:
         self.target = Target(parameters["id"], parameters.get("address", "")) if parameters.get("id") else None
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
         header["total"] = str(self.meter.total)
-        header.update({name: value for name, value in parameters.items() if name in HEADER_ROWS})
+        header.update({name: value for name, value in parameters.items() if name in HEADER_PARAMETERS})
         self.ring = memory_samples.Ring(path, header)
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.ring.set_header_row("began", f"{time.time():.3f}")
@@ -51,7 +51,7 @@ class Guard:
         #: monotonic time at which the runner exited; 0 while it is running
         self.orphaned_at_s = 0.0
         self.ended = False
-        self.killed: Danger | None = None
+        self.kill_danger: Danger | None = None
 
     def run(self) -> None:
         """Sample until the command `end`, a kill, or `_is_orphaned`."""
@@ -63,15 +63,17 @@ class Guard:
             danger = self._sample()
             if danger is not None:
                 self._kill_container(danger)
-                writer.interval_s = WRITE_INTERVAL_NEAR_S
+                writer.interval_s = NEAR_FLOOR_WRITE_INTERVAL_S
                 break
-            near_bytes = NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
-            writer.interval_s = WRITE_INTERVAL_NEAR_S if self.meter.available < near_bytes else WRITE_INTERVAL_S
+            near_floor_bytes = NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
+            writer.interval_s = (
+                NEAR_FLOOR_WRITE_INTERVAL_S if self.meter.available < near_floor_bytes else WRITE_INTERVAL_S
+            )
             self.ended = self.ended or self._is_orphaned()
-            time.sleep(self.detector.pause_s(PAUSE_S))
-        if self.killed is not None:
+            time.sleep(self.detector.pause_s(MAX_PAUSE_S))
+        if self.kill_danger is not None:
             self._watch_release()
-        self.ring.set_header_row("state", "killed" if self.killed else "ended")
+        self.ring.set_header_row("state", "killed" if self.kill_danger else "ended")
         writer.stop()
 
     def _watch_release(self) -> None:
@@ -80,7 +82,7 @@ class Guard:
         while not self.ended and (time.monotonic() < deadline_s or self._is_stuck()):
             self._sample()
             self._read_commands()
-            time.sleep(PAUSE_S)
+            time.sleep(MAX_PAUSE_S)
             if time.monotonic() > next_kill_s and self.target is not None and self._is_stuck():
                 next_kill_s = time.monotonic() + RELEASE_WATCH_S
                 self.target.kill_by_engine()
@@ -110,13 +112,13 @@ class Guard:
         if self.target is not None:
             engine_error = self.target.kill_by_engine()
             process_error = self.target.kill_processes()
-        self.killed = danger
-        words = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
-        self.ring.set_header_row("danger", words)
+        self.kill_danger = danger
+        danger_text = f"{danger.kind} {danger.available} {danger.free} {int(danger.rate)}"
+        self.ring.set_header_row("danger", danger_text)
         self.ring.set_header_row("killed", f"{time.time():.3f}")
         self.ring.set_header_row("by_engine", engine_error or "sent")
         self.ring.set_header_row("by_process", process_error or "sent")
-        _write_line("killed " + words)
+        _write_line("killed " + danger_text)
 
     def _read_commands(self) -> None:
         """Read and execute the runner's commands."""
@@ -129,12 +131,12 @@ class Guard:
             return
         *lines, self.unparsed_input = (self.unparsed_input + data).split(b"\n")
         for line in lines:
-            word, _, rest = line.decode(errors="replace").partition(" ")
-            if word == "pid" and self.target is not None and rest.isdigit():
-                self.target.hold_process(int(rest))
-            elif word == "stage":
-                self.ring.set_header_row("stage", rest[:100])
-            elif word == "end":
+            command, _, argument = line.decode(errors="replace").partition(" ")
+            if command == "pid" and self.target is not None and argument.isdigit():
+                self.target.hold_process(int(argument))
+            elif command == "stage":
+                self.ring.set_header_row("stage", argument[:100])
+            elif command == "end":
                 self.ended = True
 
     def _is_orphaned(self) -> bool:
@@ -168,13 +170,13 @@ def main(path: str) -> int:
         if not piece:
             return 2
         text += piece
-    parameter_lines, _, rest = text.partition(b"\n\n")
+    parameter_lines, _, unparsed_input = text.partition(b"\n\n")
     parameters = dict(line.partition(" ")[::2] for line in parameter_lines.decode().splitlines())
     try:
         guard = Guard(path, parameters)
     except (OSError, ValueError) as error:
         _write_line(f"failed {error}")
         return 1
-    guard.unparsed_input = rest
+    guard.unparsed_input = unparsed_input
     guard.run()
     return 0

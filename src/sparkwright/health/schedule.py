@@ -211,7 +211,7 @@ def list_leftover_files(context: Context, check_settings: settings.Settings) -> 
         turns.LOCK,
     ]
     names += [f"{record.HISTORY_FILE}.{n}" for n in range(1, record.MAX_ROTATED_FILES + 1)]
-    yield from (service_guard.folder(context.state) / name for name in service_guard.FILES)
+    yield from (service_guard.folder(context.state) / name for name in service_guard.FILE_NAMES)
     yield from context.state.path.glob(f"{model_hashes.STATE_PREFIX}*.json")
     folders = dict.fromkeys([context.state.path, *(server.records_folder for server in servers)])
     yield from (folder / name for folder in folders for name in names)

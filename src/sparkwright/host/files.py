@@ -106,11 +106,11 @@ def apply(intended: IntendedState, current: FileState) -> None:
 def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
     """Return the ids of the intended owner and group, -1 to leave it unchanged. Raises LookupError for an unknown name."""
     try:
-        user = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
+        uid = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
     except KeyError:
         raise LookupError(f"no such user: {intended.owner!r}") from None
     try:
-        return user, grp.getgrnam(intended.group).gr_gid if intended.group else -1
+        return uid, grp.getgrnam(intended.group).gr_gid if intended.group else -1
     except KeyError:
         raise LookupError(f"no such group: {intended.group!r}") from None
 

@@ -20,7 +20,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.nvidia_smi import GpuProcess, ProcessList
 from sparkwright.units import format_gib
 
-CONTAINER_CGROUP = re.compile(
+CONTAINER_CGROUP_PATTERN = re.compile(
     r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]{1,4}(?:[\w.-]{1,200}[-/:])?([0-9a-f]{64})"
 )
 #: the columns of `docker top`
@@ -42,7 +42,7 @@ def find_container_id(pid: int, *, proc: Path = Path("/proc")) -> str:
         text = (proc / str(pid) / "cgroup").read_text()
     except OSError:
         return ""
-    match = CONTAINER_CGROUP.search(text)
+    match = CONTAINER_CGROUP_PATTERN.search(text)
     return match[1] if match else ""
 
 
@@ -100,8 +100,11 @@ class GpuUse:
         """Lines of evidence, for a container without a visible process."""
         log_lines = (self.device_lines.gpu_line, self.device_lines.cpu_line)
         lines = [f"engine log: {line}" for line in log_lines if line]
-        others = ", ".join(map(format_process, self.all_processes.processes)) or "none"
-        return [self.listing_error or f"nvidia-smi: no compute process in the container (others: {others})", *lines]
+        other_processes = ", ".join(map(format_process, self.all_processes.processes)) or "none"
+        return [
+            self.listing_error or f"nvidia-smi: no compute process in the container (others: {other_processes})",
+            *lines,
+        ]
 
 
 def inspect(name: str, context: Context) -> GpuUse:

@@ -99,7 +99,7 @@ class StateFolder:
             path = private.create_folder(path / name)
         return path
 
-    def tighten(self) -> None:
+    def restrict_access(self) -> None:
         """Remove other users' access to files that an earlier version wrote. Costs one stat if there are none."""
         with contextlib.suppress(OSError):
             private.restrict_tree(self.path)
@@ -120,7 +120,7 @@ class StateFolder:
             print(f"{path} is damaged, ignoring it: {problem}", file=sys.stderr, flush=True)
         return valid
 
-    def refuse_newer(self) -> None:
+    def refuse_newer_format(self) -> None:
         """Raise Refused if the records have the format of a newer sparkwright."""
         written = self.read(FORMAT_FILE)
         if written and written["format"] > FORMAT:

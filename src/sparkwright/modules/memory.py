@@ -96,7 +96,7 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     other_names = [
         row.name
         for row in budget.rows
-        if row.about == "other" and not row.at_most and row.name in {*held.stopping, *held.staying}
+        if row.about == "other" and not row.at_most and row.name in {*held.stopping_sizes, *held.staying_sizes}
     ]
     if other_names:
         names = f"{', '.join([server.name, *other_names[:-1]])} and {other_names[-1]}"

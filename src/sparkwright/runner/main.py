@@ -53,8 +53,8 @@ def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
     os.environ["LC_ALL"] = "C"
     machine = Machine.from_environment()
     state = StateFolder.in_home(machine.home)
-    state.tighten()
-    state.refuse_newer()
+    state.restrict_access()
+    state.refuse_newer_format()
     private.restrict(machine.home / ".local/share/sparkwright")  # the runtime of this process
     module, _, name = requests.REQUEST_KINDS[request["verb"]].function_path.rpartition(".")
     handler: Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]

@@ -112,7 +112,7 @@ class Rendezvous:
             self._token,
             note=self.note,
             redactor=self.journal.redactor,
-            stop_requested=self.journal.stop_requested,
+            should_stop=self.journal.stop_requested,
         )
 
     @property

@@ -51,7 +51,7 @@ def _check_servers() -> int:
 
     machine = Machine.from_environment()
     try:
-        StateFolder.in_home(machine.home).refuse_newer()
+        StateFolder.in_home(machine.home).refuse_newer_format()
     except Refused as refused:
         print(f"{refused.message} Run `sparkwright health.install` again", flush=True)
         return 75
@@ -117,7 +117,7 @@ def _run_wake_service() -> int:
         pause_s = 0.0
         while not stop_event.wait(pause_s):
             try:
-                state.refuse_newer()  # a newer sparkwright may have written the state in the meantime
+                state.refuse_newer_format()  # a newer sparkwright may have written the state in the meantime
                 pause_s = POLL_INTERVAL_S if waker.poll() else IDLE_INTERVAL_S
             except (SparkwrightError, OSError) as error:
                 print(error, flush=True)

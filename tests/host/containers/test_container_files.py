@@ -85,7 +85,7 @@ def test_files_of_root_are_removed_by_a_container(engine: docker.DockerClient, i
     fill_as_root(engine, image, folder / "live")
     context = RecordingContext(folder)
     assert run_as_nobody(lambda: remove_live(context)) == ""
-    assert not (folder / "live").exists() and not list((folder / container_files.TRASH).iterdir())
+    assert not (folder / "live").exists() and not list((folder / container_files.TRASH_FOLDER).iterdir())
     left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
 
@@ -118,4 +118,4 @@ def test_if_no_container_can_remove_files_the_message_names_the_command(
     context: Any = RecordingContext(folder)
     context.docker = FullDocker
     error = run_as_nobody(lambda: remove_live(context))
-    assert error.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in error
+    assert error.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH_FOLDER}/" in error

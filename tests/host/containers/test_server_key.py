@@ -95,7 +95,7 @@ def test_only_the_containers_user_reads_the_key(api: Any, name: str, tmp_path: P
     (path,) = (context.state.path / server_keys.FOLDER).glob(f"{name}-*.yaml")
     assert stat.S_IMODE(path.stat().st_mode) == USERS[user]
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE((path.parent / server_keys.SALT).stat().st_mode) == 0o600
+    assert stat.S_IMODE((path.parent / server_keys.SALT_FILE).stat().st_mode) == 0o600
 
 
 def test_another_key_is_a_difference_that_shows_no_key(api: Any, name: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.rendezvous import MAX_BARRIERS
-from sparkwright.host.cluster.wire import CLOSED, ConnectionLost, Session, read_line
+from sparkwright.host.cluster.wire import CLOSED_MESSAGE, ConnectionLost, Session, read_line
 from sparkwright.secret import Secret
 from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group
 
@@ -44,7 +44,7 @@ def test_member_with_endless_barriers_is_lost(pair: Group) -> None:
     arrival = {"kind": "arrive", "phase": "forward", "data": {}}
     hostile.send(*({**arrival, "barrier": f"b{n}"} for n in range(MAX_BARRIERS + 10)))
     assert hostile.read_event("lost")["text"] == "lost spark2 (rank 1): there are too many barriers"
-    with pytest.raises(ConnectionLost, match=CLOSED):
+    with pytest.raises(ConnectionLost, match=CLOSED_MESSAGE):
         hostile.read_event("never")
     assert "lost spark2 (rank 1): there are too many barriers" in head.recap()["msg"]
 
@@ -56,7 +56,7 @@ def test_repeated_overdue_message_is_answered_once(tmp_path: Path) -> None:
         overdue = {"kind": "overdue", "phase": "forward", "barrier": "", "waited_s": 1.0}
         hostile.send({"kind": "join"}, *[overdue] * 500, {"kind": "bye"})
         kinds = []
-        with pytest.raises(ConnectionLost, match=CLOSED):
+        with pytest.raises(ConnectionLost, match=CLOSED_MESSAGE):
             while True:
                 kinds.append(hostile.session.unseal(hostile._line(wire.MAX_LINE_BYTES))["kind"])
         assert kinds.count("failed") == 1

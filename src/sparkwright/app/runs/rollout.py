@@ -102,7 +102,7 @@ class RolloutRun:
             self.record = RolloutRecord(self._record_file.playbook, names, self._fixed_options())
 
     def can_start(self) -> bool:
-        """Return False if a host of a rolling run or a member of a cluster is unreachable. The reason is in `fleet.stopped`.
+        """Return False if a host of a rolling run or a member of a cluster is unreachable. The reason is in `fleet.stop_reason`.
 
         With --skip-unreachable, a rolling run starts without such hosts.
         """
@@ -136,7 +136,7 @@ class RolloutRun:
     def report_outcome(self) -> list[int]:
         """Emit the outcome of a rolling or stopped run. Return an exit code for a run that was stopped without a failed host."""
         fleet = self._selection.fleet
-        if self.record is None and not fleet.stopped:
+        if self.record is None and not fleet.stop_reason:
             return []
         exit_codes = {
             member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None
@@ -144,7 +144,7 @@ class RolloutRun:
         not_begun = [member.host.name for member in fleet.members if member.recap is None]
         if self.record is None and not not_begun:
             return []
-        can_resume = self.record is not None and self.record.unfinished and self._is_recorded
+        can_resume = self.record is not None and self.record.unfinished_hosts and self._is_recorded
         hosts_by_outcome = {
             "done": [name for name, code in exit_codes.items() if code in SUCCESS_CODES],
             "earlier": [name for name in self.record.done if name not in exit_codes] if self.record else [],
@@ -160,7 +160,7 @@ class RolloutRun:
             "resume": resume_command,
         }
         fleet.emit_last_event(event("rolled", host="", **outcome))
-        if not fleet.stopped or hosts_by_outcome["failed"] or hosts_by_outcome["unreachable"]:
+        if not fleet.stop_reason or hosts_by_outcome["failed"] or hosts_by_outcome["unreachable"]:
             return []
         return [Exit.FAILED if hosts_by_outcome["done"] else Exit.REFUSED]
 

@@ -14,8 +14,8 @@ from typing import Any
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster import wire
 from sparkwright.host.cluster.rendezvous import (
-    BARRIER_NAME,
-    EVENTS,
+    BARRIER_NAME_PATTERN,
+    EVENT_SHAPES,
     FORWARD,
     MAX_TEXT_CHARS,
     RESCUE,
@@ -52,7 +52,7 @@ class Channel:
     Args:
         note: called with a message for the user.
         redactor: masks secrets in everything that is sent.
-        stop_requested: returns True once the user has requested this run to stop.
+        should_stop: returns True once the user has requested this run to stop.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Channel:
         *,
         note: Callable[[str], None],
         redactor: Redactor,
-        stop_requested: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.cluster = cluster
-        self._token, self._note, self._redactor, self._stop_requested = token, note, redactor, stop_requested
+        self._token, self._note, self._redactor, self._should_stop = token, note, redactor, should_stop
         self._cluster_state = ClusterState(cluster)
-        self._changed = threading.Condition()
-        self._unsent: collections.deque[dict[str, Any]] = collections.deque()
+        self._state_condition = threading.Condition()
+        self._unsent_messages: collections.deque[dict[str, Any]] = collections.deque()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._phase = FORWARD
@@ -82,7 +82,7 @@ class Channel:
     @property
     def generation(self) -> str:
         """An id of this run, the same on all members, derived from the token without revealing it."""
-        return wire.derive_run_name(self.cluster, self._token)
+        return wire.derive_generation(self.cluster, self._token)
 
     # -- the run's interface -----------------------------------------------------------------------------------
 
@@ -132,12 +132,12 @@ class Channel:
             Failed or Refused: A member failed, is lost, or did not arrive within timeout_s.
         """
         key = BarrierKey(phase, name)
-        if not BARRIER_NAME.fullmatch(name):
+        if not BARRIER_NAME_PATTERN.fullmatch(name):
             raise Failed(
                 f"'{one_line(name, max_chars=80)}' is not a valid barrier name: use only letters, digits, spaces, _ . and -."
             )
         shared = self._redact_shared(name, data)
-        with self._changed:
+        with self._state_condition:
             already_arrived = self._cluster_state.has_arrived(key, self.cluster.rank)
             if already_arrived and self._cluster_state.failure(key) is None:
                 raise Failed(f"this run has already passed barrier '{name}'.", fix="Give each barrier its own name.")
@@ -146,7 +146,7 @@ class Channel:
         if not wait:
             return {}
         self._wait(key, lambda: self._cluster_state.is_settled(key), time.monotonic() + timeout_s, timeout_s, watch)
-        with self._changed:
+        with self._state_condition:
             failure = self._cluster_state.failure(key)
             if failure is not None:
                 raise _build_error(failure)
@@ -157,7 +157,7 @@ class Channel:
 
         Always empty after this member's own failure, so that nothing interrupts its rescue.
         """
-        with self._changed:
+        with self._state_condition:
             failure = self._cluster_state.failures.get(FORWARD)
             return failure.text if failure is not None and self._phase == FORWARD else ""
 
@@ -232,15 +232,15 @@ class Channel:
             time.monotonic() + WATCH_INTERVAL_S,
         )
         while True:
-            with self._changed:
+            with self._state_condition:
                 if is_ready() or self._cluster_state.is_settled(key):
                     return
-                self._changed.wait(POLL_S)
+                self._state_condition.wait(POLL_S)
                 if is_ready() or self._cluster_state.is_settled(key):
                     return
                 missing = self._cluster_state.format_missing(key if key.name else None)
             now_s = time.monotonic()
-            if key.phase == FORWARD and self._stop_requested():
+            if key.phase == FORWARD and self._should_stop():
                 wait_clause = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
                 raise Failed(f"stopped on request, {wait_clause}")
             if now_s >= next_watch_s:
@@ -265,7 +265,7 @@ class Channel:
             except (OSError, ConnectionLost, WireError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             now_s = time.monotonic()
-            if self._stop_requested():
+            if self._should_stop():
                 raise Failed("stopped on request, before the first task")
             if now_s >= deadline_s:
                 fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run. This host must be able to connect to it."
@@ -295,7 +295,7 @@ class Channel:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _send(self, kind: str, **fields: Any) -> None:
-        self._unsent.append({"kind": kind, **fields})
+        self._unsent_messages.append({"kind": kind, **fields})
         with contextlib.suppress(OSError):
             self._wake_sender.send(b".")
 
@@ -307,8 +307,8 @@ class Channel:
                 ready = wait_for_readable(readers, POLL_S / 2, writers=writers)
                 if self._wake_receiver in ready and not self._wake_receiver.recv(4096):
                     return
-                while self._unsent:
-                    connection.send(self._unsent.popleft())
+                while self._unsent_messages:
+                    connection.send(self._unsent_messages.popleft())
                 connection.flush()
                 if connection in ready:
                     self._read(connection)
@@ -325,23 +325,23 @@ class Channel:
     def _read(self, connection: Connection) -> None:
         for line in connection.read():
             assert connection.session is not None
-            event = validate_message(connection.session.unseal(line), EVENTS)
+            event = validate_message(connection.session.unseal(line), EVENT_SHAPES)
             if event["kind"] == "joined" and event["rank"] == self.cluster.rank:
                 # the head sent it between this member's join and now
                 self.clock_offset_s = (self._join_sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
-                with self._changed:
+                with self._state_condition:
                     self._cluster_state.apply(event)
-                    self._changed.notify_all()
+                    self._state_condition.notify_all()
 
     def _record_loss(self, reason: str) -> None:
         """Record the loss of the head, which fails all barriers, unless this run has sent its goodbye."""
-        with self._changed:
+        with self._state_condition:
             if not self._leaving:
                 self._cluster_state.apply(
                     {"kind": "lost", "rank": 0, "text": f"lost {self.cluster.format_member(0)}: {reason}"}
                 )
-            self._changed.notify_all()
+            self._state_condition.notify_all()
 
 
 def _build_error(failure: Failure) -> SparkwrightError:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.cluster import wire
-from sparkwright.host.cluster.rendezvous import FORWARD, MESSAGES, BarrierKey, ClusterState, validate_message
+from sparkwright.host.cluster.rendezvous import FORWARD, MESSAGE_SHAPES, BarrierKey, ClusterState, validate_message
 from sparkwright.host.cluster.wire import Connection, ConnectionLost, WireError
 from sparkwright.host.containers.containers import describe_listening_process
 from sparkwright.protocol.cluster import Cluster
@@ -56,10 +56,10 @@ class Coordinator:
         self._ranks: dict[Connection, int] = {}
         self._cluster_state = ClusterState(cluster)
         self._events: list[dict[str, Any]] = []
-        self._unpublished: collections.deque[dict[str, Any]] = collections.deque()
+        self._unpublished_events: collections.deque[dict[str, Any]] = collections.deque()
         self._dropped_count = 0
         #: ranks that have joined, or reported why they cannot join
-        self._authenticated: set[int] = set()
+        self._authenticated_ranks: set[int] = set()
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
@@ -77,7 +77,7 @@ class Coordinator:
     def wait_for_others(self, timeout_s: float) -> None:
         """Wait until all members except the head have connected, at most timeout_s."""
         deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s and len(self._authenticated | {0}) < len(self._cluster.members):
+        while time.monotonic() < deadline_s and len(self._authenticated_ranks | {0}) < len(self._cluster.members):
             time.sleep(TICK_INTERVAL_S / 2)
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ class Coordinator:
             connection.send_line(proof)
             connection.start_session(session)
             self._ranks[connection] = rank
-            self._authenticated.add(rank)
+            self._authenticated_ranks.add(rank)
             return
-        message = validate_message(connection.session.unseal(line), MESSAGES)
+        message = validate_message(connection.session.unseal(line), MESSAGE_SHAPES)
         if connection in self._pending and message["kind"] == "join":
             self._register_member(connection)
         elif connection in self._pending and message["kind"] == "fail":  # it reports why it cannot join
@@ -190,14 +190,14 @@ class Coordinator:
 
     def _publish(self, event: dict[str, Any]) -> None:
         """Apply an event and send it to all members. If a member turns out to be lost, that event is published afterwards."""
-        self._unpublished.append(event)
-        if len(self._unpublished) > 1:
+        self._unpublished_events.append(event)
+        if len(self._unpublished_events) > 1:
             return
-        while self._unpublished:
+        while self._unpublished_events:
             try:
-                self._broadcast(self._unpublished[0])
+                self._broadcast(self._unpublished_events[0])
             finally:
-                self._unpublished.popleft()
+                self._unpublished_events.popleft()
 
     def _broadcast(self, event: dict[str, Any]) -> None:
         self._cluster_state.apply(event)

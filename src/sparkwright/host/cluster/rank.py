@@ -34,16 +34,16 @@ def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bo
         read_log: also look for a failure in the log of a running container.
     """
     inspected = containers.inspect(client, name)
-    running = bool(inspected and inspected["State"]["Running"])
-    if not inspected or (running and not read_log):
+    is_running = bool(inspected and inspected["State"]["Running"])
+    if not inspected or (is_running and not read_log):
         return (
             None if inspected else RankExit(is_cause=True, message=f"rank {rank} ended: there is no container {name}.")
         )
     member_log, state = read_member_log(client, inspected), inspected["State"]
-    if running and not member_log.failure:
+    if is_running and not member_log.failure:
         return None
-    code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
-    outcome = "failed" if running else f"exited ({code})"
+    exit_text = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
+    outcome = "failed" if is_running else f"exited ({exit_text})"
     parallel = container_labels.engine_of_container(dict(inspected)).parallel
     is_cause = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
         member_log.failure or state["ExitCode"]
@@ -60,7 +60,7 @@ def read_member_log(
         Failed: The container is not a member of a cluster, or its log cannot be read.
     """
     name = str(inspected["Name"]).lstrip("/")
-    member = container_labels.engine_of_container(dict(inspected)).member
-    if member is None or RANK_LABEL not in (inspected["Config"].get("Labels") or {}):
+    build_member_log = container_labels.engine_of_container(dict(inspected)).member
+    if build_member_log is None or RANK_LABEL not in (inspected["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
-    return member(StartLog(client, name, max_bytes, max_s))
+    return build_member_log(StartLog(client, name, max_bytes, max_s))

@@ -17,7 +17,7 @@ from sparkwright.visible import one_line
 
 #: a failure in the forward phase does not fail barriers of the rescue phase, in which all members restore their previous servers
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
-BARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+BARRIER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 MAX_TEXT_CHARS = 1000
 #: maximum number of barriers in one run
 MAX_BARRIERS = 200
@@ -46,23 +46,27 @@ def _validate_text(value: Any) -> str:
     return one_line(value, max_chars=MAX_TEXT_CHARS)
 
 
-_BARRIER = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME}
-_FAILURE = {"text": _validate_text, "refused": bool}
+_BARRIER_SHAPE = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME_PATTERN}
+_FAILURE_SHAPE = {"text": _validate_text, "refused": bool}
 #: messages from a member to the head, by kind
-MESSAGES: dict[str, dict[str, Any]] = {
+MESSAGE_SHAPES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
-    "arrive": {**_BARRIER, "data": {str: object}},
-    "overdue": {**_BARRIER, "barrier": (BARRIER_NAME, frozenset(("",))), "waited_s": shapes.number_between(0, 10**9)},
-    "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _validate_text},
+    "arrive": {**_BARRIER_SHAPE, "data": {str: object}},
+    "overdue": {
+        **_BARRIER_SHAPE,
+        "barrier": (BARRIER_NAME_PATTERN, frozenset(("",))),
+        "waited_s": shapes.number_between(0, 10**9),
+    },
+    "fail": {**_FAILURE_SHAPE, "phase": frozenset(PHASES), "at": _validate_text},
     "bye": {},
 }
 #: events that the head sends to all members, by kind
-EVENTS: dict[str, dict[str, Any]] = {
+EVENT_SHAPES: dict[str, dict[str, Any]] = {
     "alive": {},
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
-    "arrived": {"rank": shapes.integer, **_BARRIER, "data": {str: object}},
-    "failed": {"phase": frozenset(PHASES), **_FAILURE},
+    "arrived": {"rank": shapes.integer, **_BARRIER_SHAPE, "data": {str: object}},
+    "failed": {"phase": frozenset(PHASES), **_FAILURE_SHAPE},
     "lost": {"rank": shapes.integer, "text": _validate_text},
     "gone": {"rank": shapes.integer},
 }
@@ -93,9 +97,9 @@ class ClusterState:
         #: first failure in each phase
         self.failures: dict[str, Failure] = {}
         #: shared data, by barrier and rank
-        self._shared: dict[BarrierKey, dict[int, Any]] = {}
+        self._data_by_barrier: dict[BarrierKey, dict[int, Any]] = {}
         #: outcome of each barrier; None if all members arrived
-        self._settled: dict[BarrierKey, Failure | None] = {}
+        self._outcomes: dict[BarrierKey, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
         """Apply an event. Raises WireError if it names an unknown rank or exceeds MAX_BARRIERS."""
@@ -122,46 +126,46 @@ class ClusterState:
 
     def is_settled(self, key: BarrierKey) -> bool:
         """Return True if the outcome of a barrier is known."""
-        return key in self._settled or self._find_failure(key) is not None
+        return key in self._outcomes or self._find_failure(key) is not None
 
     def failure(self, key: BarrierKey) -> Failure | None:
         """Return the failure of a barrier; None if there is none, or if all members arrived before it."""
-        return self._settled[key] if key in self._settled else self._find_failure(key)
+        return self._outcomes[key] if key in self._outcomes else self._find_failure(key)
 
     def shared_data(self, key: BarrierKey) -> dict[str, Any]:
         """Return the data shared at a barrier, by host name in the order of ranks."""
-        return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
+        return {self._cluster.members[rank]: data for rank, data in sorted(self._data_by_barrier.get(key, {}).items())}
 
     def has_arrived(self, key: BarrierKey, rank: int) -> bool:
         """Return True if a member has arrived at a barrier."""
-        return rank in self._shared.get(key, {})
+        return rank in self._data_by_barrier.get(key, {})
 
     def format_missing(self, key: BarrierKey | None) -> str:
         """Return the names of the members that have not arrived at a barrier or, with None, have not joined."""
-        present = self.joined if key is None else self._shared.get(key, {}).keys()
+        present_ranks = self.joined if key is None else self._data_by_barrier.get(key, {}).keys()
         return ", ".join(
-            self._cluster.format_member(rank) for rank in range(len(self._cluster.members)) if rank not in present
+            self._cluster.format_member(rank) for rank in range(len(self._cluster.members)) if rank not in present_ranks
         )
 
     def _record_arrival(self, key: BarrierKey, rank: int, data: Any) -> None:
-        if key not in self._shared and len(self._shared) >= MAX_BARRIERS:
+        if key not in self._data_by_barrier and len(self._data_by_barrier) >= MAX_BARRIERS:
             raise WireError("there are too many barriers")
-        self._shared.setdefault(key, {}).setdefault(rank, data)
+        self._data_by_barrier.setdefault(key, {}).setdefault(rank, data)
 
     def _settle_barriers(self) -> None:
-        for key, arrivals in self._shared.items():
-            if key not in self._settled:
+        for key, arrivals in self._data_by_barrier.items():
+            if key not in self._outcomes:
                 failure = self._find_failure(key)
                 if len(arrivals) == len(self._cluster.members):
-                    self._settled[key] = None
+                    self._outcomes[key] = None
                 elif failure is not None:
-                    self._settled[key] = failure
+                    self._outcomes[key] = failure
 
     def _find_failure(self, key: BarrierKey) -> Failure | None:
         """Return the first failure that prevents a barrier from completing; None if there is none."""
         if key.phase in self.failures:
             return self.failures[key.phase]
-        arrivals = self._shared.get(key, {})
+        arrivals = self._data_by_barrier.get(key, {})
         for rank, text in self.lost.items():
             if rank not in arrivals:
                 return Failure(text)

@@ -17,7 +17,7 @@ from sparkwright.ready import wait_for_readable
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds, shapes
 
-VERSION = "sparkwright cluster 2"
+PROTOCOL_VERSION = "sparkwright cluster 2"
 MAX_LINE_BYTES = 64 * 2**10
 #: maximum length of a line before authentication
 MAX_HELLO_BYTES = 1024
@@ -26,13 +26,13 @@ READ_BYTES = 64 * 2**10
 #: a member with more unsent data is dropped
 MAX_UNSENT_BYTES = 16 * 2**20
 HEAD, MEMBER = "head", "member"
-CLOSED = "connection closed"
-ALIVE = {"kind": "alive"}
+CLOSED_MESSAGE = "connection closed"
+ALIVE_MESSAGE = {"kind": "alive"}
 
-_HEX = re.compile(r"[0-9a-f]{64}")
-_GREETING = {"hello": frozenset((VERSION,)), "nonce": _HEX}
-_CLAIM = {"rank": shapes.integer, "nonce": _HEX, "proof": _HEX}
-_PROOF = {"proof": _HEX}
+_HEX_PATTERN = re.compile(r"[0-9a-f]{64}")
+_GREETING_SHAPE = {"hello": frozenset((PROTOCOL_VERSION,)), "nonce": _HEX_PATTERN}
+_CLAIM_SHAPE = {"rank": shapes.integer, "nonce": _HEX_PATTERN, "proof": _HEX_PATTERN}
+_PROOF_SHAPE = {"proof": _HEX_PATTERN}
 
 
 class WireError(ValueError):
@@ -48,19 +48,19 @@ class LineSplitter:
 
     def __init__(self, max_bytes: int = MAX_HELLO_BYTES) -> None:
         self.max_bytes = max_bytes
-        self._rest = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the complete lines. Raises WireError for a line that is too long."""
-        self._rest += data
-        while (end := self._rest.find(b"\n")) >= 0:
+        self._buffer += data
+        while (end := self._buffer.find(b"\n")) >= 0:
             if end > self.max_bytes:
                 break
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
             yield line
-        if len(self._rest) > self.max_bytes and not 0 <= self._rest.find(b"\n") <= self.max_bytes:
-            self._rest.clear()
+        if len(self._buffer) > self.max_bytes and not 0 <= self._buffer.find(b"\n") <= self.max_bytes:
+            self._buffer.clear()
             raise WireError(f"a line has more than {self.max_bytes} bytes")
 
 
@@ -76,15 +76,15 @@ class Session:
         self._sending_key, self._receiving_key = (
             handshake.derive_key(token, f"lines of the {sender}") for sender in (side, peer)
         )
-        self._sent = self._received = 0
+        self._sent_count = self._received_count = 0
 
     def seal(self, message: dict[str, Any]) -> bytes:
         """Return a message as an authenticated line. Raises WireError if it is too long."""
-        body = _encode({**message, "n": self._sent + 1})
+        body = _encode({**message, "n": self._sent_count + 1})
         line = hmac.digest(self._sending_key, body, "sha256").hex().encode() + b" " + body
         if len(line) > MAX_LINE_BYTES:
             raise WireError(f"a line has more than {MAX_LINE_BYTES} bytes")
-        self._sent += 1
+        self._sent_count += 1
         return line + b"\n"
 
     def unseal(self, line: bytes) -> dict[str, Any]:
@@ -93,9 +93,9 @@ class Session:
         if not hmac.compare_digest(mac, hmac.digest(self._receiving_key, body, "sha256").hex().encode()):
             raise WireError("a line is not authentic")
         message = _decode_object(body, MAX_DEPTH)
-        if message.pop("n", None) != self._received + 1:
+        if message.pop("n", None) != self._received_count + 1:
             raise WireError("a line is repeated or missing")
-        self._received += 1
+        self._received_count += 1
         return message
 
 
@@ -109,7 +109,7 @@ class Handshake:
     """
 
     def __init__(self, cluster: Cluster, nonce: str, rank: int, member_nonce: str) -> None:
-        self._identity = [VERSION, cluster.name, list(cluster.members), nonce, rank, member_nonce]
+        self._identity = [PROTOCOL_VERSION, cluster.name, list(cluster.members), nonce, rank, member_nonce]
 
     def derive_key(self, token: Secret, purpose: str) -> bytes:
         """Return a key for this connection and purpose, which cannot be computed without the token."""
@@ -120,9 +120,9 @@ class Handshake:
         return self.derive_key(token, f"proof of the {side}").hex()
 
 
-def derive_run_name(cluster: Cluster, token: Secret) -> str:
+def derive_generation(cluster: Cluster, token: Secret) -> str:
     """Return the id that is common to the runs with this token."""
-    identity = _encode([VERSION, "name", cluster.name, list(cluster.members)])
+    identity = _encode([PROTOCOL_VERSION, "name", cluster.name, list(cluster.members)])
     return hmac.digest(token.reveal().encode(), identity, "sha256").hex()[:12]
 
 
@@ -133,12 +133,12 @@ def generate_nonce() -> str:
 
 def build_greeting(nonce: str) -> bytes:
     """Return the first line of a connection, which the head sends."""
-    return _encode({"hello": VERSION, "nonce": nonce}) + b"\n"
+    return _encode({"hello": PROTOCOL_VERSION, "nonce": nonce}) + b"\n"
 
 
 def answer_greeting(greeting_line: bytes, cluster: Cluster, token: Secret) -> tuple[bytes, Handshake]:
     """Return the member's claim in answer to the greeting, and its handshake. Raises WireError."""
-    nonce, member_nonce = _decode_line(greeting_line, _GREETING)["nonce"], generate_nonce()
+    nonce, member_nonce = _decode_line(greeting_line, _GREETING_SHAPE)["nonce"], generate_nonce()
     handshake = Handshake(cluster, nonce, cluster.rank, member_nonce)
     claim = {"rank": cluster.rank, "nonce": member_nonce, "proof": handshake.proof(token, MEMBER)}
     return _encode(claim) + b"\n", handshake
@@ -146,7 +146,7 @@ def answer_greeting(greeting_line: bytes, cluster: Cluster, token: Secret) -> tu
 
 def verify_claim(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tuple[int, bytes, Session]:
     """Authenticate a member's claim. Returns its rank, the head's proof to send, and the session. Raises WireError."""
-    fields = _decode_line(line, _CLAIM)
+    fields = _decode_line(line, _CLAIM_SHAPE)
     handshake = Handshake(cluster, nonce, fields["rank"], fields["nonce"])
     if not hmac.compare_digest(fields["proof"], handshake.proof(token, MEMBER)):
         raise WireError("it has another token")
@@ -158,7 +158,7 @@ def verify_claim(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tu
 
 def verify_proof(line: bytes, handshake: Handshake, token: Secret) -> Session:
     """Verify the head's proof. Returns the member's session. Raises WireError."""
-    if not hmac.compare_digest(_decode_line(line, _PROOF)["proof"], handshake.proof(token, HEAD)):
+    if not hmac.compare_digest(_decode_line(line, _PROOF_SHAPE)["proof"], handshake.proof(token, HEAD)):
         raise WireError("it has another token")
     return Session(token, handshake, MEMBER)
 
@@ -211,7 +211,7 @@ class Connection:
         self.sock, self.session = sock, session
         self._beat_s = beat_s
         self._lines = LineSplitter()
-        self._out = bytearray()
+        self._unsent = bytearray()
         self.opened_s = self._last_received_s = self._last_sent_s = time.monotonic()
         sock.setblocking(False)
         if session is not None:
@@ -235,7 +235,7 @@ class Connection:
         except OSError as error:
             raise ConnectionLost(_describe_error(error)) from None
         if not data:
-            raise ConnectionLost(CLOSED)
+            raise ConnectionLost(CLOSED_MESSAGE)
         self._last_received_s = time.monotonic()
         yield from self._lines.feed(data)
 
@@ -246,8 +246,8 @@ class Connection:
 
     def send_line(self, line: bytes) -> None:
         """Queue a line and send as much as possible without blocking. Raises ConnectionLost."""
-        self._out += line
-        if len(self._out) > MAX_UNSENT_BYTES:
+        self._unsent += line
+        if len(self._unsent) > MAX_UNSENT_BYTES:
             raise ConnectionLost("it stopped reading")
         self._last_sent_s = time.monotonic()
         self.flush()
@@ -255,8 +255,8 @@ class Connection:
     def flush(self) -> None:
         """Send as much queued data as possible without blocking. Raises ConnectionLost."""
         try:
-            while self._out:
-                del self._out[: self.sock.send(self._out[:READ_BYTES])]
+            while self._unsent:
+                del self._unsent[: self.sock.send(self._unsent[:READ_BYTES])]
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -265,15 +265,15 @@ class Connection:
     @property
     def has_unsent(self) -> bool:
         """Return True if data is queued."""
-        return bool(self._out)
+        return bool(self._unsent)
 
     def keep_alive(self) -> None:
         """Send a keep-alive if it is due. Raises ConnectionLost if the other side has been silent for too long."""
         now_s = time.monotonic()
         if now_s - self._last_received_s > self._max_silence_s and not self._has_unread():
             raise ConnectionLost(f"silent for {self._max_silence_s:g} s")
-        if now_s - self._last_sent_s >= self._beat_s and not self._out:
-            self.send(ALIVE)
+        if now_s - self._last_sent_s >= self._beat_s and not self._unsent:
+            self.send(ALIVE_MESSAGE)
 
     def close(self) -> None:
         """Close the socket."""
@@ -303,7 +303,7 @@ def read_line(sock: socket.socket, max_bytes: int, deadline_s: float) -> bytes:
         sock.settimeout(remaining_s)
         byte = sock.recv(1)  # the bytes after the line belong to the session
         if not byte:
-            raise ConnectionLost(CLOSED)
+            raise ConnectionLost(CLOSED_MESSAGE)
         line += byte
         if len(line) > max_bytes:
             raise WireError(f"a line has more than {max_bytes} bytes")
@@ -322,5 +322,5 @@ def _enable_keep_alive(sock: socket.socket, max_silence_s: float) -> None:
 
 def _describe_error(error: OSError) -> str:
     if isinstance(error, ConnectionResetError | BrokenPipeError):
-        return CLOSED  # closed with unread data
+        return CLOSED_MESSAGE  # closed with unread data
     return (error.strerror or str(error) or type(error).__name__).lower()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, container_files
-from sparkwright.host.containers.compile_caches import ASIDE
+from sparkwright.host.containers.compile_caches import ASIDE_FOLDER
 from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders, verified_states
 from sparkwright.units import GIB
@@ -46,10 +46,10 @@ def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[Compil
     folder, record = compile_caches.folder(context, key), compile_caches.read_record(context.state, key)
     model = f"{record.model}@{record.commit[:8]}" if record.model else ""
     identity = (record.container, record.image, model)
-    aside_bytes = own_folders.disk_bytes(folder / ASIDE) if (folder / ASIDE).exists() else 0
+    aside_bytes = own_folders.disk_bytes(folder / ASIDE_FOLDER) if (folder / ASIDE_FOLDER).exists() else 0
     yield CompileCache(key, *identity, own_folders.disk_bytes(folder) - aside_bytes, record.used_s, reason)
-    if (folder / ASIDE).exists():
-        yield CompileCache(f"{key}/{ASIDE}", *identity, aside_bytes, record.used_s, "", record.why_aside)
+    if (folder / ASIDE_FOLDER).exists():
+        yield CompileCache(f"{key}/{ASIDE_FOLDER}", *identity, aside_bytes, record.used_s, "", record.why_aside)
 
 
 def _retention_reasons(context: Context) -> dict[str, str]:
@@ -82,7 +82,7 @@ def remove(context: Context, names: Collection[str]) -> int:
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
     """Move a key's cache, or only the part that was moved aside, to the trash, even if it is in use."""
     folder = compile_caches.folder(context, key)
-    container_files.discard(context, folder / ASIDE if only_aside else folder)
+    container_files.discard(context, folder / ASIDE_FOLDER if only_aside else folder)
     if not only_aside:
         compile_caches.remove_record(context, key)
 
@@ -98,8 +98,8 @@ def enforce_limit(context: Context, limit_gib: float) -> None:
         container_files.empty_trash(context)
         caches = list_caches(context)
         excess_bytes = sum(cache.size_bytes for cache in caches) - int(limit_gib * GIB)
-        unneeded = [cache for cache in caches if not cache.kept]
-        for cache in sorted(unneeded, key=lambda cache: (cache.name == cache.key, cache.used_s)):
+        removable = [cache for cache in caches if not cache.kept]
+        for cache in sorted(removable, key=lambda cache: (cache.name == cache.key, cache.used_s)):
             excess_bytes -= remove(context, [cache.name]) if excess_bytes > 0 else 0
     except (Failed, OSError) as error:
         context.note(f"compile caches could not be removed: {error}")

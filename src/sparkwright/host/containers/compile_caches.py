@@ -1,15 +1,15 @@
 """Folders on the host for the engines' compile caches, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root-owned files
+~/.local/share/sparkwright/compile-caches/KEY_PATTERN/live/NAME/FOLDER    mounted by the container NAME; may contain root-owned files
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
-~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
+~/.local/state/sparkwright/compile_caches/KEY_PATTERN.json                see CacheRecord
 
-A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY (0700),
+A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY_PATTERN (0700),
 so the folders below it can be writable for any user in the container. Each start begins with a copy of the frozen cache and
 nothing else: no leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
 
-Earlier versions used caches/KEY/files with nested mounts. Those folders are no longer used.
+Earlier versions used caches/KEY_PATTERN/files with nested mounts. Those folders are no longer used.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT, require_match
 
 RECORDS_FOLDER = "compile_caches"
-FROZEN, ASIDE = "frozen", "aside"
+FROZEN_FOLDER, ASIDE_FOLDER = "frozen", "aside"
 #: folder that earlier versions used, below the user's home
 OLD_FOLDER = ".local/share/sparkwright/caches"
-KEY = re.compile(r"[0-9a-f]{32}")
+KEY_PATTERN = re.compile(r"[0-9a-f]{32}")
 OPEN_FOLDER_MODE = 0o777
 #: disk space that must remain free after a copy
 MIN_FREE_BYTES = 1 << 30
@@ -56,13 +56,13 @@ class CacheRecord:
     warm: bool = False  # the last start began with a cache that was not empty
     container_id: str = ""  # id of the container last started with it
     used_s: float = 0.0  # time of the last use, seconds since the epoch
-    why_aside: str = ""  # why the cache in ASIDE was moved there
-    frozen: str = ""  # digest of the copy in FROZEN (see container_files); empty if there is no copy
+    why_aside: str = ""  # why the cache in ASIDE_FOLDER was moved there
+    frozen: str = ""  # digest of the copy in FROZEN_FOLDER (see container_files); empty if there is no copy
 
 
 def folder(context: Context, key: str) -> Path:
     """Return the folder of a key. Raises Failed for an invalid key."""
-    if not KEY.fullmatch(key):
+    if not KEY_PATTERN.fullmatch(key):
         raise Failed("the compile cache key is invalid.", fix="Run the command again with this version.")
     return context.machine.home / HOST_FOLDER / key
 
@@ -73,7 +73,7 @@ def list_keys(context: Context) -> list[str]:
 
 
 def _list_keys_in(parent: Path) -> list[str]:
-    return sorted(path.name for path in parent.iterdir() if KEY.fullmatch(path.name)) if parent.is_dir() else []
+    return sorted(path.name for path in parent.iterdir() if KEY_PATTERN.fullmatch(path.name)) if parent.is_dir() else []
 
 
 def read_record(state: StateFolder, key: str) -> CacheRecord:
@@ -101,10 +101,10 @@ def keys_in_use(context: Context) -> dict[str, str]:
     Raises:
         Failed: Docker cannot be queried.
     """
-    return {key: name for (key, _), name in _find_users(context).items()}
+    return {key: name for (key, _), name in _find_mounting_containers(context).items()}
 
 
-def _find_users(context: Context) -> dict[tuple[str, str], str]:
+def _find_mounting_containers(context: Context) -> dict[tuple[str, str], str]:
     """Return the names of the containers that mount a cache, keyed by the cache's key and the live folder's name."""
     return {
         live_path: row["Names"][0].lstrip("/")
@@ -136,7 +136,7 @@ def _parse_live_path(source: str) -> tuple[str, str]:
         and separator
         and top
         and live == LIVE_FOLDER
-        and KEY.fullmatch(key)
+        and KEY_PATTERN.fullmatch(key)
         and PATH_COMPONENT.fullmatch(name)
     )
     return (key, name) if is_live_path else ("", "")
@@ -196,7 +196,9 @@ def prepare_start(context: Context, container: Mapping[str, Any]) -> None:
 def _prepare_start(context: Context, container: Mapping[str, Any], key: str, name: str) -> None:
     record = read_record(context.state, key)
     if not record.proved:
-        if _has_contents(folder(context, key) / FROZEN) or _has_contents(_ensure_live_folder(context, key, name)):
+        if _has_contents(folder(context, key) / FROZEN_FOLDER) or _has_contents(
+            _ensure_live_folder(context, key, name)
+        ):
             reason = "no server that started with it has been verified"
             if _move_aside(context, key, name, reason):
                 context.note(f"the compile cache was moved aside: {reason}; this start compiles from scratch.")
@@ -219,29 +221,29 @@ def save_verified(context: Context, container: Mapping[str, Any], model: Mapping
         return
     record = read_record(context.state, key)
     model_id, commit = (str((model or {}).get(field) or "") for field in ("id", "commit"))
-    updated = replace(record, used_s=time.time(), model=model_id or record.model, commit=commit or record.commit)
+    updated_record = replace(record, used_s=time.time(), model=model_id or record.model, commit=commit or record.commit)
     try:
         digest = _freeze(context, key, name)
     except (OSError, SparkwrightError) as error:
         context.note(f"the compile cache is not kept, and the next start compiles from scratch: {error}")
-        _write_record(context, replace(updated, proved=False, frozen=""))
+        _write_record(context, replace(updated_record, proved=False, frozen=""))
         return
-    _write_record(context, replace(updated, proved=True, frozen=digest))
+    _write_record(context, replace(updated_record, proved=True, frozen=digest))
 
 
 def _freeze(context: Context, key: str, name: str) -> str:
     """Copy the folders that a container mounts. Returns the digest of the copy."""
-    key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
-    new_copy = key_folder / f".{FROZEN}"
-    copy_result = _copy_tree(context, live, new_copy)
-    if copy_result.unreadable:
+    key_folder, live_folder = folder(context, key), _ensure_live_folder(context, key, name)
+    new_copy = key_folder / f".{FROZEN_FOLDER}"
+    copy_result = _copy_tree(context, live_folder, new_copy)
+    if copy_result.unreadable_count:
         container_files.discard(context, new_copy)
-        for path in sorted(live.iterdir()):
+        for path in sorted(live_folder.iterdir()):
             container_files.make_readable(context, path)
-        copy_result = _copy_tree(context, live, new_copy)
-    if (key_folder / FROZEN).exists():
-        container_files.discard(context, key_folder / FROZEN)
-    new_copy.rename(key_folder / FROZEN)
+        copy_result = _copy_tree(context, live_folder, new_copy)
+    if (key_folder / FROZEN_FOLDER).exists():
+        container_files.discard(context, key_folder / FROZEN_FOLDER)
+    new_copy.rename(key_folder / FROZEN_FOLDER)
     return copy_result.digest
 
 
@@ -260,24 +262,24 @@ def _copy_tree(context: Context, source: Path, target: Path) -> container_files.
 
 def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
     """Replace a container's cache with a copy of the frozen one, or with empty folders. Returns True if it is not empty."""
-    key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
+    key_folder, live_folder = folder(context, key), _ensure_live_folder(context, key, name)
     expected_digest = read_record(context.state, key).frozen
-    container_files.discard(context, live)
+    container_files.discard(context, live_folder)
     is_warm = False
-    if expected_digest and (key_folder / FROZEN).is_dir():
+    if expected_digest and (key_folder / FROZEN_FOLDER).is_dir():
         try:
-            copy_result = _copy_tree(context, key_folder / FROZEN, live)
-            is_warm = copy_result.digest == expected_digest and copy_result.files > 0
+            copy_result = _copy_tree(context, key_folder / FROZEN_FOLDER, live_folder)
+            is_warm = copy_result.digest == expected_digest and copy_result.file_count > 0
             reason = "" if copy_result.digest == expected_digest else "it has changed since it was verified"
         except (OSError, SparkwrightError) as error:
             reason = str(error)
         if reason:
             context.note(f"the compile cache is not used, and this start compiles from scratch: {reason}")
-        if reason and live.exists():
-            container_files.discard(context, live)
-    live = _ensure_live_folder(context, key, name)
+        if reason and live_folder.exists():
+            container_files.discard(context, live_folder)
+    live_folder = _ensure_live_folder(context, key, name)
     for source in mount_sources.container_sources(container):
-        if source.is_relative_to(live):
+        if source.is_relative_to(live_folder):
             _ensure_open_folder(source)
     return is_warm
 
@@ -290,7 +292,7 @@ def is_warm_start(context: Context, container: Mapping[str, Any]) -> bool:
 
 
 def move_aside(context: Context, container: Mapping[str, Any], reason: str) -> Path | None:
-    """Move the cache of a stopped container to ASIDE for inspection; its next start is cold.
+    """Move the cache of a stopped container to ASIDE_FOLDER for inspection; its next start is cold.
 
     Returns:
         The folder; None if it cannot be moved, which a note reports.
@@ -302,18 +304,18 @@ def move_aside(context: Context, container: Mapping[str, Any], reason: str) -> P
 def _move_aside(context: Context, key: str, name: str, reason: str) -> Path | None:
     key_folder = folder(context, key)
     try:
-        for obsolete in (key_folder / ASIDE, key_folder / FROZEN):
-            if obsolete.exists():
-                container_files.discard(context, obsolete)
-        live = _ensure_live_folder(context, key, name)
-        live.rename(key_folder / ASIDE)
-        for path in sorted((key_folder / ASIDE).iterdir()):
+        for obsolete_folder in (key_folder / ASIDE_FOLDER, key_folder / FROZEN_FOLDER):
+            if obsolete_folder.exists():
+                container_files.discard(context, obsolete_folder)
+        live_folder = _ensure_live_folder(context, key, name)
+        live_folder.rename(key_folder / ASIDE_FOLDER)
+        for path in sorted((key_folder / ASIDE_FOLDER).iterdir()):
             _ensure_open_folder(_ensure_live_folder(context, key, name) / path.name)  # the container has it mounted
     except (OSError, Failed) as error:
         context.note(f"cannot move the compile cache in {key_folder} aside: {error}")
         return None
     _write_record(context, replace(read_record(context.state, key), proved=False, frozen="", why_aside=reason))
-    return key_folder / ASIDE
+    return key_folder / ASIDE_FOLDER
 
 
 def _has_contents(parent: Path) -> bool:
@@ -353,14 +355,14 @@ def discard_unused(context: Context) -> None:
         Failed: Docker cannot be queried.
         OSError: A folder cannot be moved.
     """
-    users = _find_users(context)
+    names_by_mount = _find_mounting_containers(context)
     for key in list_keys(context):
-        live = folder(context, key) / LIVE_FOLDER
-        for path in sorted(live.iterdir()) if live.is_dir() else ():
-            if (key, path.name) not in users:
+        live_folder = folder(context, key) / LIVE_FOLDER
+        for path in sorted(live_folder.iterdir()) if live_folder.is_dir() else ():
+            if (key, path.name) not in names_by_mount:
                 container_files.discard(context, path)
-    for path, user in old_folders(context).items():
-        if not user:
+    for path, container_name in old_folders(context).items():
+        if not container_name:
             container_files.discard(context, path)
     with contextlib.suppress(OSError):
         (context.machine.home / OLD_FOLDER).rmdir()
@@ -375,15 +377,15 @@ def old_folders(context: Context) -> dict[Path, str]:
     parent = context.machine.home / OLD_FOLDER
     keys = _list_keys_in(parent)
     rows = context.docker().api.containers(all=True) if keys else ()
-    users = {_parse_old_key(source): row["Names"][0].lstrip("/") for row in rows for source in _row_sources(row)}
-    return {parent / key: users.get(key, "") for key in keys}
+    names_by_key = {_parse_old_key(source): row["Names"][0].lstrip("/") for row in rows for source in _row_sources(row)}
+    return {parent / key: names_by_key.get(key, "") for key in keys}
 
 
 def folders_in_use(context: Context) -> list[Path]:
     """Return the cache folders that containers need to start again; all folders if Docker cannot be queried."""
     folders = [folder(context, key) for key in keys_possibly_in_use(context)]
     try:
-        folders += [path for path, user in old_folders(context).items() if user]
+        folders += [path for path, container_name in old_folders(context).items() if container_name]
     except SparkwrightError:
         folders.append(context.machine.home / OLD_FOLDER)
     return [path for path in folders if path.exists()]
@@ -393,7 +395,7 @@ def _parse_old_key(source: str) -> str:
     """Return the key in a path below OLD_FOLDER; empty for any other path."""
     top, separator, rest = source.partition(f"/{OLD_FOLDER}/")
     key = rest.partition("/")[0]
-    return key if top and separator and KEY.fullmatch(key) else ""
+    return key if top and separator and KEY_PATTERN.fullmatch(key) else ""
 
 
 def _replace_old_folders(context: Context, container: Mapping[str, Any]) -> None:
@@ -405,7 +407,7 @@ def _replace_old_folders(context: Context, container: Mapping[str, Any]) -> None
     parent = context.machine.home / OLD_FOLDER
     sources = [path for path in mount_sources.container_sources(container) if path.is_relative_to(parent)]
     for key in sorted({source.relative_to(parent).parts[0] for source in sources if source != parent}):
-        if not KEY.fullmatch(key):
+        if not KEY_PATTERN.fullmatch(key):
             continue
         try:
             container_files.discard(context, parent / key)

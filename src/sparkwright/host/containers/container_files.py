@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 20
 OPEN_FILE_MODE, OPEN_FOLDER_MODE, EXECUTE_BITS = 0o666, 0o777, 0o111
 HELPER_TIMEOUT_S = 120
 #: folder below the user's home for files and folders to be removed; no container mounts anything below it
-TRASH = f"{SHARE_FOLDER}/trash"
+TRASH_FOLDER = f"{SHARE_FOLDER}/trash"
 #: the work folder's path in the temporary container
 MOUNT_POINT = "/work"
 #: folders to mount so that the host's programs can run
@@ -57,10 +57,10 @@ class CopyLimitExceeded(SparkwrightError):
 class CopyResult:
     """The number, size and digest of the copied files."""
 
-    files: int = 0
+    file_count: int = 0
     size_bytes: int = 0
     #: files and folders that this user may not read
-    unreadable: int = 0
+    unreadable_count: int = 0
     #: SHA-256 over the paths, modes, modification times and contents of all files
     digest: str = ""
     _rows: list[str] = field(default_factory=list)
@@ -71,11 +71,11 @@ class _CopyJob:
     """A copy in progress."""
 
     #: file descriptors of the folders
-    source: int
-    target: int
+    source_fd: int
+    target_fd: int
     max_bytes: int
     result: CopyResult = field(default_factory=CopyResult)
-    entries: int = 0
+    entry_count: int = 0
     deadline_s: float = field(default_factory=lambda: time.monotonic() + MAX_COPY_S)
 
     def check_deadline(self) -> None:
@@ -118,93 +118,93 @@ def _copy_folder(job: _CopyJob, parts: tuple[str, ...]) -> list[tuple[str, ...]]
     subfolders = []
     with contextlib.ExitStack() as stack:
         try:
-            source_folder = stack.enter_context(_open_below(job.source, parts))
-            names = stack.enter_context(os.scandir(source_folder))
+            source_folder_fd = stack.enter_context(_open_below(job.source_fd, parts))
+            dir_entries = stack.enter_context(os.scandir(source_folder_fd))
         except OSError:
-            job.result.unreadable += 1
+            job.result.unreadable_count += 1
             return []
-        target_folder = stack.enter_context(_open_below(job.target, parts))
-        for name in (dir_entry.name for dir_entry in names):
+        target_folder_fd = stack.enter_context(_open_below(job.target_fd, parts))
+        for name in (dir_entry.name for dir_entry in dir_entries):
             _check_limits(job, parts)
-            mode = _file_mode(source_folder, name)
+            mode = _file_mode(source_folder_fd, name)
             if stat.S_ISDIR(mode):
-                os.mkdir(name, dir_fd=target_folder)
-                with _closing_handle(os.open(name, _FOLDER_FLAGS, dir_fd=target_folder)) as subfolder:
+                os.mkdir(name, dir_fd=target_folder_fd)
+                with _closing_handle(os.open(name, _FOLDER_FLAGS, dir_fd=target_folder_fd)) as subfolder:
                     os.fchmod(subfolder, OPEN_FOLDER_MODE)
                 subfolders.append((*parts, name))
             elif stat.S_ISREG(mode):
-                _copy_file(job, source_folder, target_folder, (*parts, name))
+                _copy_file(job, source_folder_fd, target_folder_fd, (*parts, name))
     return subfolders
 
 
 def _check_limits(job: _CopyJob, parts: tuple[str, ...]) -> None:
-    job.entries += 1
-    if job.entries > MAX_ENTRIES:
+    job.entry_count += 1
+    if job.entry_count > MAX_ENTRIES:
         raise CopyLimitExceeded(f"it has more than {MAX_ENTRIES:,} files.")
     if len(parts) >= MAX_DEPTH:
         raise CopyLimitExceeded(f"its folders are nested more than {MAX_DEPTH} deep.")
     job.check_deadline()
 
 
-def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tuple[str, ...]) -> None:
+def _copy_file(job: _CopyJob, source_folder_fd: int, target_folder_fd: int, parts: tuple[str, ...]) -> None:
     """Copy a regular file with its modification time, which build tools compare."""
     try:
-        source = os.open(parts[-1], _READ_FLAGS, dir_fd=source_folder)
+        source_fd = os.open(parts[-1], _READ_FLAGS, dir_fd=source_folder_fd)
     except OSError:
-        job.result.unreadable += 1
+        job.result.unreadable_count += 1
         return
-    with _closing_handle(source):
-        initial_status = os.fstat(source)
+    with _closing_handle(source_fd):
+        initial_status = os.fstat(source_fd)
         if not stat.S_ISREG(initial_status.st_mode):
             return
         if job.result.size_bytes + initial_status.st_size > job.max_bytes:
             raise CopyLimitExceeded("there is not enough disk space for a copy of it.")
         mode = OPEN_FILE_MODE | (EXECUTE_BITS if initial_status.st_mode & EXECUTE_BITS else 0)
-        with _closing_handle(os.open(parts[-1], _WRITE_FLAGS, 0o600, dir_fd=target_folder)) as target:
-            digest = _copy_content(job, source, target, initial_status.st_size)
-            final_status = os.fstat(source)
+        with _closing_handle(os.open(parts[-1], _WRITE_FLAGS, 0o600, dir_fd=target_folder_fd)) as target_fd:
+            digest = _copy_content(job, source_fd, target_fd, initial_status.st_size)
+            final_status = os.fstat(source_fd)
             stamp = (initial_status.st_size, initial_status.st_mtime_ns, initial_status.st_ctime_ns)
             if stamp != (final_status.st_size, final_status.st_mtime_ns, final_status.st_ctime_ns):
-                os.unlink(parts[-1], dir_fd=target_folder)
+                os.unlink(parts[-1], dir_fd=target_folder_fd)
                 return
-            os.fchmod(target, mode)
-            os.utime(target, ns=(initial_status.st_mtime_ns, initial_status.st_mtime_ns))
-    job.result.files += 1
+            os.fchmod(target_fd, mode)
+            os.utime(target_fd, ns=(initial_status.st_mtime_ns, initial_status.st_mtime_ns))
+    job.result.file_count += 1
     job.result.size_bytes += initial_status.st_size
     job.result._rows.append(f"{digest} {mode:o} {initial_status.st_mtime_ns} {'/'.join(parts)}")
 
 
-def _copy_content(job: _CopyJob, source: int, target: int, size_bytes: int) -> str:
+def _copy_content(job: _CopyJob, source_fd: int, target_fd: int, size_bytes: int) -> str:
     """Copy at most size_bytes and return their SHA-256. Drops the pages from the cache, which shares memory with the GPU."""
     hasher, remaining = hashlib.sha256(), size_bytes
-    while remaining and (chunk := os.read(source, min(CHUNK_BYTES, remaining))):
+    while remaining and (chunk := os.read(source_fd, min(CHUNK_BYTES, remaining))):
         hasher.update(chunk)
         view = memoryview(chunk)
         while view:
-            view = view[os.write(target, view) :]
+            view = view[os.write(target_fd, view) :]
         remaining -= len(chunk)
         job.check_deadline()
-    os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(source_fd, 0, 0, os.POSIX_FADV_DONTNEED)
     return hasher.hexdigest()
 
 
 @contextlib.contextmanager
-def _open_below(top: int, parts: tuple[str, ...]) -> Iterator[int]:
+def _open_below(top_fd: int, parts: tuple[str, ...]) -> Iterator[int]:
     """Yield a folder below an open one, opened one path component at a time."""
-    handle = os.dup(top)
+    fd = os.dup(top_fd)
     try:
         for name in parts:
-            child = os.open(name, _FOLDER_FLAGS, dir_fd=handle)
-            os.close(handle)
-            handle = child
-        yield handle
+            child_fd = os.open(name, _FOLDER_FLAGS, dir_fd=fd)
+            os.close(fd)
+            fd = child_fd
+        yield fd
     finally:
-        os.close(handle)
+        os.close(fd)
 
 
-def _file_mode(folder: int, name: str) -> int:
+def _file_mode(folder_fd: int, name: str) -> int:
     try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode
     except OSError:
         return 0
 
@@ -223,7 +223,7 @@ def discard(context: Context, path: Path) -> None:
     Raises:
         OSError: It cannot be moved, or does not exist.
     """
-    trash = private.create_folder(context.machine.home / TRASH) / os.urandom(8).hex()
+    trash = private.create_folder(context.machine.home / TRASH_FOLDER) / os.urandom(8).hex()
     private.create_folder(trash)
     path.rename(trash / path.name)
 
@@ -234,7 +234,7 @@ def empty_trash(context: Context) -> None:
     Raises:
         Failed: Something cannot be removed; the fix is a command for root.
     """
-    trash = context.machine.home / TRASH
+    trash = context.machine.home / TRASH_FOLDER
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):

@@ -42,7 +42,7 @@ def engine_at(context: Context, base_url: str) -> Engine:
         client = context.docker()
         rows = client.api.containers()
         for row in rows:
-            if any(published.get("PublicPort") == port for published in row.get("Ports") or ()):
+            if any(published_port.get("PublicPort") == port for published_port in row.get("Ports") or ()):
                 return engine.from_labels(row.get("Labels"))
         if any((row.get("HostConfig") or {}).get("NetworkMode") == "host" for row in rows):
             return engine_of_container(containers.find_by_port(client, port))

@@ -27,7 +27,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     changes = _compare_image(spec, image or {"Id": container.get("Image")})
     changes += _compare_entrypoint(spec, container, image)
     for option in OPTIONS:
-        expected, actual = (read(spec, container, image) for read in (option.expected, option.actual))
+        expected, actual = (read(spec, container, image) for read in (option.read_expected, option.read_actual))
         if expected is not None and expected != actual:
             changes.append(Change(option.field, actual, expected, option.why))
     changes += recipe_files.differences(spec, container)
@@ -48,12 +48,14 @@ def removed_options(
     `differences` skips them (docs/decisions/0016): only the spec that the container was created from shows that they were set.
     """
     rows = (
-        (option, option.expected(created_from, container, image)) for option in OPTIONS if option.has_daemon_default
+        (option, option.read_expected(created_from, container, image))
+        for option in OPTIONS
+        if option.has_daemon_default
     )
     return [
         Change(option.field, expected, None, option.why or "no longer set")
         for option, expected in rows
-        if expected is not None and option.expected(spec, container, image) is None
+        if expected is not None and option.read_expected(spec, container, image) is None
     ]
 
 
@@ -73,7 +75,7 @@ def build_create_body(spec: ContainerSpec) -> dict[str, Any]:
         "Config": {},
     }
     for option in OPTIONS:
-        if option.key and (expected := option.requested(spec)) is not None:
+        if option.key and (expected := option.build_requested(spec)) is not None:
             sections[option.section][option.key] = expected
     body: dict[str, Any] = {
         **sections["Config"],

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
 #: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
-ENDPOINT_EXISTS = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
+ENDPOINT_EXISTS_PATTERN = re.compile(
+    r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII
+)
 #: prefix that `describe_port_holder` uses for a container
 CONTAINER_PREFIX = "container "
 #: prefix that `describe_port_holder` uses for another simulated Spark on this machine; its folder follows
@@ -100,7 +102,7 @@ def find_by_port(client: docker.DockerClient, port: int | None) -> dict[str, Any
     A container in a crash loop is included: it takes the port at its next start.
     """
     for row in client.api.containers():
-        if any(published.get("PublicPort") == port for published in row.get("Ports") or ()):
+        if any(published_port.get("PublicPort") == port for published_port in row.get("Ports") or ()):
             return inspect(client, row["Id"])
         if (row.get("HostConfig") or {}).get("NetworkMode") == "host" or row.get("State") == "restarting":
             container = inspect(client, row["Id"])
@@ -135,8 +137,8 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
     publishers = [
         container for container in inspected_containers if container is not None and has_port_binding(container, port)
     ]
-    never_ran = [container for container in publishers if container["State"]["Status"] == "created"]
-    names = [str(container["Name"]).lstrip("/") for container in never_ran or publishers]
+    never_started = [container for container in publishers if container["State"]["Status"] == "created"]
+    names = [str(container["Name"]).lstrip("/") for container in never_started or publishers]
     return (
         f"which was started for {' or '.join(names)} and belongs to no container"
         if names
@@ -215,13 +217,13 @@ def _accepts_connections(port: int) -> bool:
         return False
 
 
-def create_error(error: Exception) -> Failed:
+def build_creation_error(error: Exception) -> Failed:
     """Return the error for Docker's refusal to create a container."""
     message = str(getattr(error, "explanation", "") or error).strip()
     return Failed(f"Docker could not create the new container: {message.rstrip('.')}.")
 
 
-def start_error(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
+def build_start_error(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
     """Return the error, with a fix, for Docker's refusal to start a container."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
@@ -233,7 +235,7 @@ def start_error(error: Exception, client: docker.DockerClient, ports: tuple[str,
         port = int(ports[0].split(":")[-2]) if ports else 0
         holder = describe_port_holder(client, port)
         return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=fix_to_free_port(holder))
-    if match := ENDPOINT_EXISTS.search(message):
+    if match := ENDPOINT_EXISTS_PATTERN.search(message):
         command = shell.join(("docker", "network", "disconnect", "-f", match[2], match[1]))
         message = f"Docker still has {match[1]} in its network {match[2]}, from a start that was cut off."
         return Failed(message, fix=f"On the host: `{command}`.")

@@ -23,7 +23,7 @@ class RestartSample:
     #: seconds since the epoch
     time_s: float
     #: Docker's count for this container; a manual start resets it to 0
-    restarts: int
+    restart_count: int
 
 
 def evaluate_restarts(
@@ -41,11 +41,11 @@ def evaluate_restarts(
     state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     if policy == "no":
         return ""
-    restarts = int(container.get("RestartCount", 0))
-    valid_samples = [sample for sample in samples if sample.restarts <= restarts]
+    restart_count = int(container.get("RestartCount", 0))
+    valid_samples = [sample for sample in samples if sample.restart_count <= restart_count]
     older_samples = [sample for sample in valid_samples if now_s - sample.time_s >= window_s]
     baseline = older_samples[-1] if older_samples else valid_samples[0] if valid_samples else None
-    recent_restarts = restarts - baseline.restarts if baseline is not None else 0
+    recent_restarts = restart_count - baseline.restart_count if baseline is not None else 0
     if recent_restarts > max_restarts:
         return f"it restarted {recent_restarts} times within {window_s / 60:g} minutes"
     if state["Status"] == "exited" and state["ExitCode"] == 0:
@@ -53,7 +53,7 @@ def evaluate_restarts(
     return ""
 
 
-def break_loop(context: Context, name: str, reason: str, requester: str = "") -> str:
+def stop_crash_loop(context: Context, name: str, reason: str, requester: str = "") -> str:
     """Remove the restart policy, save an incident and stop the container. Returns the name of the incident.
 
     Args:
@@ -71,7 +71,7 @@ def break_loop(context: Context, name: str, reason: str, requester: str = "") ->
     return folder.name
 
 
-def check_and_record(
+def find_stop_reason_and_record_sample(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
     """Return the result of `find_stop_reason`; if it is empty, record a sample for the next check."""
@@ -105,5 +105,5 @@ def _read_samples(container: Mapping[str, Any], context: Context) -> list[Restar
 
 def _write_samples(container: Mapping[str, Any], samples: Sequence[RestartSample], context: Context) -> None:
     recent = [sample for sample in samples if 0 <= time.time() - sample.time_s < SAMPLE_RETENTION_S]
-    rows = [[sample.time_s, sample.restarts] for sample in recent]
+    rows = [[sample.time_s, sample.restart_count] for sample in recent]
     context.state.write("restarts", {"id": container["Id"], "seen": rows})

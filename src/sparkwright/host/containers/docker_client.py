@@ -100,9 +100,9 @@ class Api:
         except TimedOut:
             raise self._timeout_error(path) from None
         except (TransportError, ValueError) as error:
-            from requests.exceptions import ConnectionError as CutOff
+            from requests.exceptions import ConnectionError as RequestsConnectionError
 
-            raise CutOff(str(error)) from None
+            raise RequestsConnectionError(str(error)) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sdk, name)

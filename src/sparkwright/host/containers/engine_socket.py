@@ -14,8 +14,8 @@ from sparkwright.trust import bounds
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 _FRAME_HEADER_BYTES = 8
-CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
-_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}")
+CONTAINER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+_VERSION_PATTERN = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}")
 MAX_PING_BYTES = 64 * 2**10
 
 
@@ -26,7 +26,7 @@ def is_supported(docker_host: str) -> bool:
 
 def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | None:
     """Return the inspect data of a container, or None if no container has this name. Raises Failed if there is no answer."""
-    if not CONTAINER_NAME.fullmatch(name):
+    if not CONTAINER_NAME_PATTERN.fullmatch(name):
         raise Failed("the container's name is not valid.")
     status, container = _query(docker_host, f"/containers/{quote(name)}/json", timeout_s)
     if status == 404:
@@ -101,7 +101,7 @@ def api_version(docker_host: str, timeout_s: float) -> str:
     """Return the newest API version that Docker supports; empty if it does not report one. Raises TransportError."""
     response = _get(docker_host, "/_ping", timeout_s, MAX_PING_BYTES)
     version = response.headers.get("api-version", "") if response.status == 200 else ""
-    return version if _VERSION.fullmatch(version) else ""
+    return version if _VERSION_PATTERN.fullmatch(version) else ""
 
 
 def _resolve_route(docker_host: str, path: str) -> tuple[str, http.Route]:

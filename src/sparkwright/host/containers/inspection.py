@@ -9,7 +9,7 @@ from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX
 from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
 #: path fragments of the folders that only sparkwright mounts (host/records/own_folders.py)
-OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
+OWN_PATH_FRAGMENTS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
 
 
 def _option_shapes(section: str) -> dict[str, Shape]:
@@ -17,7 +17,7 @@ def _option_shapes(section: str) -> dict[str, Shape]:
     return {option.key: option.shape for option in DOCKER_OPTIONS.values() if option.key and option.section == section}
 
 
-_CONFIG = {
+_CONFIG_SHAPE = {
     "Env": optional([str]),
     "Labels": optional({str: str}),
     "Entrypoint": optional([str]),
@@ -25,22 +25,22 @@ _CONFIG = {
     "Image": optional(str),
     **_option_shapes("Config"),
 }
-_HOST = {
+_HOST_CONFIG_SHAPE = {
     "RestartPolicy": {"Name": str},
     "Mounts": optional([{"Source": optional(str), "Target": optional(str)}]),
     **_option_shapes("HostConfig"),
 }
-_NETWORKS = {"Networks": optional({str: (None, {"Aliases": optional([str])})})}
-_BINDINGS = [{"HostIp": optional(str), "HostPort": str}]
+_NETWORKS_SHAPE = {"Networks": optional({str: (None, {"Aliases": optional([str])})})}
+_BINDINGS_SHAPE = [{"HostIp": optional(str), "HostPort": str}]
 CONTAINER_SHAPE = {
     "Id": str,
     "Name": str,
     "Image": str,
     "RestartCount": optional(int),
     "State": {"Status": str, "Running": bool, "StartedAt": optional(str)},
-    "Config": _CONFIG,
-    "HostConfig": _HOST,
-    "NetworkSettings": optional(_NETWORKS),
+    "Config": _CONFIG_SHAPE,
+    "HostConfig": _HOST_CONFIG_SHAPE,
+    "NetworkSettings": optional(_NETWORKS_SHAPE),
 }
 IMAGE_SHAPE = {
     "Id": str,
@@ -49,7 +49,7 @@ IMAGE_SHAPE = {
     "Architecture": str,
     "Os": optional(str),
     "Size": optional(int),
-    "Config": optional(_CONFIG),
+    "Config": optional(_CONFIG_SHAPE),
     "RootFS": optional({"Layers": optional([str])}),
 }
 
@@ -59,7 +59,7 @@ def validate_container(raw: Any) -> dict[str, Any]:
     inspected: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
     for port, rows in (inspected["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
-            validate_or_fail(rows, _BINDINGS, f"the Docker Engine's answer about port {port} of a container")
+            validate_or_fail(rows, _BINDINGS_SHAPE, f"the Docker Engine's answer about port {port} of a container")
     return inspected
 
 

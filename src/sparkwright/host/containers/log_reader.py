@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_BYTES, MAX_READ_S = 256 * MIB, 30.0
 #: limits for the end of the log, which contains the reason for an exit
 MAX_TAIL_BYTES, TAIL_TIMEOUT_S = 4 * MIB, 5.0
-TAIL_LINES = 2000
+TAIL_LINE_COUNT = 2000
 
 
 @dataclass
@@ -41,7 +41,7 @@ class StartLog:
             yield from self._read_beginning(container)
             if self.truncation:
                 yield b"\n"
-                yield read_tail(self.client, self.name, TAIL_LINES)
+                yield read_tail(self.client, self.name, TAIL_LINE_COUNT)
         except docker_client.errors().APIError as error:
             raise Failed(f"cannot read the log of {self.name}: {error.explanation or error}.") from None
 
@@ -52,24 +52,24 @@ class StartLog:
         ):
             size += len(piece)
             if size > self.max_bytes:
-                self.truncation = f"log read up to {self.max_bytes / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+                self.truncation = f"log read up to {self.max_bytes / MIB:.1f} MiB, and its last {TAIL_LINE_COUNT} lines"
                 return
             yield piece
             if time.monotonic() - start_s > self.max_s:
                 self.truncation = (
-                    f"log read for {self.max_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINES} lines"
+                    f"log read for {self.max_s:g} s, up to {size / MIB:.1f} MiB, and its last {TAIL_LINE_COUNT} lines"
                 )
                 return
 
 
-def read_tail(client: docker.DockerClient, name: str, count: int, *, until_s: float | None = None) -> bytes:
+def read_tail(client: docker.DockerClient, name: str, line_count: int, *, until_s: float | None = None) -> bytes:
     """Return the last lines of a container's log, at most 4 MiB and as much as arrives within 5 s.
 
     Args:
         until_s: only lines written before this time, seconds since the epoch.
     """
     deadline_s, tail = time.monotonic() + TAIL_TIMEOUT_S, bytearray()
-    for piece in client.api.logs(name, tail=count, stream=True, follow=False, until=until_s):
+    for piece in client.api.logs(name, tail=line_count, stream=True, follow=False, until=until_s):
         tail += piece
         if len(tail) > 2 * MAX_TAIL_BYTES:
             del tail[:-MAX_TAIL_BYTES]
@@ -78,6 +78,6 @@ def read_tail(client: docker.DockerClient, name: str, count: int, *, until_s: fl
     return bytes(tail[-MAX_TAIL_BYTES:])
 
 
-def read_last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
+def read_last_lines(client: docker.DockerClient, name: str, line_count: int) -> list[str]:
     """Return the last lines of a container's log as text."""
-    return read_tail(client, name, count).decode(errors="replace").splitlines()
+    return read_tail(client, name, line_count).decode(errors="replace").splitlines()

@@ -64,7 +64,9 @@ def find_nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
 def refuse_unsafe_spec(context: Context, spec: ContainerSpec) -> None:
     """Raise Refused if a recipe's mount source, or one of our own folders, is below a folder that a container can write to."""
     own_sources = dict.fromkeys(own_folders.share_and_state(context.machine.home), False)
-    _refuse_replaceable(context, spec.name, own_sources | container_sources({"HostConfig": {"Binds": spec.volumes}}))
+    _refuse_replaceable_sources(
+        context, spec.name, own_sources | container_sources({"HostConfig": {"Binds": spec.volumes}})
+    )
 
 
 def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> None:
@@ -75,7 +77,7 @@ def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> N
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
-    _refuse_replaceable(context, str(container.get("Name")).lstrip("/"), other_sources)
+    _refuse_replaceable_sources(context, str(container.get("Name")).lstrip("/"), other_sources)
     for source in other_sources:
         if reason := _untrusted_reason(context, source):
             raise Refused(f"{source} is not mounted: {reason}.", fix="Remove it, and run the command again.")
@@ -86,16 +88,16 @@ def restart_policy(container: Mapping[str, Any], requested: str) -> str:
     return "no" if find_nested(container) else requested
 
 
-def _refuse_replaceable(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
-    writable = {source: name for source, may_write in sources.items() if may_write}
-    writable |= _writable_by_own_containers(context, name)
-    real_paths = {Path(os.path.realpath(source)): (source, user) for source, user in writable.items()}
+def _refuse_replaceable_sources(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
+    writers = {source: name for source, may_write in sources.items() if may_write}
+    writers |= _writable_by_own_containers(context, name)
+    real_paths = {Path(os.path.realpath(source)): (source, writer) for source, writer in writers.items()}
     for source in sources:
         for folder in _lookup_folders(source):
             for parent in (folder, *folder.parents):
                 if parent in real_paths:
-                    outer, user = real_paths[parent]
-                    reason = f"{source} is inside {outer}, where {user} could replace it with a link"
+                    outer, writer = real_paths[parent]
+                    reason = f"{source} is inside {outer}, where {writer} could replace it with a link"
                     raise Refused(f"{name} is not started: {reason}.", fix=FIX)
 
 
@@ -125,9 +127,9 @@ def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
 
 def _lookup_folders(path: Path) -> Iterator[Path]:
     """Yield every folder in which the kernel looks up a name while resolving a path, including links."""
-    folder, remaining, links = Path("/"), [*path.parts[1:]], 0
-    while remaining and links <= MAX_LINKS:
-        name = remaining.pop(0)
+    folder, remaining_parts, link_count = Path("/"), [*path.parts[1:]], 0
+    while remaining_parts and link_count <= MAX_LINKS:
+        name = remaining_parts.pop(0)
         if name == "..":
             folder = folder.parent
             continue
@@ -137,9 +139,9 @@ def _lookup_folders(path: Path) -> Iterator[Path]:
         except (OSError, ValueError):
             folder = folder / name
             continue
-        links += 1
+        link_count += 1
         folder = Path("/") if target.is_absolute() else folder
-        remaining[:0] = [part for part in target.parts if part != "/"]
+        remaining_parts[:0] = [part for part in target.parts if part != "/"]
 
 
 def _untrusted_reason(context: Context, source: Path) -> str:

@@ -33,9 +33,9 @@ class Option:
 
     field: str
     #: the spec's value; None to skip the comparison
-    expected: OptionReader
+    read_expected: OptionReader
     #: the container's value, in the same notation
-    actual: OptionReader
+    read_actual: OptionReader
     #: the meaning of a difference
     why: str = ""
     #: key of the option in Docker's HostConfig or Config
@@ -43,7 +43,7 @@ class Option:
     #: "HostConfig" or "Config"
     section: str = "HostConfig"
     #: the value to create with; None to leave it out
-    requested: Callable[[ContainerSpec], Any] = lambda spec: None
+    build_requested: Callable[[ContainerSpec], Any] = lambda spec: None
     #: True if Docker's configuration determines the default, so that the option is not compared unless the spec sets it
     has_daemon_default: bool = False
 
@@ -83,7 +83,7 @@ def _build_option(name: str, option: DockerOption) -> Option:
 # -- options with defaults from Docker or the image -----------------------------------------------------------------
 
 
-def _select_own(
+def _drop_inherited(
     actual: Mapping[str, str], expected: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the container's variables or labels that the spec sets or that differ from the image's.
@@ -96,15 +96,15 @@ def _select_own(
 def _actual_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = inspection.parse_env((image.get("Config") or {}).get("Env"))
     variables = inspection.parse_env(container["Config"].get("Env"))
-    ours = find_cache_variables(variables) - spec.env.keys()
-    others = {name: value for name, value in variables.items() if name not in ours}
-    return _select_own(others, spec.env, image, inherited)
+    cache_variables = find_cache_variables(variables) - spec.env.keys()
+    other_variables = {name: value for name, value in variables.items() if name not in cache_variables}
+    return _drop_inherited(other_variables, spec.env, image, inherited)
 
 
 def _actual_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = (image.get("Config") or {}).get("Labels") or {}
-    own_labels = _select_own(container["Config"].get("Labels") or {}, spec.labels, image, inherited)
-    return _comparable_labels(own_labels)
+    labels = _drop_inherited(container["Config"].get("Labels") or {}, spec.labels, image, inherited)
+    return _comparable_labels(labels)
 
 
 def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -117,14 +117,14 @@ def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def read_networks(container: Inspect) -> tuple[str, list[str]]:
     """Return the network that a container was created in, and the other ones that it has joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
-    first = process_option_rules.BRIDGE if mode == "default" else mode
+    first_network = process_option_rules.BRIDGE if mode == "default" else mode
     own_names = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
     rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
     aliases = {name: {*((row or {}).get("Aliases") or ())} - own_names for name, row in rows.items()}
     joined_networks = sorted(
-        process_option_rules.format_network(name, aliases[name]) for name in aliases if name != first
+        process_option_rules.format_network(name, aliases[name]) for name in aliases if name != first_network
     )
-    return process_option_rules.format_network(first, aliases.get(first, ())), joined_networks
+    return process_option_rules.format_network(first_network, aliases.get(first_network, ())), joined_networks
 
 
 def _normalize_network(network: str) -> str:
@@ -217,31 +217,34 @@ def _requested_log_config(spec: ContainerSpec) -> dict[str, Any] | None:
 
 #: fields of `Option` for options whose comparison depends on other values as well
 _RULES: dict[str, dict[str, Any]] = {
-    "volumes": {"actual": _actual_volumes},
-    "env": {"expected": lambda spec, container, image: dict(spec.env), "actual": _actual_env},
-    "labels": {"expected": lambda spec, container, image: _comparable_labels(spec.labels), "actual": _actual_labels},
+    "volumes": {"read_actual": _actual_volumes},
+    "env": {"read_expected": lambda spec, container, image: dict(spec.env), "read_actual": _actual_env},
+    "labels": {
+        "read_expected": lambda spec, container, image: _comparable_labels(spec.labels),
+        "read_actual": _actual_labels,
+    },
     "network": {
-        "expected": lambda spec, container, image: _normalize_network(spec.network or process_option_rules.BRIDGE),
-        "actual": lambda spec, container, image: read_networks(container)[0],
+        "read_expected": lambda spec, container, image: _normalize_network(spec.network or process_option_rules.BRIDGE),
+        "read_actual": lambda spec, container, image: read_networks(container)[0],
     },
     "networks": {
-        "expected": lambda spec, container, image: sorted(map(_normalize_network, spec.networks)),
-        "actual": lambda spec, container, image: read_networks(container)[1],
+        "read_expected": lambda spec, container, image: sorted(map(_normalize_network, spec.networks)),
+        "read_actual": lambda spec, container, image: read_networks(container)[1],
     },
-    "hostname": {"expected": _expected_hostname},
-    "security_opt": {"actual": _actual_security_opts},
-    "init": {"expected": _expected_init, "requested": lambda spec: spec.init},
-    "memory_swap": {"expected": _expected_swap, "actual": _actual_swap},
-    "healthcheck": {"expected": _expected_health, "actual": _actual_health},
+    "hostname": {"read_expected": _expected_hostname},
+    "security_opt": {"read_actual": _actual_security_opts},
+    "init": {"read_expected": _expected_init, "build_requested": lambda spec: spec.init},
+    "memory_swap": {"read_expected": _expected_swap, "read_actual": _actual_swap},
+    "healthcheck": {"read_expected": _expected_health, "read_actual": _actual_health},
     "log_driver": {
-        "expected": lambda spec, container, image: spec.log_driver or None,
-        "actual": lambda spec, container, image: log_config(container).get("Type"),
-        "requested": _requested_log_config,
+        "read_expected": lambda spec, container, image: spec.log_driver or None,
+        "read_actual": lambda spec, container, image: log_config(container).get("Type"),
+        "build_requested": _requested_log_config,
         "has_daemon_default": True,
     },
     "log_options": {
-        "expected": lambda spec, container, image: dict(spec.log_options) or None,
-        "actual": _actual_log_options,
+        "read_expected": lambda spec, container, image: dict(spec.log_options) or None,
+        "read_actual": _actual_log_options,
         "has_daemon_default": True,
     },
 }

@@ -67,20 +67,20 @@ class Identity:
         return self.server + INTERIM_SUFFIX if self.role == INTERIM_SERVER else self.server
 
 
-def owner(context: Context) -> str:
+def owner_id(context: Context) -> str:
     """Return the value of the owner label for this user on this machine, the same for every run.
 
     It is derived, not stored, so containers are still recognized after the state folder has been removed and created again.
     """
     try:
-        machine = context.machine.path("/etc/machine-id").read_text().strip()
+        machine_id = context.machine.path("/etc/machine-id").read_text().strip()
     except OSError:
-        machine = ""
-    return hashlib.sha256(f"sparkwright\0{machine}\0{context.state.path}".encode()).hexdigest()[:OWNER_DIGITS]
+        machine_id = ""
+    return hashlib.sha256(f"sparkwright\0{machine_id}\0{context.state.path}".encode()).hexdigest()[:OWNER_DIGITS]
 
 
 def build_labels(context: Context, role: str, server: str) -> dict[str, str]:
-    own_labels = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
+    own_labels = {OWNER_LABEL: owner_id(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
     return own_labels | ({SERVER_LABEL: server} if server else {})
 
 
@@ -98,10 +98,10 @@ def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
     if not container:
         return None
     labels = _labels_of(container)
-    if labels.get(OWNER_LABEL) == owner(context):
+    if labels.get(OWNER_LABEL) == owner_id(context):
         return Identity(labels.get(ROLE_LABEL, ""), labels.get(SERVER_LABEL, ""))
-    if (recorded := _recorded_identities(context).get(str(container["Id"]))) is not None:
-        return recorded
+    if (recorded_identity := _recorded_identities(context).get(str(container["Id"]))) is not None:
+        return recorded_identity
     return None if OWNER_LABEL in labels else _identify_legacy(context, container)
 
 
@@ -171,9 +171,9 @@ def list_by_label(context: Context, role: str, server: str) -> list[dict[str, An
 
 def list_unstarted_replacements(context: Context) -> list[dict[str, Any]]:
     """Return the inspect data of our containers that were created to replace a server and never started."""
-    labels = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
-    created = _list_filtered(context, label=labels, status="created")
-    return [container for container in created if is_unstarted_replacement(context, container)]
+    labels = [f"{OWNER_LABEL}={owner_id(context)}", f"{ROLE_LABEL}={SERVER}"]
+    created_containers = _list_filtered(context, label=labels, status="created")
+    return [container for container in created_containers if is_unstarted_replacement(context, container)]
 
 
 def _list_filtered(context: Context, **filters: Any) -> list[dict[str, Any]]:
@@ -200,8 +200,8 @@ def _recorded_identities(context: Context) -> dict[str, Identity]:
 
 def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
     states = (*verified_states.load_earlier(state), verified_states.load_last(state))
-    verified = [row for row in states if row.get("container_id")]
-    return {str(row["container_id"]): Identity(role, row["spec"]["name"]) for row in verified}
+    verified_rows = [row for row in states if row.get("container_id")]
+    return {str(row["container_id"]): Identity(role, row["spec"]["name"]) for row in verified_rows}
 
 
 def _stopped_identities(state: StateFolder) -> dict[str, Identity]:

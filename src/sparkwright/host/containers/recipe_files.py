@@ -22,8 +22,8 @@ from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 
 #: maximum length of a file that a diff shows, in characters
 MAX_DIFF_CHARS = 1 << 16
-SHORT_DIGITS = 12
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+SHORT_DIGEST_CHARS = 12
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 def mounted_digests(container: Mapping[str, Any]) -> dict[str, str]:
@@ -63,8 +63,8 @@ def with_contents(
     Args:
         texts: see `read_contents`.
     """
-    mounted = mounted_digests(container)
-    digests = {f"file {path}": (mounted.get(path), spec.files.get(path)) for path in _all_paths(spec, container)}
+    mounted_files = mounted_digests(container)
+    digests = {f"file {path}": (mounted_files.get(path), spec.files.get(path)) for path in _all_paths(spec, container)}
     detailed_changes = []
     for change in changes:
         if change.field in digests:
@@ -74,7 +74,7 @@ def with_contents(
     return detailed_changes
 
 
-def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
+def require_available(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
     """Raise Failed if a file was not sent with this run and is not on this host, before any server is stopped."""
     for path, digest in spec.files.items():
         if digest not in sent_files and not _is_stored(state, digest):
@@ -96,18 +96,18 @@ def remove_unneeded(context: Context) -> None:
     if not folder.is_dir():
         return
     states = list(verified_states.iter_all_servers(context.state))
-    needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
+    needed_digests = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
     for row in context.docker().api.containers(all=True):
-        needed |= {_parse_digest(str(mount.get("Source"))) for mount in row.get("Mounts") or ()}
+        needed_digests |= {_parse_digest(str(mount.get("Source"))) for mount in row.get("Mounts") or ()}
     for path in folder.iterdir():
-        if path.name not in needed:
+        if path.name not in needed_digests:
             path.unlink(missing_ok=True)
 
 
 def _parse_digest(source: str) -> str:
     """Return the digest in the path of a stored recipe file; empty for another path."""
     folder, _, name = source.rpartition("/")
-    return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST.fullmatch(name) else ""
+    return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST_PATTERN.fullmatch(name) else ""
 
 
 def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping[str, str]) -> Path:
@@ -115,7 +115,7 @@ def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping
     if _is_stored(state, digest):
         return stored_path
     content = sent_files.get(digest, "").encode()
-    if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
+    if not _DIGEST_PATTERN.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
         raise Failed(f"the file {path} is missing or changed on this host.", fix="`invoke deploy` places it.")
     state.folder(FILES_FOLDER)
     write_atomically(stored_path, content, mode=0o444)
@@ -124,7 +124,7 @@ def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping
 
 def _is_stored(state: StateFolder, digest: str) -> bool:
     try:
-        content = (state.path / FILES_FOLDER / digest).read_bytes() if _DIGEST.fullmatch(digest) else None
+        content = (state.path / FILES_FOLDER / digest).read_bytes() if _DIGEST_PATTERN.fullmatch(digest) else None
     except OSError:
         return False
     return content is not None and hashlib.sha256(content).hexdigest() == digest
@@ -143,8 +143,8 @@ def _all_paths(spec: ContainerSpec, container: Mapping[str, Any]) -> list[str]:
 
 
 def _content_or_digest(digest: str | None, texts: Mapping[str, str]) -> str | None:
-    return texts.get(digest, digest[:SHORT_DIGITS]) if digest else None
+    return texts.get(digest, digest[:SHORT_DIGEST_CHARS]) if digest else None
 
 
 def _shorten(digest: str | None) -> str | None:
-    return digest[:SHORT_DIGITS] if digest else None
+    return digest[:SHORT_DIGEST_CHARS] if digest else None

@@ -74,7 +74,7 @@ def discard_created(context: Context) -> None:
     context.created = None
 
 
-def refuse_taken_names(context: Context, name: str, *, may_adopt: bool = False) -> None:
+def require_free_names(context: Context, name: str, *, may_adopt: bool = False) -> None:
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
     Args:
@@ -95,10 +95,10 @@ def refuse_taken_names(context: Context, name: str, *, may_adopt: bool = False) 
         *unstarted_ids(context).values(),
     }
     for needed_name in (name, name + containers.PREVIOUS_SUFFIX, name + containers.REPLACEMENT_SUFFIX):
-        occupant = containers.inspect(context.docker(), needed_name)
-        if occupant is not None and occupant["Id"] not in allowed_ids:
-            message = f"container {ownership.describe_holder(context, occupant)}, and this server needs its name."
-            raise Refused(message, fix=ownership.fix_to_free_name(occupant))
+        holder = containers.inspect(context.docker(), needed_name)
+        if holder is not None and holder["Id"] not in allowed_ids:
+            message = f"container {ownership.describe_holder(context, holder)}, and this server needs its name."
+            raise Refused(message, fix=ownership.fix_to_free_name(holder))
 
 
 def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:

@@ -22,7 +22,7 @@ from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import with_digest, without_digest
 
 #: prefix of Docker's zero time
-NEVER_PREFIX = "0001-"
+ZERO_TIME_PREFIX = "0001-"
 PROBE_TIMEOUT_S = 2.0
 MAX_CONTAINERS, MAX_MODELS = 64, 16
 
@@ -109,7 +109,7 @@ def start_identity(container: Mapping[str, Any]) -> dict[str, Any]:
 def describe_exit_age(container: Mapping[str, Any]) -> str:
     """Return the time since a container exited, for example "3 minutes ago"; "never started" if it never was."""
     text = str(container["State"].get("FinishedAt") or "")
-    if text.startswith(NEVER_PREFIX):
+    if text.startswith(ZERO_TIME_PREFIX):
         return "never started"
     ended_s = containers.parse_time(text)
     return "time unknown" if ended_s is None else f"{units.format_rough_duration(time.time() - ended_s)} ago"
@@ -195,16 +195,20 @@ def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     This includes interim servers, but not the server at base_url or those without metrics. Empty if Docker does not answer.
     """
     states = verified_states.iter_all_servers(context.state)
-    verified = {str((state.get("spec") or {}).get("name") or "") for state in states} - {""}
-    names = verified | {name + containers.INTERIM_SUFFIX for name in verified}
+    verified_names = {str((state.get("spec") or {}).get("name") or "") for state in states} - {""}
+    names = verified_names | {name + containers.INTERIM_SUFFIX for name in verified_names}
     counts = {name: _read_tokens(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counts.items() if tokens is not None}
 
 
-def read_tokens_since(context: Context, base_url: str, earlier: Mapping[str, float]) -> dict[str, float]:
+def read_tokens_since(context: Context, base_url: str, earlier_counts: Mapping[str, float]) -> dict[str, float]:
     """Return the tokens that each server generated since the counts in `earlier`, by container, if it generated any."""
-    current = read_generated_tokens(context, base_url)
-    return {name: current[name] - earlier[name] for name in current if current[name] > earlier.get(name, current[name])}
+    current_counts = read_generated_tokens(context, base_url)
+    return {
+        name: current_counts[name] - earlier_counts[name]
+        for name in current_counts
+        if current_counts[name] > earlier_counts.get(name, current_counts[name])
+    }
 
 
 def _read_tokens(context: Context, name: str, own_port: int | None) -> float | None:

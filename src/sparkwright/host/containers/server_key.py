@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
-from sparkwright.engines import http as rules
+from sparkwright.engines import http as engine_http
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import container_labels, containers, ownership
 from sparkwright.host.containers.container_options import key_fingerprint
@@ -118,11 +118,13 @@ def remove_unneeded(context: Context, name: str) -> None:
     if not server_keys.has_keys(context.state):
         return
     states = list(verified_states.iter_all_servers(context.state))
-    needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states}
+    needed_fingerprints = {
+        str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states
+    }
     names = (name, name + containers.PREVIOUS_SUFFIX)
     inspected_containers = (containers.inspect(context.docker(), container_name) for container_name in names)
     server_keys.remove_unneeded(
-        context.state, name, needed | {key_fingerprint(row) for row in inspected_containers if row}
+        context.state, name, needed_fingerprints | {key_fingerprint(row) for row in inspected_containers if row}
     )
 
 
@@ -146,6 +148,6 @@ def _sent_key(spec: ContainerSpec, context: Context) -> str:
     if not secret:
         raise Refused("the server key was not sent with this run.", fix="Check `server_key` in the recipe.")
     key = secret.reveal()
-    if not rules.is_valid_key(key):
-        raise Refused(f"the server's key must be {rules.VALID_KEY_RULE}.", fix=rules.MAKE_KEY_HINT)
+    if not engine_http.is_valid_key(key):
+        raise Refused(f"the server's key must be {engine_http.VALID_KEY_RULE}.", fix=engine_http.MAKE_KEY_HINT)
     return key

@@ -23,7 +23,7 @@ from sparkwright.host.state import write_atomically
 from sparkwright.protocol.container import ContainerSpec
 
 #: mount points in the container
-FILES_INSIDE, SOCKETS_INSIDE = "/etc/gateway/files", "/etc/gateway/sockets"
+FILES_MOUNT_POINT, SOCKETS_MOUNT_POINT = "/etc/gateway/files", "/etc/gateway/sockets"
 #: time limit for a start, a reload or a validation, and interval of queries
 START_TIMEOUT_S, POLL_S = 30, 0.05
 MAX_SHOWN_LINES = 6
@@ -36,7 +36,7 @@ BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN =
 FORCED_STATE_BITS = 0x01 | 0x08
 #: bit for `disabled` in the configuration. An interim server with only this bit serves requests (tested with 2.6.12)
 DISABLED_STATE_BIT = 0x04
-SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
+SERVER_LINE_PATTERN = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def find_current(name: str, context: Context) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
     info = context.docker().api.info()
     gateway = gateway_folders.state_of(context).path
     volumes = (
-        f"{gateway / gateway_folders.FILES}:{FILES_INSIDE}:ro",
-        f"{gateway / gateway_folders.SOCKETS}:{SOCKETS_INSIDE}",
+        f"{gateway / gateway_folders.FILES_FOLDER}:{FILES_MOUNT_POINT}:ro",
+        f"{gateway / gateway_folders.SOCKETS_FOLDER}:{SOCKETS_MOUNT_POINT}",
     )
     is_rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
     user = "0:0" if is_rootless else f"{os.getuid()}:{os.getgid()}"  # root in a rootless container is this user
@@ -77,9 +77,13 @@ def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
 
 def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Validate these files with the pinned HAProxy, in a temporary folder. Raises Failed with HAProxy's message."""
-    folder, client, container_id = gateway_folders.folder(context, gateway_folders.CANDIDATE), context.docker(), ""
+    folder, client, container_id = (
+        gateway_folders.folder(context, gateway_folders.CANDIDATE_FOLDER),
+        context.docker(),
+        "",
+    )
     gateway_folders.write_files(folder, files)
-    volumes, command = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG_FILE)
+    volumes, command = (f"{folder}:{FILES_MOUNT_POINT}:ro",), ("-c", "-f", CONFIG_FILE)
     validation_spec = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
     try:
         container_id = _create(validation_spec, context, ownership.HELPER)
@@ -119,7 +123,7 @@ def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
     try:
         lifecycle.start(context, container_id)
     except APIError as error:
-        raise containers.start_error(error, client, spec.ports) from None
+        raise containers.build_start_error(error, client, spec.ports) from None
 
 
 def reload(context: Context) -> None:
@@ -205,6 +209,6 @@ def _parse_ports(config: str) -> dict[tuple[str, str], str]:
     for line in map(str.strip, config.splitlines()):
         if line.startswith("backend "):
             backend = line.removeprefix("backend ")
-        elif server := SERVER_LINE.match(line):
+        elif server := SERVER_LINE_PATTERN.match(line):
             ports[backend, server[1]] = server[2]
     return ports

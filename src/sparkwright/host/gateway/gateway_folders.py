@@ -21,7 +21,13 @@ from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT
 
-FOLDER, FILES, SOCKETS, CANDIDATE, VERIFIED = "gateway", "files", "sockets", "candidate", "good"
+FOLDER, FILES_FOLDER, SOCKETS_FOLDER, CANDIDATE_FOLDER, VERIFIED_FOLDER = (
+    "gateway",
+    "files",
+    "sockets",
+    "candidate",
+    "good",
+)
 #: the folder of a gateway of version 0.1, and the working directory of its container
 LEGACY_FOLDER, LEGACY_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16
@@ -48,10 +54,10 @@ class GatewayFolders:
 
 def current_folders(gateway: StateFolder) -> GatewayFolders:
     """Return the folders of the gateway with this state folder; see `state_of`."""
-    files, legacy = gateway.path / FILES, gateway.path / LEGACY_FOLDER
+    files, legacy = gateway.path / FILES_FOLDER, gateway.path / LEGACY_FOLDER
     if not (files / render.CONFIG_FILE).exists() and legacy.is_dir():
         return GatewayFolders(legacy, legacy)
-    return GatewayFolders(files, gateway.path / SOCKETS)
+    return GatewayFolders(files, gateway.path / SOCKETS_FOLDER)
 
 
 def is_legacy(spec: Mapping[str, Any]) -> bool:
@@ -122,10 +128,10 @@ def compose_files(
 
 def digest_of(files: Mapping[str, str]) -> str:
     """Return the digest of files whose configuration still contains the placeholder for it."""
-    total = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, text in sorted(files.items()):
-        total.update(f"{name}\0{len(text)}\0{text}".encode())
-    return total.hexdigest()[:DIGEST_CHARS]
+        hasher.update(f"{name}\0{len(text)}\0{text}".encode())
+    return hasher.hexdigest()[:DIGEST_CHARS]
 
 
 def parse_digest(config: str, name: str) -> str:
@@ -260,13 +266,13 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
     gateway.write("verified_before", {"states": older_states})
     gateway.write("verified", {**new_state, "run": context.run_id, "since": time.time()})
     needed_digests = {digest, *(state["digest"] for state in older_states)}
-    for path in folder(context, VERIFIED).iterdir():
+    for path in folder(context, VERIFIED_FOLDER).iterdir():
         if path.name not in needed_digests:
             remove_folder(path)
 
 
 def _state_folder(context: Context, digest: str) -> Path:
-    return folder(context, VERIFIED) / digest
+    return folder(context, VERIFIED_FOLDER) / digest
 
 
 def _is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:

@@ -50,9 +50,9 @@ def socket_path(sockets: Path, name: str) -> Iterator[str]:
     Raises OSError if it is missing or is not a socket: a link could lead to another program's socket.
     """
     if not FD_FOLDER.is_dir():  # not Linux: the sandbox, whose folder only this user can write to
-        with tempfile.TemporaryDirectory(prefix="sw") as short:
-            Path(short, "s").symlink_to(sockets.absolute())
-            yield f"{short}/s/{name}"
+        with tempfile.TemporaryDirectory(prefix="sw") as short_folder:
+            Path(short_folder, "s").symlink_to(sockets.absolute())
+            yield f"{short_folder}/s/{name}"
         return
     folder_fd = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -192,8 +192,8 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     client_names = clients.parse_client_names(files.get(clients.KEYS_FILE, ""))
     if not client_names:
         return report | {"clients": []}
-    today = usage.FILE_PREFIX + time.strftime("%Y-%m-%d", time.gmtime())
-    usage_today = gateway_folders.read_files(sockets, (today,)).get(today, "")
+    usage_file = usage.FILE_PREFIX + time.strftime("%Y-%m-%d", time.gmtime())
+    usage_today = gateway_folders.read_files(sockets, (usage_file,)).get(usage_file, "")
     table, limits = send_command(sockets, f"show table {clients.TABLE_BACKEND}"), files.get(clients.TOKENS_FILE, "")
     return report | {"clients": clients.client_usage(table, usage_today, limits, client_names)}
 
@@ -213,7 +213,7 @@ def describe_problem(report: dict[str, Any]) -> str:
 def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
     if not verified:
         return []
-    expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED / verified["digest"])
+    expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED_FOLDER / verified["digest"])
     current = gateway_folders.read_files(gateway_folders.current_folders(gateway).files)
     return sorted(
         name for name in expected.keys() | current.keys() if expected and expected.get(name) != current.get(name)

@@ -115,21 +115,21 @@ def drain_and_remove(
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
         return False, f"{interim_name} still serves at the gateway {unserved_gateways[0].name}, where {name} is not up"
-    cut_count, unanswered = drain_requests(serving_gateways, key, drain_s)
-    unanswered += [gateway.name for gateway, servers in servers_by_gateway.items() if servers is None]
+    cut_request_count, silent_gateways = drain_requests(serving_gateways, key, drain_s)
+    silent_gateways += [gateway.name for gateway, servers in servers_by_gateway.items() if servers is None]
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.MAINTENANCE)
     if container:
         lifecycle.remove(context, container, STOP_TIMEOUT_S)
         server_keys.remove_unneeded(context.state, interim_name, ())
-    cut_requests = f"{'at least ' if unanswered else ''}{format_count(cut_count, 'request')}"
-    if cut_count:
+    cut_requests = f"{'at least ' if silent_gateways else ''}{format_count(cut_request_count, 'request')}"
+    if cut_request_count:
         history.append(context, "requests cut", why=f"{cut_requests} of {interim_name} after {drain_s:g} s")
     context.state.remove(RECORD_NAME)
-    message = f"removed; {cut_requests} cut after {drain_s:g} s" if cut_count else "removed"
-    if unanswered:
-        names = ", ".join(f"the gateway {name}" for name in unanswered)
+    message = f"removed; {cut_requests} cut after {drain_s:g} s" if cut_request_count else "removed"
+    if silent_gateways:
+        names = ", ".join(f"the gateway {name}" for name in silent_gateways)
         message += f"; not counted: requests through {names}, which did not answer"
     return True, message if container else ""
 
@@ -147,16 +147,16 @@ def drain_requests(gateways: Sequence[Gateway], key: str, drain_s: float) -> tup
             _send_action(gateway, key, operations.DRAIN)
     counts = dict.fromkeys(gateways, 0)
     while True:
-        unanswered = []
+        silent_gateways = []
         for gateway in gateways:
             servers = _list_servers(_interim_gateway(gateway), key)
             if servers is None:
-                unanswered.append(gateway.name)
+                silent_gateways.append(gateway.name)
             else:
                 counts[gateway] = sum(server.running for server in servers)
-        running = sum(counts.values())
-        if not running or time.monotonic() > deadline_s:
-            return running, unanswered
+        running_count = sum(counts.values())
+        if not running_count or time.monotonic() > deadline_s:
+            return running_count, silent_gateways
         time.sleep(POLL_S)
 
 

@@ -25,13 +25,13 @@ MAX_RESPONSE_BYTES, MAX_SERVERS = 256 * 1024, 256
 #: older requests are ignored; a gateway that has had no requests reports an age of decades
 MAX_REQUEST_AGE_S = 86400
 
-INVALID_RESPONSE = "sent an invalid response"
+INVALID_RESPONSE_MESSAGE = "sent an invalid response"
 #: a model's name in HAProxy; it becomes part of a URL and of messages
-BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
+BACKEND_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 KEY_RECORD_NAME = "gateway-key"
 KEY_BYTES = 32
-KEY = re.compile(r"[0-9a-f]{64}")
+KEY_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 class GatewayError(Exception):
@@ -154,17 +154,17 @@ def _parse_rows(body: bytes) -> list[Mapping[str, Any]]:
     try:
         data = bounds.parse_json(body, max_bytes=MAX_RESPONSE_BYTES, max_depth=4)
     except ValueError:
-        raise GatewayError(INVALID_RESPONSE) from None
+        raise GatewayError(INVALID_RESPONSE_MESSAGE) from None
     rows = data.get("servers") if isinstance(data, dict) else None
     if not isinstance(rows, list) or len(rows) > MAX_SERVERS:
-        raise GatewayError(INVALID_RESPONSE)
+        raise GatewayError(INVALID_RESPONSE_MESSAGE)
     return [row for row in rows if isinstance(row, dict)]
 
 
 def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
     backend, name, status = (str(row.get(field) or "") for field in ("backend", "server", "status"))
-    if not BACKEND.fullmatch(backend):
-        raise GatewayError(INVALID_RESPONSE)
+    if not BACKEND_PATTERN.fullmatch(backend):
+        raise GatewayError(INVALID_RESPONSE_MESSAGE)
     running, requests = (bounds.count_or_none(row.get(field)) or 0 for field in ("running", "requests"))
     return RoutedServer(backend, name, statistics.parse_state(status), running, requests)
 
@@ -177,7 +177,7 @@ def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
 def load_key(state: StateFolder) -> str:
     """Return the key; empty if there is none."""
     key = str((state.read(KEY_RECORD_NAME) or {}).get("key", ""))
-    return key if KEY.fullmatch(key) else ""
+    return key if KEY_PATTERN.fullmatch(key) else ""
 
 
 def ensure_key(state: StateFolder) -> str:

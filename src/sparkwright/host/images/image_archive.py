@@ -49,7 +49,7 @@ _DECOMPRESSORS_BY_MAGIC: dict[bytes, Callable[[], Any]] = {
     **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd_decompressor() for n in range(0x50, 0x60)},  # skippable zstd frames
 }
 #: compressors by name, best first, each with the command to compress and the one to decompress on the receiving host
-PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+COMPRESSORS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
     "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
     "gzip": (("gzip", "-c", "-1"), ("gzip", "-d", "-c")),
@@ -71,17 +71,17 @@ def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
     """Yield the checked pieces of an archive. Raises Failed if it is malformed or unpacks to more than max_bytes."""
     budget = _Budget(max_bytes, max_bytes)
     archive = _TarParser(budget, nested=True)
-    held_back: bytes | None = b""  # data received before the first header is complete and checked
+    unchecked_data: bytes | None = b""  # data received before the first header is complete and checked
     for piece in pieces:
         budget.spend(len(piece))
         archive.feed(piece)
-        if held_back is not None:
-            held_back += piece
-            if len(held_back) < BLOCK_BYTES:
+        if unchecked_data is not None:
+            unchecked_data += piece
+            if len(unchecked_data) < BLOCK_BYTES:
                 continue
-            piece, held_back = held_back, None
+            piece, unchecked_data = unchecked_data, None
         yield piece
-    if held_back is not None:
+    if unchecked_data is not None:
         raise Failed(_NOT_A_TAR)
 
 
@@ -279,9 +279,12 @@ def _is_header(block: bytes) -> bool:
     """Return True if a block has a valid header checksum, over unsigned or signed bytes."""
     if len(block) < BLOCK_BYTES:
         return False
-    rest = block[:148] + b" " * 8 + block[156:]
+    checked_bytes = block[:148] + b" " * 8 + block[156:]
     try:
-        return _parse_number(block[148:156]) in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+        return _parse_number(block[148:156]) in (
+            sum(checked_bytes),
+            sum(checked_bytes) - 256 * sum(byte > 127 for byte in checked_bytes),
+        )
     except Failed:
         return False
 
@@ -301,19 +304,21 @@ def _parse_number(field: bytes) -> int:
 
 def installed_tools() -> list[str]:
     """Return the names of the programs needed for a copy that are installed on this host."""
-    return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
+    return [name for name in (*COMPRESSORS, "ssh", "docker") if shutil.which(name)]
 
 
-def select_packer(source: list[str], target: list[str]) -> str:
+def select_compressor(source_tools: list[str], target_tools: list[str]) -> str:
     """Return the best compressor that is installed on the source and can be decompressed on the target."""
     return next(
-        name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
+        name
+        for name, (_, decompress_command) in COMPRESSORS.items()
+        if name == "gzip" or {name, decompress_command[0]} <= {*source_tools, *target_tools}
     )
 
 
-def build_load_command(packer: str, receiver: str) -> str:
+def build_load_command(compressor: str, receiver: str) -> str:
     """Return the shell command that decompresses the stream and pipes it to `receiver`, the target's `build_receive_command`."""
-    return f"{' '.join(PACKERS[packer][1])} | {receiver}"
+    return f"{' '.join(COMPRESSORS[compressor][1])} | {receiver}"
 
 
 def main(arguments: list[str]) -> int:

@@ -33,7 +33,7 @@ from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
 #: events that Docker reports when a user or a program names an image; a load causes none of them
-USER_EVENTS = ("pull", "tag", "import", "build")
+NAMING_EVENTS = ("pull", "tag", "import", "build")
 
 MAX_TRIES = 2
 #: maximum wait for the first byte: an engine that first writes the whole image to disk sends nothing until it is complete
@@ -56,8 +56,8 @@ IMAGE_PATH = "/image"
 MAX_CONCURRENT_EXPORTS = 2
 CHUNK_BYTES = 2**20
 #: timeout of the Docker API for exporting or loading an image
-SAVE_TIMEOUT_S = 3600
-_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT_EXPORTS)
+SAVE_OR_LOAD_TIMEOUT_S = 3600
+_EXPORT_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT_EXPORTS)
 
 
 class StreamBroken(Failed):
@@ -71,31 +71,31 @@ class ImageNames:
     #: Ids by REPOSITORY:TAG
     tags: Mapping[str, str] = field(default_factory=dict)
     #: Ids of images without a tag or a digest
-    nameless: Sequence[str] = ()
+    nameless_ids: Sequence[str] = ()
     #: time of the listing, for the events API: seconds since the epoch, with fractions
-    at: str = "0"
+    listed_at: str = "0"
 
 
 def list_names(api: Any) -> ImageNames:
     """Return the current names of an engine's images."""
     ids_by_tag: dict[str, str] = {}
-    nameless = []
+    nameless_ids = []
     for image in api.images():
         tags = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
         ids_by_tag |= dict.fromkeys(tags, image["Id"])
         if not image_names.names_of(image):
-            nameless.append(image["Id"])
-    return ImageNames(ids_by_tag, tuple(nameless), f"{time.time():.6f}")
+            nameless_ids.append(image["Id"])
+    return ImageNames(ids_by_tag, tuple(nameless_ids), f"{time.time():.6f}")
 
 
 def undo_load(api: Any, names_before: ImageNames, *kept_tags: str) -> list[str]:
     """Remove loaded images and restore moved tags, except the tags in `kept_tags`. Returns a message for each action."""
     current = list_names(api)
-    user_names = _find_user_names(api, names_before.at)
+    externally_set_names = _find_externally_set_names(api, names_before.listed_at)
     actions = []
     for tag, image_id in sorted(current.tags.items()):
         previous_id = names_before.tags.get(tag)
-        if previous_id == image_id or tag in kept_tags or tag in user_names:
+        if previous_id == image_id or tag in kept_tags or tag in externally_set_names:
             continue
         if previous_id:
             repository, _, short_tag = tag.rpartition(":")
@@ -103,9 +103,9 @@ def undo_load(api: Any, names_before: ImageNames, *kept_tags: str) -> list[str]:
             actions.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {previous_id[7:19]}")
         else:
             actions.append(_remove_name(api, tag, image_id, f"{tag} was not requested"))
-    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, names_before.at, ("load",))}
-    for image_id in list_names(api).nameless:
-        if image_id not in names_before.nameless and (image_id in loaded_ids or image_id in current.tags.values()):
+    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, names_before.listed_at, ("load",))}
+    for image_id in list_names(api).nameless_ids:
+        if image_id not in names_before.nameless_ids and (image_id in loaded_ids or image_id in current.tags.values()):
             actions.append(_remove_name(api, image_id, image_id, f"image {image_id[7:19]} was not requested"))
     return actions
 
@@ -121,10 +121,10 @@ def _remove_name(api: Any, name: str, image_id: str, reason: str) -> str:
     return f"{reason}; removed it"
 
 
-def _find_user_names(api: Any, since: str) -> set[str]:
+def _find_externally_set_names(api: Any, since: str) -> set[str]:
     """Return the names and Ids of the images that users and other programs named since then."""
     names = set()
-    for event in _iter_events(api, since, USER_EVENTS):
+    for event in _iter_events(api, since, NAMING_EVENTS):
         actor = event["Actor"]
         names |= {actor["ID"], (actor.get("Attributes") or {}).get("name", "")}
     return names
@@ -167,7 +167,7 @@ def copy(
     if has_containerd_store(info) and not checked_offer["containerd"]:
         raise Failed("its engine stores images in another format (overlay2), under another Id.")
     size_bytes = checked_offer["size_bytes"]
-    _refuse_full_disk(context.machine, info, size_bytes)
+    _check_disk_space(context.machine, info, size_bytes)
     offered_and_max_bytes = (size_bytes, image_archive.max_unpacked_bytes(size_bytes, locked_bytes))
     token = peers.find_token(context.secrets, COPY_PURPOSE)
     with peers.reach_all(checked_offer["urls"], peer, token, "let each host pull it") as urls:
@@ -202,7 +202,7 @@ def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _refuse_full_disk(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
+def _check_disk_space(machine: Machine, info: Mapping[str, Any], size_bytes: int) -> None:
     free_disk_bytes = free_bytes(machine, info)
     if free_disk_bytes is not None and free_disk_bytes < SPACE_FACTOR * size_bytes:
         space = f"{SPACE_FACTOR * size_bytes / 2**30:.1f} GiB needed, {free_disk_bytes / 2**30:.1f} GiB free"
@@ -250,7 +250,7 @@ def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
     from docker.errors import APIError
     from requests import RequestException
 
-    engine: Any = DockerEngine(context.machine, SAVE_TIMEOUT_S).client()
+    engine: Any = DockerEngine(context.machine, SAVE_OR_LOAD_TIMEOUT_S).client()
     try:
         for line in engine.api.load_image(pieces):
             if problem := line.get("error"):
@@ -309,13 +309,13 @@ class _ImageHandler(peers.PeerHandler):
     def handle_path(self, path: str) -> None:
         if path != IMAGE_PATH or self.command != "GET":
             self.send_empty(404)
-        elif not _SLOTS.acquire(blocking=False):
+        elif not _EXPORT_SLOTS.acquire(blocking=False):
             self.send_empty(503)
         else:
             try:
                 self._send_image()
             finally:
-                _SLOTS.release()
+                _EXPORT_SLOTS.release()
 
     def _send_image(self) -> None:
         from docker.errors import DockerException
@@ -343,7 +343,7 @@ class _ImageHandler(peers.PeerHandler):
 
 def export_image(image_id: str) -> Iterator[bytes]:
     """Yield the archive of an image from this host's engine, piece by piece."""
-    api: Any = DockerEngine(Machine.from_environment(), SAVE_TIMEOUT_S).client().api
+    api: Any = DockerEngine(Machine.from_environment(), SAVE_OR_LOAD_TIMEOUT_S).client().api
     yield from api.get_image(image_id, chunk_size=CHUNK_BYTES)
 
 

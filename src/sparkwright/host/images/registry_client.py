@@ -38,7 +38,7 @@ TLS_PROBE_TIMEOUT_S = 20.0
 CREDENTIAL_HELPER_TIMEOUT_S = 30.0
 MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
-HUB_LOGIN = "https://index.docker.io/v1/"
+HUB_LOGIN_URL = "https://index.docker.io/v1/"
 MAX_TOKEN_BYTES = 64 * 2**10
 MAX_ERROR_BYTES = 64 * 2**10
 #: the manifest size that the distribution specification requires registries to accept, and Docker's maximum
@@ -46,7 +46,7 @@ MAX_MANIFEST_BYTES = 4 * 2**20
 MAX_CONFIG_BYTES = 8 * 2**20
 _STATUS_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 #: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
-_PUBLIC_SUFFIX = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
+_PUBLIC_SUFFIX_PATTERN = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
 
 
 @dataclass
@@ -197,7 +197,7 @@ def is_same_owner(registry: str, realm: str) -> bool:
     if realm == registry or realm.endswith(f".{registry}"):
         return True
     domain = registry.partition(".")[2]
-    if "." not in domain or _PUBLIC_SUFFIX.fullmatch(domain) or re.fullmatch(r"[0-9.]+", registry):
+    if "." not in domain or _PUBLIC_SUFFIX_PATTERN.fullmatch(domain) or re.fullmatch(r"[0-9.]+", registry):
         return False
     return realm == domain or realm.endswith(f".{domain}")
 
@@ -237,7 +237,8 @@ def find_credentials(registry: str) -> tuple[str, str] | None:
     fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."
     try:
         login = call_with_timeout(
-            CREDENTIAL_HELPER_TIMEOUT_S, lambda: _load_credentials(HUB_LOGIN if registry == DOCKER_HUB else registry)
+            CREDENTIAL_HELPER_TIMEOUT_S,
+            lambda: _load_credentials(HUB_LOGIN_URL if registry == DOCKER_HUB else registry),
         )
     except DockerException as error:
         message = one_line(str(error), max_chars=200)
@@ -288,20 +289,20 @@ class Registry:
         else:
             manifest = self._manifest_summary(document)
             manifests = [{"platform": self.config(manifest["config"])["platform"], **manifest}]
-        selected = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
-        config = self.config(selected["config"]) if selected else {}
+        selected_manifest = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
+        config = self.config(selected_manifest["config"]) if selected_manifest else {}
         return {
             "digest": document.digest,
             "platforms": [manifest["platform"] for manifest in manifests],
             "manifests": manifests,
             "engine_version": (engine or get_engine(DEFAULT_ENGINE)).version_in_image(config.get("config") or {}),
             "created": config.get("created"),
-            "size_bytes": selected["size_bytes"] if selected else None,
+            "size_bytes": selected_manifest["size_bytes"] if selected_manifest else None,
         }
 
     def manifest(self, reference: str) -> Document:
         """Return the manifest or index with this tag or digest. Raises Failed if its bytes do not match the digest."""
-        accept = ", ".join((*registry_documents.INDEXES, *registry_documents.MANIFESTS))
+        accept = ", ".join((*registry_documents.INDEX_MEDIA_TYPES, *registry_documents.MANIFEST_MEDIA_TYPES))
         raw = self.http.get(f"manifests/{reference}", accept=accept, max_bytes=MAX_MANIFEST_BYTES)
         digest = registry_documents.compute_digest(raw)
         if reference.startswith("sha256:") and reference != digest:

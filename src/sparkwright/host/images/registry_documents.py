@@ -17,27 +17,33 @@ from sparkwright.trust import bounds
 from sparkwright.trust.names import DIGEST, PLATFORM, require_match
 from sparkwright.trust.shapes import optional, validate_or_fail
 
-INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
-CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+INDEX_MEDIA_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MANIFEST_MEDIA_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+CONFIG_MEDIA_TYPES = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 
-_DESCRIPTOR = {"digest": str, "size": int, "mediaType": optional(str)}
-_INDEX = {
+_DESCRIPTOR_SHAPE = {"digest": str, "size": int, "mediaType": optional(str)}
+_INDEX_SHAPE = {
     "mediaType": optional(str),
-    "manifests": [{**_DESCRIPTOR, "platform": optional({"os": optional(str), "architecture": optional(str)})}],
+    "manifests": [{**_DESCRIPTOR_SHAPE, "platform": optional({"os": optional(str), "architecture": optional(str)})}],
 }
-_MANIFEST = {"mediaType": optional(str), "config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}
-_CONFIG = {
+_MANIFEST_SHAPE = {"mediaType": optional(str), "config": _DESCRIPTOR_SHAPE, "layers": [_DESCRIPTOR_SHAPE]}
+_CONFIG_SHAPE = {
     "os": optional(str),
     "architecture": optional(str),
     "created": optional(str),
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
-_DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
+_DISTRIBUTION_SHAPE = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
 #: Docker accepts at most 127 layers; the index of a popular image has about ten platforms, each with an attestation
 MAX_LAYERS, MAX_PLATFORMS = 1000, 100
 MAX_IMAGE_BYTES = 2**50
-TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
+TIMESTAMP_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
 
 
 _NETWORK_ERRORS = (
@@ -94,7 +100,7 @@ def parse_object(raw: bytes, label: str) -> dict[str, Any]:
 
 def parse_distribution(answer: Any, label: str) -> dict[str, Any]:
     """Return digest and platforms (may be empty) from Docker's distribution inspect data of an image in a registry."""
-    description = validate_or_fail(answer, _DISTRIBUTION, label)
+    description = validate_or_fail(answer, _DISTRIBUTION_SHAPE, label)
     platforms = {f"{platform['os']}/{platform['architecture']}" for platform in description.get("Platforms") or ()}
     return {
         "digest": require_match(DIGEST, description["Descriptor"]["digest"], f"the digest in {label}"),
@@ -113,8 +119,8 @@ def parse_index(index: dict[str, Any], label: str) -> dict[str, str]:
     Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
     """
     digests: dict[str, str] = {}
-    manifests = validate_or_fail(index, _INDEX, label)["manifests"]
-    if index.get("mediaType") not in (None, *INDEXES) or len(manifests) > MAX_PLATFORMS:
+    manifests = validate_or_fail(index, _INDEX_SHAPE, label)["manifests"]
+    if index.get("mediaType") not in (None, *INDEX_MEDIA_TYPES) or len(manifests) > MAX_PLATFORMS:
         raise Failed(f"{label} is not an image index, or has more than {MAX_PLATFORMS} entries.")
     for manifest in manifests:
         fields = manifest.get("platform") or {}
@@ -126,9 +132,12 @@ def parse_index(index: dict[str, Any], label: str) -> dict[str, str]:
 
 def parse_manifest(manifest: dict[str, Any], label: str) -> dict[str, Any]:
     """Return a manifest's config (its digest) and size_bytes (the download size). Raises Failed if it is not an image's."""
-    validate_or_fail(manifest, _MANIFEST, label)
+    validate_or_fail(manifest, _MANIFEST_SHAPE, label)
     config, layers = manifest["config"], manifest["layers"]
-    is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
+    is_image = manifest.get("mediaType") in (None, *MANIFEST_MEDIA_TYPES) and config.get("mediaType") in (
+        None,
+        *CONFIG_MEDIA_TYPES,
+    )
     sizes_bytes = [config["size"], *(layer["size"] for layer in layers)]
     if not is_image or len(layers) > MAX_LAYERS or min(sizes_bytes) < 0 or sum(sizes_bytes) > MAX_IMAGE_BYTES:
         raise Failed(f"{label} is not an image manifest.")
@@ -140,12 +149,12 @@ def parse_manifest(manifest: dict[str, Any], label: str) -> dict[str, Any]:
 
 def parse_config(document: dict[str, Any], label: str) -> dict[str, Any]:
     """Return platform, created (None if it is not a timestamp) and config of an image. Raises Failed if invalid."""
-    data = validate_or_fail(document, _CONFIG, label)
+    data = validate_or_fail(document, _CONFIG_SHAPE, label)
     platform = f"{data.get('os') or 'linux'}/{data.get('architecture') or ''}"
     created = data.get("created") or ""
     return {
         "platform": require_match(PLATFORM, platform, f"the platform in {label}"),
-        "created": created if TIMESTAMP.fullmatch(created) else None,
+        "created": created if TIMESTAMP_PATTERN.fullmatch(created) else None,
         "config": data.get("config") or {},
     }
 
@@ -166,26 +175,26 @@ def explain_errors(ref: str) -> Iterator[None]:
 
 def no_answer_error(ref: str, error: TransportError) -> RegistryDown:
     """Return the error for a registry that did not give a usable answer about an image reference."""
-    is_complete = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text completes "the registry ..."
-    reason = str(error) if is_complete else f"does not answer: it {error}"
+    is_predicate = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text completes "the registry ..."
+    reason = str(error) if is_predicate else f"does not answer: it {error}"
     return RegistryDown(f"the registry of {ref} {reason}.", fix=_NETWORK_FIX)
 
 
 def error_from_message(ref: str, text: str) -> SparkwrightError:
     """Return the error for a message from Docker or a registry about an image reference."""
-    lowered = text.lower()
-    if "no space left on device" in lowered:
+    lowered_text = text.lower()
+    if "no space left on device" in lowered_text:
         return Failed(
             f"no space left on Docker's disk: cannot pull {ref}.",
             fix="On the host: `docker system df`, then remove unused images (`docker image prune`).",
         )
-    if any(word in lowered for word in _NETWORK_ERRORS):
+    if any(word in lowered_text for word in _NETWORK_ERRORS):
         return RegistryDown(f"the registry of {ref} does not answer: {text.strip()}", fix=_NETWORK_FIX)
-    if "unauthorized" in lowered or "denied" in lowered or "authentication required" in lowered:
+    if "unauthorized" in lowered_text or "denied" in lowered_text or "authentication required" in lowered_text:
         return Failed(
             f"the registry denies access to {ref}, or has no such repository.",
             fix="Check the name; for a private repository, run `docker login` on the host as the same user.",
         )
-    if any(word in lowered for word in ("not found", "manifest unknown", "does not exist", "manifest_unknown")):
+    if any(word in lowered_text for word in ("not found", "manifest unknown", "does not exist", "manifest_unknown")):
         return NotInRegistry(f"the registry has no {ref}.", fix=_DIGEST_FIX if "@" in ref else _TAG_FIX)
     return Failed(f"cannot pull {ref}: {text.strip()}")

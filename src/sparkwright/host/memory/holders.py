@@ -54,15 +54,15 @@ def record_available(context: Context, available_bytes: int) -> None:
     context.state.write("before_start", record)
 
 
-def available_before(context: Context) -> int | None:
+def read_available_before(context: Context) -> int | None:
     """Return MemAvailable in bytes before this run started its server, or None if it was not recorded."""
-    before = context.state.read("before_start") or {}
-    return int(before["available_bytes"]) if before.get("run") == context.run_id else None
+    start_record = context.state.read("before_start") or {}
+    return int(start_record["available_bytes"]) if start_record.get("run") == context.run_id else None
 
 
-def measure_held(context: Context) -> int | None:
+def measure_held_bytes(context: Context) -> int | None:
     """Return the bytes allocated since this run called `record_available`; None if it did not, or if nothing was allocated."""
-    before_bytes = available_before(context)
+    before_bytes = read_available_before(context)
     held_bytes = (before_bytes or 0) - context.machine.meminfo()["MemAvailable"]
     return held_bytes if before_bytes is not None and held_bytes > 0 else None
 
@@ -92,11 +92,11 @@ def record_stop(context: Context, container: dict[str, Any]) -> None:
 
 def _cap_held(context: Context, held_bytes: int | None, available_bytes: int) -> int | None:
     """Cap a server's recorded memory at the memory in use, because it may have exited or not have loaded its model."""
-    before = context.state.read("before_start") or {}
-    if held_bytes is None or before.get("available_bytes") is None:
+    start_record = context.state.read("before_start") or {}
+    if held_bytes is None or start_record.get("available_bytes") is None:
         return held_bytes
-    was_interim_removed = before.get("beside_interim") and context.state.read(INTERIM_RECORD) is None
-    free_bytes_before = int(before["available_bytes"]) + (held_bytes if was_interim_removed else 0)
+    was_interim_removed = start_record.get("beside_interim") and context.state.read(INTERIM_RECORD) is None
+    free_bytes_before = int(start_record["available_bytes"]) + (held_bytes if was_interim_removed else 0)
     return max(0, min(held_bytes, free_bytes_before - available_bytes))
 
 
@@ -193,10 +193,10 @@ def list_processes(context: Context) -> list[ProcessMemory]:
 
 def _ollama_rows(context: Context) -> list[dict[str, Any]]:
     rows = []
-    for held in ollama.inspect(context, timeout_s=2).held:
-        size_bytes = held.model.size_bytes
-        name = f"Ollama model {held.model.name}{'' if size_bytes else ', size unknown'}"
-        rows.append(_build_row("ollama", name, size_bytes or 0, _stop_command(held)))
+    for held_model in ollama.inspect(context, timeout_s=2).held:
+        size_bytes = held_model.model.size_bytes
+        name = f"Ollama model {held_model.model.name}{'' if size_bytes else ', size unknown'}"
+        rows.append(_build_row("ollama", name, size_bytes or 0, _stop_command(held_model)))
     return rows
 
 
@@ -225,9 +225,9 @@ def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[di
 
 def _process_rows(processes: list[ProcessMemory]) -> list[dict[str, Any]]:
     """Return the rows of the largest processes outside containers, except Ollama's, whose memory is shown per model."""
-    others = [process for process in processes if not process.container and not _is_ollama(process)]
+    other_processes = [process for process in processes if not process.container and not _is_ollama(process)]
     rows = []
-    for process in sorted(others, key=lambda process: -process.bytes)[:MAX_SHOWN_PROCESSES]:
+    for process in sorted(other_processes, key=lambda process: -process.bytes)[:MAX_SHOWN_PROCESSES]:
         holder = f"{process.name} (pid {process.pid}, user {process.user})"
         sudo = "" if process.user == getpass.getuser() else "sudo "
         rows.append(_build_row("process", holder, process.bytes, f"`{sudo}kill {process.pid}`"))
@@ -242,10 +242,10 @@ def _kernel_rows(memory: Mapping[str, int], processes: list[ProcessMemory]) -> l
     """Return rows for the page cache, /dev/shm and, except on a simulated host, the driver's memory."""
     shared_bytes = memory.get("Shmem", 0)
     cache_bytes = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared_bytes
-    drop_command = "dropped on demand; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"
+    cache_fix = "dropped on demand; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"
     shm_fix = "`ls -l /dev/shm`; remove unused files"
     rows = [
-        _build_row("page cache", "page cache", cache_bytes, drop_command),
+        _build_row("page cache", "page cache", cache_bytes, cache_fix),
         _build_row("shared memory", "shared memory (/dev/shm, tmpfs)", shared_bytes, shm_fix),
     ]
     if "AnonPages" in memory:

@@ -23,11 +23,11 @@ class HeldMemory:
     """The memory in use on a host, in bytes; None for unknown sizes."""
 
     #: sizes of the servers that will be stopped for the new one, by container name
-    stopping: dict[str, int | None]
+    stopping_sizes: dict[str, int | None]
     #: sizes of the host's other servers, by container name
-    staying: dict[str, int | None]
+    staying_sizes: dict[str, int | None]
     #: sizes of Ollama's models
-    models: list[int | None]
+    model_sizes: list[int | None]
     #: Ollama's models are not unloaded
     models_stay: bool
     #: other containers, such as a gateway
@@ -38,23 +38,23 @@ class HeldMemory:
     @property
     def unknown_size_message(self) -> str:
         """A message about the first unknown size, or "" if all sizes are known."""
-        if None in self.stopping.values():
+        if None in self.stopping_sizes.values():
             return "memory held by the running server is unknown; checked again after it stops"
-        if None in self.models:
+        if None in self.model_sizes:
             return "memory held by Ollama's models is unknown; checked again after they are unloaded"
-        name = next((name for name, size in self.staying.items() if size is None), "")
+        name = next((name for name, size in self.staying_sizes.items() if size is None), "")
         return f"memory held by {name} is unknown; checked again before the start" if name else ""
 
     @property
     def server_bytes(self) -> int:
         """Bytes held by the servers that will be stopped; less than recorded if a server has exited."""
-        rest_bytes = self.used_bytes - self.model_bytes - _sum_known(self.staying.values())
-        return min(_sum_known(self.stopping.values()), max(0, rest_bytes))
+        remaining_bytes = self.used_bytes - self.model_bytes - _sum_known(self.staying_sizes.values())
+        return min(_sum_known(self.stopping_sizes.values()), max(0, remaining_bytes))
 
     @property
     def model_bytes(self) -> int:
         """Bytes held by Ollama's models whose sizes are known."""
-        return _sum_known(self.models)
+        return _sum_known(self.model_sizes)
 
     @property
     def freed_bytes(self) -> int | None:
@@ -67,7 +67,7 @@ class HeldMemory:
         """Return the row of the host itself, including Ollama's models if they stay; None if unknown."""
         if self.freed_bytes is None:
             return None
-        other_bytes = sum(row.size_bytes for row in self.rows) + _sum_known(self.staying.values())
+        other_bytes = sum(row.size_bytes for row in self.rows) + _sum_known(self.staying_sizes.values())
         host_bytes = max(0, self.used_bytes - self.freed_bytes - other_bytes)
         ollama_text = ", including Ollama's models" if self.models_stay and self.model_bytes else ""
         return Row("the host itself", host_bytes, f"all other memory in use now{ollama_text}", "host")
@@ -84,7 +84,7 @@ def compute_budget(
     *,
     models_stay: bool,
     other_servers: Sequence[Mapping[str, Any]] = (),
-    turns: Iterable[str] = (),
+    turn_servers: Iterable[str] = (),
 ) -> tuple[Budget, HeldMemory]:
     """Return the budget of a server's start, and the memory in use now.
 
@@ -93,29 +93,31 @@ def compute_budget(
         reserve_gib: memory that must stay free, GiB.
         models_stay: Ollama's models are not unloaded.
         other_servers: the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
-        turns: names of the containers that take turns with the server; empty if the server is always on.
+        turn_servers: names of the containers that take turns with the server; empty if the server is always on.
     """
-    turns = set(turns)
+    turn_servers = set(turn_servers)
     held = _measure_held(
-        context, server.name, [str(row["name"]) for row in other_servers], turns, models_stay=models_stay
+        context, server.name, [str(row["name"]) for row in other_servers], turn_servers, models_stay=models_stay
     )
-    others = (*_server_rows(context, server, other_servers, turns, held), *held.rows)
+    others = (*_server_rows(context, server, other_servers, turn_servers, held), *held.rows)
     return memory_fit.compute_budget(context, server, reserve_gib, others=others, host_row=held.host_row()), held
 
 
 def _measure_held(
-    context: Context, name: str, other_servers: Sequence[str], turns: set[str], *, models_stay: bool
+    context: Context, name: str, other_servers: Sequence[str], turn_servers: set[str], *, models_stay: bool
 ) -> HeldMemory:
     memory = context.machine.meminfo()
-    current = replacement.find_current(context, name)  # its name differs if another recipe started it
-    stopping = dict.fromkeys((ownership.name_of(current) if current else name, *sorted(turns)))
-    staying_servers = [other for other in other_servers if other not in stopping]
+    current_container = replacement.find_current(context, name)  # its name differs if another recipe started it
+    stopping_servers = dict.fromkeys(
+        (ownership.name_of(current_container) if current_container else name, *sorted(turn_servers))
+    )
+    staying_servers = [other for other in other_servers if other not in stopping_servers]
     return HeldMemory(
-        stopping={server: holders.server_bytes(server, context) for server in stopping},
-        staying={server: holders.server_bytes(server, context) for server in staying_servers},
-        models=[usage.model.size_bytes for usage in ollama.inspect(context).held],
+        stopping_sizes={server: holders.server_bytes(server, context) for server in stopping_servers},
+        staying_sizes={server: holders.server_bytes(server, context) for server in staying_servers},
+        model_sizes=[usage.model.size_bytes for usage in ollama.inspect(context).held],
         models_stay=models_stay,
-        rows=tuple(_container_rows(context, {*stopping, *staying_servers, name})),
+        rows=tuple(_container_rows(context, {*stopping_servers, *staying_servers, name})),
         used_bytes=memory["MemTotal"] - memory["MemAvailable"],
     )
 
@@ -137,26 +139,26 @@ def _server_rows(
     context: Context,
     server: PlannedServer,
     other_servers: Sequence[Mapping[str, Any]],
-    turns: set[str],
+    turn_servers: set[str],
     held: HeldMemory,
 ) -> list[Row]:
     """Return the rows of the host's other servers. Of the on-demand servers, which take turns, only the largest counts."""
     rows: list[Row] = []
-    on_demand: list[Row] = []
+    on_demand_rows: list[Row] = []
     for other in other_servers:
         row = _server_row(context, other, held)
-        (on_demand if row.name in turns or other.get("on_demand") else rows).append(row)
-    if not on_demand:
+        (on_demand_rows if row.name in turn_servers or other.get("on_demand") else rows).append(row)
+    if not on_demand_rows:
         return rows
-    largest = max(on_demand, key=lambda row: row.size_bytes)
-    replaced_bytes = memory_fit.engine_bytes(context, server) if server.name in turns else 0
-    extra_bytes = max(0, largest.size_bytes - replaced_bytes)
+    largest_row = max(on_demand_rows, key=lambda row: row.size_bytes)
+    replaced_bytes = memory_fit.engine_bytes(context, server) if server.name in turn_servers else 0
+    extra_bytes = max(0, largest_row.size_bytes - replaced_bytes)
     if extra_bytes:
-        source = f"{largest.source}; the largest of those on demand"
+        source = f"{largest_row.source}; the largest of those on demand"
         if replaced_bytes:
             source += f", less {format_gib(replaced_bytes)} GiB of {server.name}, which it replaces"
-        rows.append(Row(largest.name, extra_bytes, source, "other"))
-    covered_rows = (row for row in on_demand if row is not largest or not extra_bytes)
+        rows.append(Row(largest_row.name, extra_bytes, source, "other"))
+    covered_rows = (row for row in on_demand_rows if row is not largest_row or not extra_bytes)
     return rows + [Row(row.name, row.size_bytes, "on demand, in turn", "other", at_most=True) for row in covered_rows]
 
 
@@ -169,5 +171,5 @@ def _server_row(context: Context, server: Mapping[str, Any], held: HeldMemory) -
         return Row(name, recorded_bytes, "measured when it was verified", "other")
     share, needs_bytes = float(server.get("utilization") or 0), int(server.get("needs_bytes") or 0)
     planned = PlannedServer.from_scope(name, server.get("engine_memory") or {}, share, needs_bytes)
-    size_bytes = max(memory_fit.engine_bytes(context, planned), held.staying.get(name) or 0)
+    size_bytes = max(memory_fit.engine_bytes(context, planned), held.staying_sizes.get(name) or 0)
     return Row(name, size_bytes, "estimated from its recipe; never measured on this host", "other", assumed=True)

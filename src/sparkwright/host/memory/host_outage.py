@@ -75,13 +75,13 @@ class HostOutage:
     @property
     def message(self) -> str:
         """A message with the time, the server's stage and the memory at the last sample, without a full stop."""
-        falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
-        stage = f", stage {self.stage!r}" if self.stage else ""
-        cause = "" if self.memory_was_low else "; memory was not low"
-        sample = f"{format_gib(self.available_bytes)} GiB available{falling}"
+        falling_text = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
+        stage_text = f", stage {self.stage!r}" if self.stage else ""
+        cause_text = "" if self.memory_was_low else "; memory was not low"
+        sample_text = f"{format_gib(self.available_bytes)} GiB available{falling_text}"
         time_text = units.format_time(self.last_sample_s, units.MINUTE_FORMAT)
-        activity = f"{self.name} was {self.activity}{stage}"
-        return f"the host went down at {time_text} while {activity} (last sample: {sample}{cause})"
+        activity = f"{self.name} was {self.activity}{stage_text}"
+        return f"the host went down at {time_text} while {activity} (last sample: {sample_text}{cause_text})"
 
 
 def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostOutage]:
@@ -89,11 +89,16 @@ def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostOutage]:
     return sorted(_iter_unrecorded(state, start_guard.boot_id(machine)), key=lambda outage: outage.last_sample_s)
 
 
-def _iter_unrecorded(state: StateFolder, boot: str) -> Iterator[HostOutage]:
-    for path in start_guard.folder(state).glob(f"*{start_guard.SUFFIX}"):
+def _iter_unrecorded(state: StateFolder, boot_id: str) -> Iterator[HostOutage]:
+    for path in start_guard.folder(state).glob(f"*{start_guard.RING_SUFFIX}"):
         with contextlib.suppress(OSError, ValueError):
             header, samples = memory_samples.read(str(path))
-            if header.get("state") == "guarding" and boot and header.get("boot") not in (None, "", boot) and samples:
+            if (
+                header.get("state") == "guarding"
+                and boot_id
+                and header.get("boot") not in (None, "", boot_id)
+                and samples
+            ):
                 yield _build_outage(path, header, samples)
 
 
@@ -227,7 +232,7 @@ def refuse_forbidden(context: Context, reason: str, error: type[SparkwrightError
         reason: the result of `forbidden_reason` or `forbidden_start_reason`.
         error: exception to raise: Refused if nothing has been changed yet, Failed during the start itself.
     """
-    if reason and not context.guards.anyway:
+    if reason and not context.guards.allow_forbidden:
         raise error(f"{reason}; this start has the same image and arguments.", fix=FIX)
 
 

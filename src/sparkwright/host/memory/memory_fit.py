@@ -132,12 +132,16 @@ def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -
         during the last verified start of the same image, model and arguments; missing if there was none).
     """
     reduced_bytes = server.memory.engine_bytes(start_budget.total_bytes) - REDUCTION_BYTES
-    lower = server.memory.largest_fit(start_budget.total_bytes, reduced_bytes)
-    fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
+    lower_setting = server.memory.largest_fit(start_budget.total_bytes, reduced_bytes)
+    fix = (
+        f"Set {lower_setting[0]} to {lower_setting[1]:g} or less in the recipe."
+        if lower_setting
+        else "Serve a smaller model."
+    )
     data: dict[str, Any] = {"budget": {**start_budget.to_json(), "fix": fix}}
-    last = start_memory.find_last(start_memory.read_starts(context.state), server.start)
-    if last is not None and last[1] == "start":
-        data["expected_lowest_bytes"] = last[0].lowest_bytes
+    last_start = start_memory.find_last(start_memory.read_starts(context.state), server.start)
+    if last_start is not None and last_start[1] == "start":
+        data["expected_lowest_bytes"] = last_start[0].lowest_bytes
     return data
 
 
@@ -175,11 +179,11 @@ def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: boo
     reserve_bytes = _reserve_bytes(start_budget)
     if reserve_bytes >= start_budget.total_bytes:
         return f"Lower `reserve_gib` (in the host's `vars:`): {reserve_bytes / GIB:g} GiB is more than the host has."
-    largest_fit = budget.format_largest_fit(server.memory, start_budget)
-    if any(row.about == "other" and not row.at_most for row in start_budget.rows) and not largest_fit:
+    largest_fitting_flag = budget.format_largest_fit(server.memory, start_budget)
+    if any(row.about == "other" and not row.at_most for row in start_budget.rows) and not largest_fitting_flag:
         return "Give one of the servers a smaller share of memory in its recipe, or serve it on another host."
-    if largest_fit:
-        change = f"set {largest_fit.replace(' ', ' to ')} in the recipe, which fits"
+    if largest_fitting_flag:
+        change = f"set {largest_fitting_flag.replace(' ', ' to ')} in the recipe, which fits"
     elif server.memory.share:
         change = "lower its share of memory"
     else:
@@ -197,10 +201,10 @@ def describe_need(server: PlannedServer, start_budget: Budget) -> str:
     if not server_bytes:
         return f"{reserve_bytes / GIB:g} GiB reserve needed; {UNKNOWN_ENGINE_MEMORY}"
     host_bytes = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE)
-    host_side = f", {format_gib(host_bytes)} on the host's side" if host_bytes else ""
+    host_side_text = f", {format_gib(host_bytes)} on the host's side" if host_bytes else ""
     return (
         f"{format_gib(server_bytes + reserve_bytes)} GiB needed ({format_gib(server_bytes - host_bytes)} for the "
-        f"engine{host_side}, {reserve_bytes / GIB:g} reserve)"
+        f"engine{host_side_text}, {reserve_bytes / GIB:g} reserve)"
     )
 
 
@@ -219,7 +223,7 @@ def measure_verified_start(
         log: the state read from the engine's log; None if it cannot be read.
         lowest_bytes: the lowest MemAvailable that the guard recorded; None without a guard.
     """
-    before_bytes, memory = holders.available_before(context), context.machine.meminfo()
+    before_bytes, memory = holders.read_available_before(context), context.machine.meminfo()
     identity = engine_memory.get("start")
     if before_bytes is None or not identity:
         return None

@@ -29,7 +29,7 @@ from sparkwright.units import GIB, format_gib
 #: action of the guard in the history
 HISTORY_ACTION = "stopped to save the host"
 RECORD_NAME = "guarded"
-FILES = (CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE)
+FILE_NAMES = (CONF_FILE, RING_FILE, EVENTS_FILE, LOCK_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class GuardAction:
     @property
     def message(self) -> str:
         """A message with the time and the reason, without a full stop."""
-        falling = f", falling {_format_rate(self.rate)}" if self.rate > GIB / 100 else ""
-        stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
+        falling_text = f", falling {_format_rate(self.rate)}" if self.rate > GIB / 100 else ""
+        stalled_text = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         time_text = units.format_time(self.time_s, units.MINUTE_FORMAT)
-        available = f"{format_gib(self.available_bytes)} GiB available"
-        return f"{self.name} was {self.method} at {time_text} to save the host: {available}{falling}{stalled}"
+        available_text = f"{format_gib(self.available_bytes)} GiB available"
+        return f"{self.name} was {self.method} at {time_text} to save the host: {available_text}{falling_text}{stalled_text}"
 
 
 def _format_rate(rate: float) -> str:
@@ -79,11 +79,11 @@ def stop(state: StateFolder) -> None:
             os.kill(int(header["pid"]), signal.SIGTERM)
 
 
-def write_configuration(context: Context, notify: Sequence[str] | None = None) -> None:
+def write_configuration(context: Context, notify_command: Sequence[str] | None = None) -> None:
     """Write the guard's configuration, with all running verified servers.
 
     Args:
-        notify: the command that the guard runs after an action; None to keep the current one.
+        notify_command: the command that the guard runs after an action; None to keep the current one.
     """
     path = folder(context.state) / CONF_FILE
     current_lines = _read_lines(path)
@@ -91,20 +91,20 @@ def write_configuration(context: Context, notify: Sequence[str] | None = None) -
     states = {server: verified for server, verified in states.items() if verified}
     lines = [line for verified in states.values() if (line := _build_server_line(context, verified))]
     newest_server = max(states, key=lambda server: float(states[server].get("since") or 0), default="")
-    newest = states.get(newest_server, {})
+    newest_state = states.get(newest_server, {})
     settings = {
-        "left": str(int(newest.get("left_bytes") or 0)),
-        "floor": str(int(float(newest.get("guard_gib") or 0) * GIB)),
+        "left": str(int(newest_state.get("left_bytes") or 0)),
+        "floor": str(int(float(newest_state.get("guard_gib") or 0) * GIB)),
         "address": start_guard.engine_address(context.machine),
         "root": context.machine.root,
-        "key": start_guard.configuration_key(newest["spec"]) if newest else "",
-        "of": newest_server if newest else context.state.server,
+        "key": start_guard.configuration_key(newest_state["spec"]) if newest_state else "",
+        "of": newest_server if newest_state else context.state.server,
     }
     lines += [f"{name} {value}" for name, value in settings.items() if value]
-    if notify is None:
+    if notify_command is None:
         lines += [line for line in current_lines if line.startswith("tell ")]
     else:
-        lines += [f"tell {word}" for word in notify if "\n" not in word]
+        lines += [f"tell {word}" for word in notify_command if "\n" not in word]
     if lines != current_lines:
         context.state.folder(start_guard.FOLDER)
         write_atomically(path, ("\n".join(lines) + "\n").encode())
@@ -138,8 +138,8 @@ def read_level(state: StateFolder) -> MemoryLevel:
 
 
 def _parse_number(text: str) -> int | None:
-    first = text.split(" ")[0]
-    return int(first) if first.isdigit() and len(first) < 19 else None
+    first_word = text.split(" ")[0]
+    return int(first_word) if first_word.isdigit() and len(first_word) < 19 else None
 
 
 def list_actions(state: StateFolder) -> list[GuardAction]:

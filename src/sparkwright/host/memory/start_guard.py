@@ -28,7 +28,7 @@ from sparkwright.protocol.result import Result
 from sparkwright.ready import wait_for_readable
 from sparkwright.units import GIB, format_gib
 
-FOLDER, SUFFIX = "guard", ".ring"
+FOLDER, RING_SUFFIX = "guard", ".ring"
 #: timeouts for the start and the exit of the guard's process
 START_TIMEOUT_S, EXIT_TIMEOUT_S = 10.0, 5.0
 #: number of sample files (ring buffers) kept from earlier starts
@@ -62,7 +62,7 @@ class StartGuard:
     #: starting, or serving a test load
     activity: Literal["starting", "serving"] = "starting"
     #: output after the last complete line
-    _received: bytes = b""
+    _unread_output: bytes = b""
 
     def send(self, line: str) -> None:
         """Send a line to the guard. Does nothing if the guard has exited."""
@@ -75,15 +75,15 @@ class StartGuard:
         """Return the guard's next line, or "" after the timeout or if it has exited."""
         assert self.process.stdout is not None
         deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._received:
+        while b"\n" not in self._unread_output:
             remaining_s = max(0.0, deadline_s - time.monotonic())
             if not wait_for_readable([self.process.stdout], remaining_s):
                 return ""
             piece = os.read(self.process.stdout.fileno(), 4096)
             if not piece:
                 return ""
-            self._received += piece
-        line, _, self._received = self._received.partition(b"\n")
+            self._unread_output += piece
+        line, _, self._unread_output = self._unread_output.partition(b"\n")
         return line.decode(errors="replace")
 
     def end(self) -> None:
@@ -107,7 +107,7 @@ class Guards:
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
     #: allow the start of a configuration that brought the host down before
-    anyway: bool = False
+    allow_forbidden: bool = False
     current: StartGuard | None = None
     #: memory that the budget leaves free; None without a budget
     left_bytes: int | None = None
@@ -119,7 +119,7 @@ class Guards:
     _is_reported: bool = False
     #: time from which the lowest MemAvailable is measured; 0 for all samples
     _since_s: float = 0.0
-    _ended: list[StartGuard] = field(default_factory=list)
+    _ended_guards: list[StartGuard] = field(default_factory=list)
 
     def begin(
         self,
@@ -138,7 +138,7 @@ class Guards:
         self.end()
         self._danger, self._is_reported, self._since_s = None, False, 0.0
         name = str(container.get("Name", "")).lstrip("/")
-        path = _build_ring_path(state, run_id, len(self._ended))
+        path = _build_ring_path(state, run_id, len(self._ended_guards))
         parameters = {
             "id": str(container.get("Id", "")),
             "name": name,
@@ -258,7 +258,7 @@ class Guards:
         if self.current is not None:
             self.find_danger()
             self.current.end()
-            self._ended.append(self.current)
+            self._ended_guards.append(self.current)
             self.current = None
 
     def format_timeline(self) -> list[str]:
@@ -267,7 +267,7 @@ class Guards:
         return format_timeline(last_guard.ring_path) if last_guard is not None else []
 
     def _last_guard(self) -> StartGuard | None:
-        return self.current or (self._ended[-1] if self._ended else None)
+        return self.current or (self._ended_guards[-1] if self._ended_guards else None)
 
     def _read_samples(self, start_guard: StartGuard | None) -> StartSamples | None:
         if start_guard is None:
@@ -280,9 +280,9 @@ class Guards:
         if not samples:
             return None
         lowest_bytes = min(available for _, available in samples)
-        recorded = header.get("lowest", "").split()
-        if not self._since_s and recorded and recorded[0].isdigit():
-            lowest_bytes = min(lowest_bytes, int(recorded[0]))
+        recorded_words = header.get("lowest", "").split()
+        if not self._since_s and recorded_words and recorded_words[0].isdigit():
+            lowest_bytes = min(lowest_bytes, int(recorded_words[0]))
         return StartSamples(samples[0][1], lowest_bytes, tuple(samples))
 
 
@@ -321,10 +321,10 @@ def folder(state: StateFolder) -> Path:
 def _build_ring_path(state: StateFolder, run_id: str, number: int) -> Path:
     """Return the path of a new guard's sample file, after removing the oldest files."""
     rings_folder = state.folder(FOLDER)
-    rings = sorted(rings_folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    rings = sorted(rings_folder.glob(f"*{RING_SUFFIX}"), key=lambda path: path.stat().st_mtime)
     for old_ring in rings[: max(0, len(rings) - MAX_RINGS)]:
         old_ring.unlink(missing_ok=True)
-    return rings_folder / f"{run_id}-{number}{SUFFIX}"
+    return rings_folder / f"{run_id}-{number}{RING_SUFFIX}"
 
 
 def engine_address(machine: Machine) -> str:

@@ -22,7 +22,7 @@ from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.secret import Secret
 
 FOLDER = "server_keys"
-SALT = "salt"
+SALT_FILE = "salt"
 SALT_BYTES = 32
 FINGERPRINT_DIGITS = 16
 
@@ -64,7 +64,7 @@ def read_key(path: Path) -> str:
 def fingerprint(state: StateFolder, key: str) -> str:
     """Return a salted hash that identifies a key on this host; empty without a salt, i.e. before a key has been stored."""
     try:
-        salt = (state.path / FOLDER / SALT).read_bytes()
+        salt = (state.path / FOLDER / SALT_FILE).read_bytes()
     except FileNotFoundError:
         return ""
     return hmac.new(salt, key.encode(), hashlib.sha256).hexdigest()[:FINGERPRINT_DIGITS]
@@ -81,8 +81,8 @@ def save_key(
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    if not (folder / SALT).exists():
-        write_atomically(folder / SALT, os.urandom(SALT_BYTES), mode=0o600)
+    if not (folder / SALT_FILE).exists():
+        write_atomically(folder / SALT_FILE, os.urandom(SALT_BYTES), mode=0o600)
     key_format = key_format or _key_formats()[""]
     path = key_path(state, name, fingerprint(state, key), key_format)
     mode = 0o644 if world_readable else 0o600
@@ -95,16 +95,16 @@ def save_key(
 
 def update_link(path: Path, name: str) -> None:
     """Point the link NAME.SUFFIX in the folder of a key file to that file, which has the same suffix."""
-    temporary = path.with_name(f"{name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(path.name)
-    temporary.replace(path.with_name(f"{name}{path.suffix}"))
+    temporary_link = path.with_name(f"{name}.new")
+    temporary_link.unlink(missing_ok=True)
+    temporary_link.symlink_to(path.name)
+    temporary_link.replace(path.with_name(f"{name}{path.suffix}"))
 
 
-def remove_unneeded(state: StateFolder, name: str, needed: Collection[str]) -> None:
+def remove_unneeded(state: StateFolder, name: str, needed_fingerprints: Collection[str]) -> None:
     """Remove a server's keys, except those with the fingerprints in `needed`."""
     for path in _iter_files(state, name):
-        if path.stem.removeprefix(f"{name}-") not in needed:
+        if path.stem.removeprefix(f"{name}-") not in needed_fingerprints:
             path.unlink(missing_ok=True)
 
 
@@ -116,8 +116,8 @@ def _iter_files(state: StateFolder, name: str) -> Iterator[Path]:
 @functools.lru_cache(maxsize=1)
 def _key_formats() -> dict[str, ServerKey]:
     """Return the engines' formats of key files, by file suffix; the default engine's also under ""."""
-    by_engine = {name: key for name in engine.TITLES if (key := engine.get_engine(name).key) is not None}
-    return {key.suffix: key for key in by_engine.values()} | {"": by_engine[engine.DEFAULT_ENGINE]}
+    formats_by_engine = {name: key for name in engine.TITLES if (key := engine.get_engine(name).key) is not None}
+    return {key.suffix: key for key in formats_by_engine.values()} | {"": formats_by_engine[engine.DEFAULT_ENGINE]}
 
 
 # heal-token.json: the secret with which the health checks of a cluster's members authenticate to each other before a restart.

@@ -39,7 +39,7 @@ def other_awake_server(state: StateFolder) -> str:
     return current if state.server in list_servers(state) and current != state.server else ""
 
 
-def refuse_asleep(state: StateFolder) -> None:
+def require_awake(state: StateFolder) -> None:
     """Raise Failed if it is another server's turn, because the two would not fit in memory together."""
     if current := other_awake_server(state):
         raise Failed(f"{state.server} is asleep: it is the turn of {current}.", fix="`invoke switch` wakes it.")

@@ -108,14 +108,14 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
     def act(self, args: Args, observed: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = observed.spec.name
         folders = gateway_folders.current_folders(gateway_folders.state_of(context))
-        files = gateway_folders.folder(context, gateway_folders.FILES)
+        files = gateway_folders.folder(context, gateway_folders.FILES_FOLDER)
         config = observed.intended_files[render.CONFIG_FILE]
         can_reload = observed.running and not observed.drift
         if can_reload:
             gateway_folders.write_files(files, observed.intended_files)
             container.reload(context)
         else:
-            gateway_folders.folder(context, gateway_folders.SOCKETS)
+            gateway_folders.folder(context, gateway_folders.SOCKETS_FOLDER)
             container.save_states(folders.sockets, files, config)
             if observed.container:
                 _keep_previous(observed, args.stop_timeout_s, context)
@@ -223,8 +223,8 @@ def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     folder = gateway_folders.FILES
     if gateway_folders.is_legacy(observed.verified_state["spec"]):
         folder = gateway_folders.LEGACY_FOLDER
-        # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES exists
-        gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES)
+        # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES_FOLDER exists
+        gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES_FOLDER)
     gateway_folders.write_files(gateway_folders.folder(context, folder), observed.files)
 
 

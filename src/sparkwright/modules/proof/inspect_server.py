@@ -80,7 +80,7 @@ class InspectServer(Module["InspectServer.Args"]):
             name = str(verified_state["spec"]["name"])
             container = containers.inspect(client, name)
         if container is None or container["State"]["Status"] != "running":
-            turns.refuse_asleep(context.state)
+            turns.require_awake(context.state)
         if container is None:
             return _absent_result(args, context)
         if container["State"]["Status"] != "running":

@@ -111,7 +111,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         verified_state = verified_states.load_last(context.state)
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         model, verified_id = verified_state.get("model") or {}, str(verified_state.get("container_id", ""))
-        recipe_files.refuse_missing(context.state, spec, args.files)
+        recipe_files.require_available(context.state, spec, args.files)
         mount_sources.refuse_unsafe_spec(context, spec)
         is_ours = ownership.is_ours(context, container)
         state = ContainerState(
@@ -126,7 +126,7 @@ class Container(StateModule["Container.Args", ContainerState]):
             unstarted_ids=replacement.unstarted_ids(context),
         )
         if not container or find_drift(args.model, state) or not (is_ours or state.running):
-            replacement.refuse_taken_names(context, spec.name)
+            replacement.require_free_names(context, spec.name)
         if context.check and self.differences(args, state):
             host_outage.refuse_forbidden(context, host_outage.forbidden_reason(context.state, args.spec))
         return state
@@ -193,7 +193,7 @@ class Container(StateModule["Container.Args", ContainerState]):
             if new_id:
                 lifecycle.force_remove(context, new_id)
             if isinstance(error, APIError):
-                raise containers.create_error(error) from None
+                raise containers.build_creation_error(error) from None
             raise
         return {"differs": False, "running": True, "exists": True, "ours": True, "id": container_id, "msg": ""}
 

@@ -291,7 +291,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
 
     @staticmethod
     def _build_verified_state(args: Args, observed: GrantRestartState, context: Context) -> dict[str, Any]:
-        held_bytes = holders.measure_held(context) or holders.recorded_bytes(context, observed.current["Id"])
+        held_bytes = holders.measure_held_bytes(context) or holders.recorded_bytes(context, observed.current["Id"])
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         key_field = {"server_key": spec.server_key} if spec.server_key else {}
         recipe_fields = {"spec": {**args.spec, **key_field}, "model": args.model, "serve": args.serve}

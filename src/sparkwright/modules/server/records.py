@@ -54,7 +54,7 @@ class LastGood(Module["LastGood.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        replacement.refuse_taken_names(context, args.name)
+        replacement.require_free_names(context, args.name)
         result = self._find_target(args, context)
         if result.data["kept"]:
             kept_container = replacement.find_kept(context, args.name) or replacement.find_current(context, args.name)
@@ -62,7 +62,7 @@ class LastGood(Module["LastGood.Args"]):
                 context, host_outage.forbidden_reason(context.state, result.data["spec"], kept_container["Id"])
             )
         if (name := result.data["spec"]["name"]) != args.name:
-            replacement.refuse_taken_names(context, name)
+            replacement.require_free_names(context, name)
         return result
 
     def _find_target(self, args: Args, context: Context) -> Result:

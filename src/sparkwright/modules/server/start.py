@@ -21,7 +21,12 @@ from sparkwright.host.containers import (
     replacement,
     server_key,
 )
-from sparkwright.host.containers.crash_loop import MAX_RESTARTS, WINDOW_S, break_loop, check_and_record
+from sparkwright.host.containers.crash_loop import (
+    MAX_RESTARTS,
+    WINDOW_S,
+    stop_crash_loop,
+    find_stop_reason_and_record_sample,
+)
 from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.memory import holders, host_outage
 from sparkwright.host.memory.start_guard import configuration_key
@@ -66,7 +71,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         if not observed:
             raise Failed(f"there is no container {args.name}.")
-        turns.refuse_asleep(context.state)
+        turns.require_awake(context.state)
         if not observed["State"]["Running"]:
             spec = verified_states.find_spec(context.state, observed["Id"])
             host_outage.refuse_forbidden(
@@ -112,7 +117,7 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
     except (APIError, SparkwrightError, OSError) as error:
         context.guards.end()
         if isinstance(error, APIError):
-            raise containers.start_error(error, client, ports) from None
+            raise containers.build_start_error(error, client, ports) from None
         raise
     context.guards.set_process(containers.inspect(client, container_id) or {})
 
@@ -223,7 +228,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
         data = {"broken": True, "why": reason, "restarts": restart_count}
         if context.check:
             return Result(changed=True, msg=reason, data=data)
-        raise BrokenLoop(args.name, reason, {**data, "incident": break_loop(context, args.name, reason)})
+        raise BrokenLoop(args.name, reason, {**data, "incident": stop_crash_loop(context, args.name, reason)})
 
 
 class BrokenLoop(Failed):
@@ -271,5 +276,5 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         reason = f"{args.why} It was started with a compile cache, now in {aside_folder}"
         history.append(context, "cache moved aside", container_id=container["Id"], why=reason)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside_folder)}
-        change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)
+        change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE_FOLDER}", args.why)
         return Result(changed=True, diff=[change], msg="stopped; the next start compiles from scratch", data=data)

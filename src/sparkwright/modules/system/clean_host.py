@@ -146,7 +146,7 @@ def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
         for path, container in compile_caches.old_folders(context).items():
             reason = f"used by {container}" if container not in ("", *removed_names) else ""
             yield Item(CACHE_KIND, str(path), own_folders.find_disk_bytes(path), reason)
-    trash = context.machine.home / container_files.TRASH
+    trash = context.machine.home / container_files.TRASH_FOLDER
     if trash.is_dir():
         yield Item(CACHE_KIND, str(trash), own_folders.find_disk_bytes(trash))
 
@@ -259,7 +259,7 @@ def _remove_cache(name: str, context: Context) -> None:
     path = Path(name)
     if path.parent == context.machine.home / CACHES_FOLDER:
         cache_removal.discard(context, path.name)
-    elif path != context.machine.home / container_files.TRASH:
+    elif path != context.machine.home / container_files.TRASH_FOLDER:
         container_files.discard(context, path)
     container_files.empty_trash(context)
     own_folders.remove_empty_folders(path.parent, context.machine.home)
