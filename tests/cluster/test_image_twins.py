@@ -99,7 +99,7 @@ def test_copy_continues_if_the_first_link_is_cut(members: Members) -> None:
     assert members.taken_images() == {members.image}
     assert 0 < links[0].passed < LAYER_BYTES < links[1].passed
     (note,) = members.taker.notes
-    assert "one: the copy broke off after" in note and note.endswith(f"Retrying at {links[1].url}.")
+    assert "one: the copy was interrupted after" in note and note.endswith(f"Retrying at {links[1].url}.")
 
 
 def test_copy_continues_if_the_first_link_is_unplugged(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_copy_continues_if_the_first_link_is_unplugged(members: Members, monkeyp
 def test_copy_fails_without_leftovers_if_both_links_are_cut(members: Members) -> None:
     offers = members.serve()
     links = [Relay(address, offer["urls"][0], CUT_AFTER) for address, offer in zip(TWINS, offers, strict=True)]
-    with pytest.raises(Failed, match="the copy broke off after"):
+    with pytest.raises(Failed, match="the copy was interrupted after"):
         members.copy(links, offers[0])
     assert all(link.passed for link in links)
     assert members.taken_images() == set()

@@ -203,7 +203,7 @@ def test_wake_on_request_without_the_wake_service_is_a_warning(tmp_path: Path) -
     state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
     finding = find_finding(host, "memory budget", "wake on request")
     assert (finding.verdict, finding.fix) == ("warning", "invoke health.install --host spark1")
-    with (host.context.state.path / turns.LOCK).open("w") as lock:
+    with (host.context.state.path / turns.LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert find_finding(host, "memory budget", "wake on request").verdict == "ok"
 

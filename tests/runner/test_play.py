@@ -54,7 +54,9 @@ class CreateModule(SayModule):
     """Creates the server's replacement, or starts it."""
 
     def run(self, args: SayModule.Args, context: Context) -> Result:
-        context.created = None if args.word == "start" else CreatedContainer("1" * 64, ContainerSpec("qwen", "image"))
+        context.created_container = (
+            None if args.word == "start" else CreatedContainer("1" * 64, ContainerSpec("qwen", "image"))
+        )
         return Result(changed=True)
 
 

@@ -230,32 +230,32 @@ def test_redirects_are_followed_only_if_requested() -> None:
     with serving(send_script(with_body(b""))) as other, serving(redirect_script(other.url)) as server:
         answer = get(server.url)
         assert (answer.status, answer.headers["location"], other.connections) == (302, other.url, 0)
-        assert (get(server.url, redirects=1).status, other.connections) == (200, 1)
+        assert (get(server.url, max_redirects=1).status, other.connections) == (200, 1)
 
 
 def test_credentials_are_not_sent_to_another_origin() -> None:
     heads: list[bytes] = []
     headers = {"Authorization": "Bearer secret", "Cookie": "secret", "Accept": "*/*"}
     with serving(send_script(with_body(b""), heads)) as other, serving(redirect_script(other.url)) as server:
-        get(server.url, redirects=3, headers=headers)
+        get(server.url, max_redirects=3, headers=headers)
     assert b"Accept: */*" in heads[0] and b"secret" not in heads[0]
 
 
 def test_redirect_loop_ends_at_the_limit() -> None:
     with serving(redirect_script("/again")) as server:
-        assert get(server.url, redirects=3).status == 302
+        assert get(server.url, max_redirects=3).status == 302
         assert server.connections == 4
 
 
 @pytest.mark.parametrize("location", ["ftp://127.0.0.1/", "http://a:b@127.0.0.1/", "http://[", "http://127.0.0.1/ x"])
 def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
     with serving(redirect_script(location)) as server, pytest.raises(InvalidAnswer):
-        get(server.url, redirects=3)
+        get(server.url, max_redirects=3)
 
 
 def test_post_is_never_redirected() -> None:
     with serving(redirect_script("/", status=307)) as server:
-        assert http.request("POST", server.url, body=b"x", redirects=3, timeout_s=20).status == 307
+        assert http.request("POST", server.url, body=b"x", max_redirects=3, timeout_s=20).status == 307
 
 
 @pytest.fixture

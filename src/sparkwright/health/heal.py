@@ -122,7 +122,7 @@ def restart(
         now_s,
     ]
     history.save(context.state)
-    registered = {restart_plans.CHECK_RESULT: {"why": reason}}
+    registered = {restart_plans.CHECK_RESULT_VARIABLE: {"why": reason}}
     plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)
     recap = run_plan(context, plan, decision.secrets)
     outcome = "the restart failed" if recap["failed"] else "restarted"

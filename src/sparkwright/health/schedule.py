@@ -208,7 +208,7 @@ def list_leftover_files(context: Context, check_settings: settings.Settings) -> 
         f"{store.HISTORY_NAME}.json",
         f"{server_keys.HEAL_TOKEN_RECORD}.json",
         f"{turns.WAKE_RECORD}.json",
-        turns.LOCK,
+        turns.LOCK_FILE,
     ]
     names += [f"{record.HISTORY_FILE}.{n}" for n in range(1, record.MAX_ROTATED_FILES + 1)]
     yield from (service_guard.folder(context.state) / name for name in service_guard.FILE_NAMES)

@@ -39,7 +39,7 @@ SLOWDOWN_ACTIVE = "Active"
 MAX_FIGURE, MAX_TEMPERATURE_C = 1e6, 1000.0
 PROCESSES_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", FORMAT_OPTION)
 TIMEOUT_S = 5.0
-NUMBER = re.compile("[0-9]{1,10}")
+NUMBER_PATTERN = re.compile("[0-9]{1,10}")
 
 
 def query_command(values: Sequence[str]) -> tuple[str, ...]:
@@ -114,8 +114,8 @@ def parse_processes(output: str) -> ProcessList:
     for line in filter(None, map(str.strip, output.splitlines())):
         pid, _, rest = line.partition(",")
         name, _, mib = (part.strip() for part in rest.rpartition(","))
-        if NUMBER.fullmatch(pid.strip()):
-            processes.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
+        if NUMBER_PATTERN.fullmatch(pid.strip()):
+            processes.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER_PATTERN.fullmatch(mib) else None))
         else:
             error = f"nvidia-smi listed a process without its pid: {line}"
     return ProcessList(tuple(processes), error)

@@ -26,7 +26,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.image_name import without_digest
 from sparkwright.units import format_gib
 
-SERVICE = "ollama.service"
+SERVICE_UNIT = "ollama.service"
 IMAGE = "ollama/ollama"
 #: maximum length of a model's name, including registry, namespace and tag
 MAX_NAME_CHARS = 500
@@ -61,18 +61,25 @@ def list_instances(context: Context) -> list[OllamaInstance]:
     The URL from OLLAMA_HOST, or the default one, comes last and is always included, even if nothing answers there.
     """
     machine = context.machine
-    configured = OllamaInstance(machine.ollama_url, "address", machine.ollama_url)
+    configured_instance = OllamaInstance(machine.ollama_url, "address", machine.ollama_url)
     if machine.sandbox:
-        return [configured]
+        return [configured_instance]
     instances: dict[str, OllamaInstance] = {}
-    for instance in (*_service_instances(machine), *_container_instances(context), *_process_instances(), configured):
+    for instance in (
+        *_service_instances(machine),
+        *_container_instances(context),
+        *_process_instances(),
+        configured_instance,
+    ):
         instances.setdefault(instance.url, instance)
     return list(instances.values())
 
 
 def _service_instances(machine: Machine) -> list[OllamaInstance]:
     try:
-        completed = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
+        completed = machine.run(
+            ["systemctl", "show", SERVICE_UNIT, "-p", "ActiveState,MainPID,Environment"], timeout_s=5
+        )
     except SparkwrightError:
         return []
     fields = dict(line.partition("=")[::2] for line in completed.out.splitlines()) if completed.ok else {}
@@ -80,7 +87,7 @@ def _service_instances(machine: Machine) -> list[OllamaInstance]:
         return []
     variables = (word.strip('"') for word in fields.get("Environment", "").split())
     host = next((word.partition("=")[2] for word in variables if word.startswith("OLLAMA_HOST=")), "")
-    return [OllamaInstance(ollama_url(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
+    return [OllamaInstance(ollama_url(host), "service", SERVICE_UNIT, int(fields.get("MainPID") or 0))]
 
 
 def _container_instances(context: Context) -> list[OllamaInstance]:
@@ -235,22 +242,22 @@ class OllamaState:
     """The Ollama instances on this host, and their loaded models."""
 
     #: models in memory
-    held: tuple[HeldModel, ...]
+    held_models: tuple[HeldModel, ...]
     #: all running instances, including hanging ones
-    running: tuple[OllamaInstance, ...]
+    running_instances: tuple[OllamaInstance, ...]
     #: instances that did not answer in time, because they load a model or are stuck
-    hanging: tuple[OllamaInstance, ...]
+    hanging_instances: tuple[OllamaInstance, ...]
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """True if no model is listed and no instance hangs. Models may still hold memory for a moment."""
-        return not self.held and not self.hanging
+        return not self.held_models and not self.hanging_instances
 
 
 def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
     """Query all Ollama instances on this host. An OLLAMA_HOST on another machine is skipped."""
-    held: list[HeldModel] = []
-    running, hanging = [], []
+    held_models: list[HeldModel] = []
+    running_instances, hanging_instances = [], []
     for instance in list_instances(context):
         if instance.kind == "address" and not is_local(instance.url):
             continue
@@ -259,11 +266,11 @@ def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
         except OllamaAbsent:
             continue
         except OllamaBusy:
-            hanging.append(instance)
+            hanging_instances.append(instance)
         else:
-            held += [HeldModel(instance, model) for model in models]
-        running.append(instance)
-    return OllamaState(tuple(held), tuple(running), tuple(hanging))
+            held_models += [HeldModel(instance, model) for model in models]
+        running_instances.append(instance)
+    return OllamaState(tuple(held_models), tuple(running_instances), tuple(hanging_instances))
 
 
 def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
@@ -273,24 +280,24 @@ def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
     """
     deadline_s = time.monotonic() + timeout_s
     requested_at_s: dict[str, float] = {}
-    max_held = 0
+    max_held_count = 0
     while True:
         state = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
-        max_held = max(max_held, len(state.held))
-        if state.empty or time.monotonic() > deadline_s:
+        max_held_count = max(max_held_count, len(state.held_models))
+        if state.is_empty or time.monotonic() > deadline_s:
             return state
-        _request_unload(state.held, requested_at_s)
-        context.progress(max_held - len(state.held), max_held, text="unloading Ollama's models")
+        _request_unload(state.held_models, requested_at_s)
+        context.progress(max_held_count - len(state.held_models), max_held_count, text="unloading Ollama's models")
         time.sleep(POLL_S)
 
 
-def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
+def _request_unload(held_models: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
     """Ask Ollama to unload these models, except those it was asked to unload less than UNLOAD_RETRY_INTERVAL_S ago.
 
     Args:
         requested_at_s: time of the last request for each model; updated in place.
     """
-    for held_model in held:
+    for held_model in held_models:
         key = f"{held_model.instance.url} {held_model.model.name}"
         if time.monotonic() - requested_at_s.get(key, -UNLOAD_RETRY_INTERVAL_S) < UNLOAD_RETRY_INTERVAL_S:
             continue

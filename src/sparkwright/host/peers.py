@@ -128,11 +128,11 @@ def ping(url: str, headers: Mapping[str, str]) -> bool:
     return response.status == 204
 
 
-def start_server(machine: Machine, module: str, noun: str, request: Mapping[str, Any], token: Secret) -> int:
+def start_server(machine: Machine, module: str, content_noun: str, request: Mapping[str, Any], token: Secret) -> int:
     """Start a process that runs `module` with this request. Returns the port it listens on.
 
     Args:
-        noun: description of the served files, for the error message, such as "the image".
+        content_noun: description of the served files, for the error message, such as "the image".
     """
     import_root = str(Path(sparkwright.__file__).parents[1])
     process = subprocess.Popen(
@@ -151,7 +151,7 @@ def start_server(machine: Machine, module: str, noun: str, request: Mapping[str,
     if not first_line.strip().isdigit():
         process.kill()
         process.wait()
-        raise Failed(f"cannot serve {noun}: the process exited immediately or did not start.")
+        raise Failed(f"cannot serve {content_noun}: the process exited immediately or did not start.")
     return int(first_line)
 
 
@@ -160,13 +160,13 @@ def list_addresses() -> list[str]:
     import psutil
 
     speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
-    ranked = []
+    ranked_addresses = []
     for name, addresses in psutil.net_if_addrs().items():
         for address in addresses:
             if address.family == socket.AF_INET and not ipaddress.ip_address(address.address).is_loopback:
                 is_bridge = name.startswith(("docker", "br-", "veth"))
-                ranked.append((is_bridge, -speeds.get(name, 0), address.address))
-    return [address for _, _, address in sorted(ranked)]
+                ranked_addresses.append((is_bridge, -speeds.get(name, 0), address.address))
+    return [address for _, _, address in sorted(ranked_addresses)]
 
 
 def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str, str]:
@@ -226,9 +226,12 @@ class Admission:
         """Register a new connection. Returns False if there are too many."""
         with self._lock:
             pending_addresses = [self._addresses[pending] for pending in self._accepted_s]
-            unauthorized = [pending for pending in pending_addresses if pending not in self._authorized]
+            unauthorized_addresses = [
+                pending_address for pending_address in pending_addresses if pending_address not in self._authorized
+            ]
             is_crowded = (
-                len(unauthorized) >= MAX_UNAUTHORIZED or unauthorized.count(address) >= MAX_UNAUTHORIZED_PER_ADDRESS
+                len(unauthorized_addresses) >= MAX_UNAUTHORIZED
+                or unauthorized_addresses.count(address) >= MAX_UNAUTHORIZED_PER_ADDRESS
             )
             if len(self._addresses) >= MAX_CONNECTIONS or (address not in self._authorized and is_crowded):
                 return False
@@ -269,7 +272,7 @@ class PeerServer(ThreadingHTTPServer):
     def __init__(self, request: Mapping[str, Any], handler: Callable[..., PeerHandler]) -> None:
         self.request = request
         #: number of readers that are not done yet
-        self.readers = int(request["readers"])
+        self.remaining_readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
         self.lock = threading.Lock()
@@ -291,7 +294,9 @@ class PeerServer(ThreadingHTTPServer):
 
     def watch(self) -> None:
         """Stop the server when all readers are done, or after IDLE_TIMEOUT_S without requests."""
-        while self.readers > 0 and (self.active_requests or time.monotonic() - self.last_request_s < IDLE_TIMEOUT_S):
+        while self.remaining_readers > 0 and (
+            self.active_requests or time.monotonic() - self.last_request_s < IDLE_TIMEOUT_S
+        ):
             self.admission.expire()
             time.sleep(0.2)
         self.shutdown()
@@ -321,7 +326,7 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
             return self.send_empty(204)
         if path == DONE_PATH:
             with self.server.lock:
-                self.server.readers -= 1
+                self.server.remaining_readers -= 1
             return self.send_empty(204)
         with self.server.lock:
             self.server.active_requests += 1

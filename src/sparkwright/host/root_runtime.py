@@ -28,14 +28,14 @@ def resolve_library(runtimes: Path = FOLDER) -> Path:
     if not runtimes.is_dir():
         return library
     name = library.parent.name
-    installed = runtimes / name / "lib"
+    installed_library = runtimes / name / "lib"
     fix = "Run `invoke runtime.install` for this host; it needs sudo there. See docs/security.md."
-    if not installed.is_dir():
+    if not installed_library.is_dir():
         message = f"root runs from {runtimes} on this host, and this version ({name}) is not installed there."
         raise Refused(message, fix=fix)
-    if path := find_changeable(installed / "sparkwright") or find_changeable(Path(sys.executable).resolve()):
+    if path := find_changeable(installed_library / "sparkwright") or find_changeable(Path(sys.executable).resolve()):
         raise Refused(f"{path} can be changed by users other than root, and root would run it.", fix=fix)
-    return installed
+    return installed_library
 
 
 def find_changeable(path: Path) -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
 #: path of each setting's file
-PATHS: Mapping[str, str] = {
+SETTING_PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
     EARLYOOM: "/etc/default/earlyoom",
@@ -25,10 +25,10 @@ LIVE_PATHS: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 Commands = tuple[tuple[str, ...], ...]
 RELOAD_COMMAND = ("systemctl", "daemon-reload")
 #: try-restart does not start a stopped service
-OLLAMA_RESTART: Commands = (RELOAD_COMMAND, ("systemctl", "try-restart", "ollama.service"))
-EARLYOOM_RESTART: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
+OLLAMA_RESTART_COMMANDS: Commands = (RELOAD_COMMAND, ("systemctl", "try-restart", "ollama.service"))
+EARLYOOM_RESTART_COMMANDS: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 #: commands to run before a setting's file is removed or restored
-BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
+COMMANDS_BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
 #: below this, a capped GPU cannot be distinguished from one that is stuck in a low-power state (measure/background.py)
 MIN_CLOCK_MHZ = 1600
@@ -57,7 +57,7 @@ ExecStop=/usr/bin/nvidia-smi -rgc
 [Install]
 WantedBy=multi-user.target
 """
-EARLYOOM_ARGS_LINE = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
+EARLYOOM_ARGS_PATTERN = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def undo_commands(name: str, live_value: str) -> Commands:
     """Return the commands that apply a restored file or, for swappiness, the kernel's former value (see LIVE_PATHS)."""
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live_value}"),) if live_value.isdigit() else ()
-    return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART, OLLAMA: OLLAMA_RESTART}[name]
+    return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART_COMMANDS, OLLAMA: OLLAMA_RESTART_COMMANDS}[name]
 
 
 def _clock_setting(mhz: int) -> Setting:
@@ -115,13 +115,13 @@ def _earlyoom_setting(percent: int) -> Setting:
     line = f'EARLYOOM_ARGS="-m {percent}"'
 
     def build_content(current: str) -> str:
-        if EARLYOOM_ARGS_LINE.search(current):
-            return EARLYOOM_ARGS_LINE.sub(line, current, count=1)
+        if EARLYOOM_ARGS_PATTERN.search(current):
+            return EARLYOOM_ARGS_PATTERN.sub(line, current, count=1)
         return f"{current.rstrip()}\n{line}\n".lstrip()
 
     missing_file_fix = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
     read_value = _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}")
-    return Setting(EARLYOOM, line, build_content, read_value, EARLYOOM_RESTART, missing_file_fix)
+    return Setting(EARLYOOM, line, build_content, read_value, EARLYOOM_RESTART_COMMANDS, missing_file_fix)
 
 
 def _ollama_setting(limits: Mapping[str, Any]) -> Setting:
@@ -139,7 +139,7 @@ def _ollama_setting(limits: Mapping[str, Any]) -> Setting:
     def read_value(text: str) -> str | None:
         return ", ".join(re.findall(r'Environment="([^"]*)"', text)) or None
 
-    return Setting(OLLAMA, value_text, lambda _: text, read_value, OLLAMA_RESTART)
+    return Setting(OLLAMA, value_text, lambda _: text, read_value, OLLAMA_RESTART_COMMANDS)
 
 
 def _value_reader(pattern: str, template: str) -> Callable[[str], str | None]:
@@ -150,7 +150,9 @@ def _value_reader(pattern: str, template: str) -> Callable[[str], str | None]:
     return read_value
 
 
-def _check_number(name: str, value: Any, limits: tuple[int, int]) -> int:
-    if type(value) is not int or not limits[0] <= value <= limits[1]:
-        raise ValueError(f"{name} must be a whole number from {limits[0]} to {limits[1]}, got '{str(value)[:40]}'.")
+def _check_number(name: str, value: Any, value_range: tuple[int, int]) -> int:
+    if type(value) is not int or not value_range[0] <= value <= value_range[1]:
+        raise ValueError(
+            f"{name} must be a whole number from {value_range[0]} to {value_range[1]}, got '{str(value)[:40]}'."
+        )
     return value

@@ -31,7 +31,7 @@ SERVERS_FOLDER = "servers"
 #: format of all records, increased when an earlier version could not use them
 FORMAT = 1
 #: record with the format, and with the version that last wrote it
-FORMAT_FILE = "format"
+FORMAT_RECORD = "format"
 #: tolerance for a file system whose clock is ahead
 CLOCK_TOLERANCE_NS = 10**9
 
@@ -115,24 +115,26 @@ class StateFolder:
             data, problem = None, f"{type(error).__name__}: {error}"
         else:
             problem = "some fields have the wrong type"
-        valid = shape_of(name).valid_part(data)
-        if valid != data or data is None:
+        valid_data = shape_of(name).valid_part(data)
+        if valid_data != data or data is None:
             print(f"{path} is damaged, ignoring it: {problem}", file=sys.stderr, flush=True)
-        return valid
+        return valid_data
 
     def refuse_newer_format(self) -> None:
         """Raise Refused if the records have the format of a newer sparkwright."""
-        written = self.read(FORMAT_FILE)
-        if written and written["format"] > FORMAT:
-            writer = f"sparkwright {one_line(written['version'], max_chars=40)} (format {written['format']})"
+        written_format = self.read(FORMAT_RECORD)
+        if written_format and written_format["format"] > FORMAT:
+            writer = (
+                f"sparkwright {one_line(written_format['version'], max_chars=40)} (format {written_format['format']})"
+            )
             message = f"the records on this host were written by {writer}, and this is {__version__} (format {FORMAT})."
             raise Refused(message, fix="Upgrade sparkwright here.")
 
     def write_format(self) -> None:
         """Record the format of the records and this version."""
         record = {"format": FORMAT, "version": __version__}
-        if self.read(FORMAT_FILE) != record:
-            self.write(FORMAT_FILE, record)
+        if self.read(FORMAT_RECORD) != record:
+            self.write(FORMAT_RECORD, record)
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Write a record. If that fails, as on a full disk, free the runs' ballast and try again."""
@@ -190,9 +192,9 @@ def write_atomically(
 
 def _replace_file(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    temporary_file = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, mode & private.FILE_MODE)
+    descriptor = os.open(temporary_file, flags, mode & private.FILE_MODE)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
@@ -201,6 +203,6 @@ def _replace_file(path: Path, content: bytes, mode: int, owner: tuple[int, int] 
                 os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary_file.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary_file.unlink(missing_ok=True)

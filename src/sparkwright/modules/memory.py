@@ -222,13 +222,13 @@ class Memory(Module["Memory.Args"]):
     def _unload_again(remaining_s: float, context: Context) -> int:
         """Unload the models that Ollama has loaded again. Returns the bytes that this may release; MemTotal if unknown."""
         state = ollama_models.inspect(context, timeout_s=2)
-        if state.held:
-            names = ", ".join(held.model.name for held in state.held)
+        if state.held_models:
+            names = ", ".join(held.model.name for held in state.held_models)
             context.note(f"Ollama has reloaded {names}; unloading again")
             ollama_models.unload_all(context, timeout_s=max(1.0, remaining_s))
-        sizes = [held.model.size_bytes for held in state.held]
+        sizes = [held.model.size_bytes for held in state.held_models]
         known_sizes = [size for size in sizes if size is not None]
-        if state.hanging or len(known_sizes) < len(sizes):
+        if state.hanging_instances or len(known_sizes) < len(sizes):
             return context.machine.meminfo()["MemTotal"]
         return sum(known_sizes)
 

@@ -63,7 +63,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
         deadline_s = time.monotonic() + args.timeout_s
         while True:
             state = ollama.inspect(context)
-            if not state.hanging:
+            if not state.hanging_instances:
                 return state
             if time.monotonic() > deadline_s or context.check:
                 raise _unresponsive_error(state)
@@ -73,25 +73,25 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
     def differences(self, args: Args, observed: OllamaState) -> list[Change]:
         return [
             Change(usage.model.name, f"loaded, {usage.model.size_text}", None, "it uses shared memory")
-            for usage in observed.held
+            for usage in observed.held_models
         ]
 
     def describe(self, args: Args, observed: OllamaState) -> dict[str, Any]:
-        names = [usage.model.name for usage in observed.held]
-        models = [{"url": usage.instance.url, **dataclasses.asdict(usage.model)} for usage in observed.held]
+        names = [usage.model.name for usage in observed.held_models]
+        models = [{"url": usage.instance.url, **dataclasses.asdict(usage.model)} for usage in observed.held_models]
         msg = f"{', '.join(names)}: {_format_total_size(observed)}" if names else "nothing loaded"
         return {"unloaded": names, "models": models, "msg": msg}
 
     def act(self, args: Args, observed: OllamaState, changes: list[Change], context: Context) -> dict[str, Any]:
         available_bytes_before = context.machine.meminfo()["MemAvailable"]
         remaining = ollama.unload_all(context, timeout_s=args.timeout_s)
-        if remaining.held:
-            names = ", ".join(usage.model.name for usage in remaining.held)
+        if remaining.held_models:
+            names = ", ".join(usage.model.name for usage in remaining.held_models)
             raise Failed(
                 f"Ollama keeps {names} in memory: a request is using it.",
                 fix="Wait for that request to finish or run `sudo systemctl stop ollama` on the host, then try again.",
             )
-        if remaining.hanging:
+        if remaining.hanging_instances:
             raise _unresponsive_error(remaining)
         held_bytes = sum(usage.model.size_bytes or 0 for usage in observed.held)
         _wait_for_memory(available_bytes_before, held_bytes, args.memory_s, context)
@@ -100,7 +100,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
 
 def _format_total_size(state: OllamaState) -> str:
     """Return the total size of the loaded models as text; a lower bound if a size is unknown."""
-    sizes = [usage.model.size_bytes for usage in state.held]
+    sizes = [usage.model.size_bytes for usage in state.held_models]
     known_bytes = sum(size or 0 for size in sizes)
     if not known_bytes:
         return format_size(None)
@@ -123,7 +123,7 @@ def _wait_for_memory(available_bytes_before: int, held_bytes: int, timeout_s: fl
 
 def _unresponsive_error(state: OllamaState) -> Failed:
     return Failed(
-        f"Ollama ({state.hanging[0]}) does not answer: it is either loading a model or hung.",
+        f"Ollama ({state.hanging_instances[0]}) does not answer: it is either loading a model or hung.",
         fix="On the host: `sudo systemctl stop ollama`, or set `ollama: leave` for this host.",
     )
 
@@ -313,7 +313,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         state = ollama.inspect(context, timeout_s=args.timeout_s)
         models, messages = list[dict[str, Any]](), list[str]()
-        for usage in state.held:
+        for usage in state.held_models:
             model, instance = usage.model, usage.instance
             instance_fields = {"url": instance.url, "kind": instance.kind, "place": instance.name}
             models.append({"name": model.name, "size_bytes": model.size_bytes, **instance_fields})

@@ -178,7 +178,7 @@ def _build_copy_entry(copy: Manifest, files: list[dict[str, Any]], args: LockMod
             copy.commit, files, args, lambda path, max_bytes: _read_beginning(copy.folder / path, max_bytes)
         )
     try:
-        config = get_engine(args.engine).advice.relevant_config(bounds.read_config(copy.folder / hub.CONFIG))
+        config = get_engine(args.engine).advice.relevant_config(bounds.read_config(copy.folder / hub.CONFIG_FILE))
     except (OSError, ValueError):
         config = None
     paths = [file["path"] for file in files]
@@ -249,7 +249,7 @@ def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     source = replace(source, commit=entry["commit"])
     if args.adapter:
         return _adapter_entry(entry["commit"], files, args, partial(_download_beginning, source))
-    config_file = next((file for file in entry["files"] if file["path"] == hub.CONFIG), None)
+    config_file = next((file for file in entry["files"] if file["path"] == hub.CONFIG_FILE), None)
     config = hub_info.fetch_config(source, config_file) if config_file else None
     if get_engine(args.engine).files is not None:
         config = _fetch_file_config(source, files, args)

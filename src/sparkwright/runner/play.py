@@ -99,7 +99,7 @@ class PlayRun:
 
     def _discard_created(self) -> None:
         """Remove the container that this run created to replace the server, if it was not started."""
-        if self.context.created is not None:
+        if self.context.created_container is not None:
             from sparkwright.host.containers import replacement
 
             replacement.discard_created(self.context)
@@ -294,7 +294,7 @@ class PlayRun:
             self.counts["skipped" if result.skipped else "ok"] += 1
         if result.exit in (Exit.INCONCLUSIVE, Exit.CHANGES) and not result.failed:
             self.unproved_result = self.unproved_result or result
-        if self.context.created is not None and not self.has_created_replacement:
+        if self.context.created_container is not None and not self.has_created_replacement:
             self.has_created_replacement = True  # not a change, because an unstarted replacement is removed at the end
         elif result.changed:
             self.first_changed_task = self.first_changed_task or task.name

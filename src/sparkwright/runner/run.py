@@ -173,18 +173,18 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     state.write_format()
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
     run_journal = Journal.begin(state, plan.run_id, request["plan"], tuple(request["secrets"].values()))
-    bell_fd, run_journal.bell = os.pipe()
-    os.set_blocking(run_journal.bell, False)
+    wake_read_fd, run_journal.wake_write_fd = os.pipe()
+    os.set_blocking(run_journal.wake_write_fd, False)
     if os.fork() == 0:
-        os.close(bell_fd)
+        os.close(wake_read_fd)
         _detach(run_journal)
         try:
             execute_plan(plan, machine, state, secrets, run_journal, request.get("restart"))
         finally:
             os._exit(0)
-    os.close(run_journal.bell)
+    os.close(run_journal.wake_write_fd)
     run_journal.release_lock()
-    return journal.follow(run_journal.folder, bell_fd)
+    return journal.follow(run_journal.folder, wake_read_fd)
 
 
 def _detach(run_journal: Journal) -> None:

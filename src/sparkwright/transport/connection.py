@@ -83,13 +83,13 @@ class InvalidHeader(InvalidRequest):
     """Raised if a header field of the request, such as one with a key, contains characters that HTTP does not allow."""
 
 
-class Clock(Protocol):
+class TimeLimit(Protocol):
     """A time limit for a connection's waits."""
 
     def remaining_s(self) -> float:
         """Return the time limit of the next wait in seconds, which is more than 0. Raises TimedOut if no time is left."""
 
-    def record_wait(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received_bytes: int) -> None:
         """Record the duration of a wait and the number of bytes received."""
 
 
@@ -98,16 +98,16 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end_s = time.monotonic() + seconds
+        self._deadline_s = time.monotonic() + seconds
 
     def remaining_s(self) -> float:
         """Return the number of seconds until the deadline. Raises TimedOut after it."""
-        remaining_s = self._end_s - time.monotonic()
+        remaining_s = self._deadline_s - time.monotonic()
         if remaining_s <= 0:
             raise TimedOut(f"does not answer within {self.seconds:g} s")
         return remaining_s
 
-    def record_wait(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received_bytes: int) -> None:
         """Do nothing: the deadline is fixed."""
 
 
@@ -128,7 +128,7 @@ class ProgressDeadline:
     def __init__(self, rate: MinimumRate) -> None:
         self.rate = rate
         self._waited_s = 0.0
-        self._received = 0
+        self._received_bytes = 0
 
     def remaining_s(self) -> float:
         """Return the number of seconds until the next part is due. Raises TimedOut after that."""
@@ -136,12 +136,12 @@ class ProgressDeadline:
             raise TimedOut(f"sends less than {self.rate.bytes} bytes in {self.rate.seconds:g} s")
         return self.rate.seconds - self._waited_s
 
-    def record_wait(self, seconds: float, received: int) -> None:
+    def record_wait(self, seconds: float, received_bytes: int) -> None:
         """Add a wait, and restart the deadline if enough bytes were received."""
         self._waited_s += seconds
-        self._received += received
-        if self._received >= self.rate.bytes:
-            self._waited_s, self._received = 0.0, 0
+        self._received_bytes += received_bytes
+        if self._received_bytes >= self.rate.bytes:
+            self._waited_s, self._received_bytes = 0.0, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +158,15 @@ class Connection:
     """An open byte stream.
 
     Attributes:
-        clock: the time limit for all waits; may be replaced between two waits.
+        time_limit: the time limit for all waits; may be replaced between two waits.
     """
 
-    def __init__(self, sock: socket.socket, clock: Clock) -> None:
+    def __init__(self, sock: socket.socket, time_limit: TimeLimit) -> None:
         self._socket = sock
-        self.clock = clock
+        self.time_limit = time_limit
 
     @classmethod
-    def tcp(cls, host: str, port: int, clock: Clock, *, keep_alive: bool = False) -> Connection:
+    def tcp(cls, host: str, port: int, time_limit: TimeLimit, *, keep_alive: bool = False) -> Connection:
         """Connect to the first address of a host that answers.
 
         Args:
@@ -175,29 +175,29 @@ class Connection:
         Raises:
             TimedOut, ConnectFailed, or InvalidRequest for an invalid host name.
         """
-        addresses = _resolve_addresses(host, port, clock)[:MAX_ADDRESSES]
+        addresses = _resolve_addresses(host, port, time_limit)[:MAX_ADDRESSES]
         for n, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 # leave time for the other addresses if one is silent
-                sock.settimeout(clock.remaining_s() / (len(addresses) - n))
+                sock.settimeout(time_limit.remaining_s() / (len(addresses) - n))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:
                     _enable_keepalive(sock)
-                return cls(sock, clock)
+                return cls(sock, time_limit)
             except BaseException as error:
                 sock.close()
                 if not isinstance(error, OSError):
                     raise
                 failure = error
         if isinstance(failure, TimeoutError):
-            clock.remaining_s()
+            time_limit.remaining_s()
             raise TimedOut("does not answer") from None
         raise ConnectFailed(_describe_error(failure), failure) from None
 
     @classmethod
-    def unix(cls, path: str, clock: Clock) -> Connection:
+    def unix(cls, path: str, time_limit: TimeLimit) -> Connection:
         """Connect to a unix socket. If its queue is full, wait as for TCP; with Python's timeouts, connecting would fail at once.
 
         Raises:
@@ -205,11 +205,11 @@ class Connection:
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            seconds, fraction = divmod(clock.remaining_s(), 1)
+            seconds, fraction = divmod(time_limit.remaining_s(), 1)
             timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6) + 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             sock.connect(path)
-            return cls(sock, clock)
+            return cls(sock, time_limit)
         except BlockingIOError:
             sock.close()
             raise TimedOut("does not answer") from None
@@ -229,17 +229,17 @@ class Connection:
         import ssl
 
         try:
-            self._socket.settimeout(self.clock.remaining_s())
-            secured = _tls_context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
+            self._socket.settimeout(self.time_limit.remaining_s())
+            tls_socket = _tls_context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
         except ssl.SSLCertVerificationError:
             raise Untrusted("presents a certificate that is not valid for it") from None
         except TimeoutError:
-            self.clock.remaining_s()
+            self.time_limit.remaining_s()
             raise TimedOut("does not answer") from None
         except (OSError, ValueError):
             raise Interrupted("broke off the TLS handshake") from None
-        self._socket = secured
-        if tls.sha256 and hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest() != tls.sha256:
+        self._socket = tls_socket
+        if tls.sha256 and hashlib.sha256(tls_socket.getpeercert(binary_form=True) or b"").hexdigest() != tls.sha256:
             raise Untrusted("presents a certificate other than the expected one")
 
     def send(self, data: bytes) -> None:
@@ -251,10 +251,10 @@ class Connection:
         view = memoryview(data)
         try:
             while view:
-                self._socket.settimeout(self.clock.remaining_s())
+                self._socket.settimeout(self.time_limit.remaining_s())
                 view = view[self._socket.send(view[:CHUNK_BYTES]) :]
         except TimeoutError:
-            self.clock.remaining_s()
+            self.time_limit.remaining_s()
             raise TimedOut("does not read the request") from None
         except (OSError, ValueError):
             raise Interrupted("broke off the connection") from None
@@ -267,7 +267,7 @@ class Connection:
         """
         start_s, data = time.monotonic(), b""
         try:
-            self._socket.settimeout(self.clock.remaining_s())
+            self._socket.settimeout(self.time_limit.remaining_s())
             data = self._socket.recv(max_bytes)
             return data
         except TimeoutError:
@@ -275,8 +275,8 @@ class Connection:
         except OSError:
             raise Interrupted("broke off the connection") from None
         finally:
-            self.clock.record_wait(time.monotonic() - start_s, len(data))
-        self.clock.remaining_s()
+            self.time_limit.record_wait(time.monotonic() - start_s, len(data))
+        self.time_limit.remaining_s()
         raise TimedOut("stopped sending")
 
     def detach(self) -> socket.socket:
@@ -340,7 +340,7 @@ def resolve_host(host: str, timeout_s: float) -> set[str]:
         return set()
 
 
-def _resolve_addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
+def _resolve_addresses(host: str, port: int, time_limit: TimeLimit) -> list[tuple[int, Any]]:
     """Return a host's address families and addresses. The resolver has no deadline, so its thread is abandoned if it is late."""
     results: list[Any] = []
     failures: list[Exception] = []
@@ -356,8 +356,8 @@ def _resolve_addresses(host: str, port: int, clock: Clock) -> list[tuple[int, An
         failures.clear()
         resolver = threading.Thread(target=resolve, daemon=True, name="resolver")
         resolver.start()
-        resolver.join(clock.remaining_s())
-        clock.remaining_s()
+        resolver.join(time_limit.remaining_s())
+        time_limit.remaining_s()
     if failures and not isinstance(failures[0], OSError):
         raise InvalidRequest("is not the name of a host")
     if not results:

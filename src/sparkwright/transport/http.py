@@ -44,10 +44,10 @@ REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 #: headers that are sent only to their own origin
 CREDENTIAL_HEADERS = ("authorization", "cookie", "proxy-authorization")
 DEFAULT_PORTS = {"http": 80, "https": 443}
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
-_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,16})?")
+_TOKEN_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_STATUS_LINE_PATTERN = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
+_CHUNK_SIZE_PATTERN = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 
 
 class Headers(Mapping[str, str]):
@@ -115,7 +115,7 @@ def request(
     body: bytes | None = None,
     max_bytes: int = bounds.MAX_ANSWER_BYTES,
     max_error_bytes: int | None = None,
-    redirects: int = 0,
+    max_redirects: int = 0,
     route: Route = DIRECT,
 ) -> Response:
     """Send a request and return the response, all within timeout_s.
@@ -126,14 +126,14 @@ def request(
         headers: headers other than Host, Content-Length and Connection.
         max_bytes: size limit of the body; a larger body raises TooLarge, before it is read if its Content-Length gives the size.
         max_error_bytes: size limit of the body for a status other than 2xx; None if it is the same.
-        redirects: number of redirects to follow, for GET and HEAD; one more redirect is returned as the response. A redirect from
+        max_redirects: number of redirects to follow, for GET and HEAD; one more redirect is returned as the response. A redirect from
             https to http raises InvalidAnswer, and credentials are sent only to their own origin.
 
     Raises:
         TransportError: one of its kinds (connection.py).
     """
     deadline = Deadline(timeout_s)
-    for remaining_redirects in range(redirects, -1, -1):
+    for remaining_redirects in range(max_redirects, -1, -1):
         with _send_request(method, url, headers or {}, body, deadline, route) as stream:
             redirect_url = _find_redirect(method, url, stream) if remaining_redirects else ""
             if not redirect_url:
@@ -151,7 +151,7 @@ def open_stream(
     timeout_s: float,
     rate: MinimumRate,
     headers: Mapping[str, str] | None = None,
-    redirects: int = 0,
+    max_redirects: int = 0,
     route: Route = DIRECT,
 ) -> Stream:
     """Send a request and return the response as soon as its head has arrived; see `request`.
@@ -164,7 +164,7 @@ def open_stream(
         TransportError: one of its kinds. Reading the stream raises them too.
     """
     deadline = Deadline(timeout_s)
-    for remaining_redirects in range(redirects, -1, -1):
+    for remaining_redirects in range(max_redirects, -1, -1):
         stream = _send_request(method, url, headers or {}, None, deadline, route)
         try:
             redirect_url = _find_redirect(method, url, stream) if remaining_redirects else ""
@@ -172,7 +172,7 @@ def open_stream(
             stream.close()
             raise
         if not redirect_url:
-            stream.connection.clock = ProgressDeadline(rate)
+            stream.connection.time_limit = ProgressDeadline(rate)
             return stream
         stream.close()
         headers, url = _headers_after_redirect(headers or {}, url, redirect_url), redirect_url
@@ -187,14 +187,14 @@ class Stream:
         self._buffer = bytearray()
         self.status, self.headers = self._read_head()
         is_empty = method == "HEAD" or self.status in (204, 304)
-        coding = self.headers.get("transfer-encoding", "").strip().lower()
-        if coding not in ("", "chunked"):
+        transfer_coding = self.headers.get("transfer-encoding", "").strip().lower()
+        if transfer_coding not in ("", "chunked"):
             raise InvalidAnswer("encodes its answer in a way that was not requested")
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise InvalidAnswer("compresses its answer, which was not requested")
         #: size of the body in bytes; None if the last chunk or the end of the connection ends it
-        self.size = 0 if is_empty else None if coding else _parse_length(self.headers)
-        self._chunked = bool(coding) and not is_empty
+        self.size = 0 if is_empty else None if transfer_coding else _parse_length(self.headers)
+        self._chunked = bool(transfer_coding) and not is_empty
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces of the body as they arrive. Raises Interrupted if it ends early."""
@@ -269,9 +269,9 @@ class Stream:
             if not line and lines:
                 break
             lines.append(line.decode("latin-1"))
-            if len(lines) == 1 and not _STATUS.fullmatch(lines[0]):
+            if len(lines) == 1 and not _STATUS_LINE_PATTERN.fullmatch(lines[0]):
                 raise InvalidAnswer("does not speak HTTP")
-        match = _STATUS.fullmatch(lines[0])
+        match = _STATUS_LINE_PATTERN.fullmatch(lines[0])
         assert match is not None
         return int(match[1]), _parse_headers(lines[1:]), size
 
@@ -288,7 +288,7 @@ class Stream:
 
     def _read_chunks(self) -> Iterator[bytes]:
         while True:
-            match = _SIZE.fullmatch(self._read_line(MAX_LINE_BYTES))
+            match = _CHUNK_SIZE_PATTERN.fullmatch(self._read_line(MAX_LINE_BYTES))
             if match is None:
                 raise InvalidAnswer("sends a chunk without its size")
             size = int(match[1], 16)
@@ -307,7 +307,7 @@ def _parse_headers(lines: list[str]) -> Headers:
     fields: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not _TOKEN.fullmatch(name) or "\0" in value or "\r" in value:
+        if not colon or not _TOKEN_PATTERN.fullmatch(name) or "\0" in value or "\r" in value:
             raise InvalidAnswer("sends an invalid header")
         name, value = name.lower(), value.strip(" \t")
         fields[name] = f"{fields[name]}, {value}" if name in fields else value
@@ -361,7 +361,7 @@ def parse_url(url: str) -> SplitResult:
         raise InvalidRequest("is not an http(s) URL") from None
     if parts.scheme not in DEFAULT_PORTS or port == 0 or not re.fullmatch(r"[!-~]+", url):
         raise InvalidRequest("is not an http(s) URL")
-    if not _HOST.fullmatch(host) or "@" in parts.netloc:
+    if not _HOST_PATTERN.fullmatch(host) or "@" in parts.netloc:
         raise InvalidRequest("is not an http(s) URL")
     return parts
 
@@ -381,7 +381,7 @@ def _encode_request(
     if body is not None or method == "POST":
         fields["Content-Length"] = str(len(body or b""))
     for name, value in fields.items():
-        if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
+        if not _TOKEN_PATTERN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
             raise InvalidHeader("is given a header with characters that HTTP does not allow")
     target = f"{address.scheme}://{address.netloc}{path}" if use_absolute_url else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
@@ -446,7 +446,7 @@ def _find_proxy(address: SplitResult) -> SplitResult | None:
         proxy.port  # noqa: B018  (raises ValueError if the port is not a number)
     except ValueError:
         raise InvalidRequest("has a proxy in the environment that is not an http:// URL") from None
-    if proxy.scheme != "http" or not _HOST.fullmatch(proxy.hostname or ""):
+    if proxy.scheme != "http" or not _HOST_PATTERN.fullmatch(proxy.hostname or ""):
         raise InvalidRequest("has a proxy in the environment that is not an http:// URL")
     return proxy
 

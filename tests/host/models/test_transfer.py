@@ -22,7 +22,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, model_folders, transfer, transfer_process
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.transfer import RetryPolicy
-from sparkwright.host.models.transfer_process import MANY_CONNECTIONS, SampleFile
+from sparkwright.host.models.transfer_process import HF_TRANSFER_CONNECTIONS, SampleFile
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Result
@@ -390,7 +390,7 @@ def source(hub: LoopbackHub) -> Source:
 @pytest.mark.usefixtures("quick_measurement")
 def test_more_connections_are_faster_if_each_is_throttled(hub: LoopbackHub, source: Source) -> None:
     hub.faults.rate = MIB
-    one, many = (transfer_process.measure_rate(source, [BIG_SAMPLE], count) for count in (1, MANY_CONNECTIONS))
+    one, many = (transfer_process.measure_rate(source, [BIG_SAMPLE], count) for count in (1, HF_TRANSFER_CONNECTIONS))
     assert 0 < one < many / transfer_process.MIN_SPEEDUP
 
 
@@ -402,7 +402,7 @@ def test_more_connections_are_faster_if_each_is_throttled(hub: LoopbackHub, sour
     ],
 )  # fmt: skip
 def test_auto_chooses_the_mode_by_the_measured_rates(one: float, many: float, xet: float, chosen: str) -> None:
-    rates = {1: one, MANY_CONNECTIONS: many}
+    rates = {1: one, HF_TRANSFER_CONNECTIONS: many}
     choice = transfer_process.choose_mode(NO_SOURCE, [LARGE_SAMPLE], 8, rates.__getitem__, lambda: xet)
     assert choice.mode == chosen and ("xet" in choice.reason) == bool(xet)
     assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.reason) == (many == 48e6)

@@ -20,7 +20,7 @@ from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import load_lock, lock_entries, missing_pins, model_key_parts
 from sparkwright.app.plans.recipes import load_host_recipe, login_user
 from sparkwright.errors import Refused
-from sparkwright.host.records.restart_plans import CHECK_RESULT
+from sparkwright.host.records.restart_plans import CHECK_RESULT_VARIABLE
 from sparkwright.host.state import write_atomically
 from sparkwright.project import gateway_routes, gateway_servers, playbook, recipe, shipped_files
 from sparkwright.project.documents.document import format_path
@@ -37,7 +37,7 @@ _NO_GATEWAY_REASON = "no gateway is in front of this host to send requests to an
 _SWAP_FIX = "Use `swap: auto`, or add a gateway to its group (docs/gateway.md)."
 RESTART_PLAYBOOK, SWITCH_PLAYBOOK = "restart", "switch"
 #: variables of a restart by a health check that differ from those of `invoke restart`
-HEAL_VARIABLES = {"outcome": "healed", "reason": f"{{{{ {CHECK_RESULT}.why }}}}"}
+HEAL_VARIABLES = {"outcome": "healed", "reason": f"{{{{ {CHECK_RESULT_VARIABLE}.why }}}}"}
 HEAL_OPTIONS = playbook.Options(extra=HEAL_VARIABLES)
 SWITCH_OPTIONS = playbook.Options(extra={"reason": HEAL_VARIABLES["reason"]})
 
@@ -216,7 +216,7 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
         ):
             return dict(cached_entry["plan"])
     plays = [_select_play(selection, playbook_path, host) for playbook_path in (path, switch_path) if playbook_path]
-    options: dict[str, Any] = {"project": root, "registered": {CHECK_RESULT: {"why": ""}}}
+    options: dict[str, Any] = {"project": root, "registered": {CHECK_RESULT_VARIABLE: {"why": ""}}}
     plan = playbook.compile(plays[0], host, variables, HEAL_OPTIONS, run_id=RESTART_PLAYBOOK, **options)
     stored_plan = {"runtime": host_side.content_hash(), "plan": clusters.add_barrier(plan, host).to_json()}
     if switch_path:

@@ -122,7 +122,7 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout_s=TIMEOUT_S,
             max_bytes=bounds.MAX_CONFIG_BYTES,
-            redirects=MAX_REDIRECTS,
+            max_redirects=MAX_REDIRECTS,
             route=http.Route(proxies=True),
         )
     except TooLarge as error:

@@ -171,8 +171,10 @@ OLLAMA_CHECK = "Ollama"
 def check_ollama(host: Host) -> Iterator[Finding]:
     source, name = known_facts.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
-    if status.hanging:
-        evidence = f"no answer from {', '.join(map(str, status.hanging))}: Ollama is either loading a model or hung"
+    if status.hanging_instances:
+        evidence = (
+            f"no answer from {', '.join(map(str, status.hanging_instances))}: Ollama is either loading a model or hung"
+        )
         yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.ps --host {name}", source)
     elif not status.running:
         yield Finding(OLLAMA_CHECK, "ok", "Ollama is not running", source=source)

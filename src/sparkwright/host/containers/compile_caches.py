@@ -1,15 +1,15 @@
 """Folders on the host for the engines' compile caches, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY_PATTERN/live/NAME/FOLDER    mounted by the container NAME; may contain root-owned files
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root-owned files
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
-~/.local/state/sparkwright/compile_caches/KEY_PATTERN.json                see CacheRecord
+~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
 
-A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY_PATTERN (0700),
+A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY (0700),
 so the folders below it can be writable for any user in the container. Each start begins with a copy of the frozen cache and
 nothing else: no leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
 
-Earlier versions used caches/KEY_PATTERN/files with nested mounts. Those folders are no longer used.
+Earlier versions used caches/KEY/files with nested mounts. Those folders are no longer used.
 """
 
 from __future__ import annotations

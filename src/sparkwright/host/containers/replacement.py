@@ -65,13 +65,15 @@ def unstarted_ids(context: Context) -> dict[str, str]:
 
 def discard_created(context: Context) -> None:
     """Remove the container that this run created to replace the server and did not start."""
-    if context.created is None:
+    if context.created_container is None:
         return
     try:
-        lifecycle.force_remove(context, context.created.id)
+        lifecycle.force_remove(context, context.created_container.id)
     except Exception as error:  # raised by docker, requests or this package; the next deploy removes the container
-        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} could not be removed: {error}")
-    context.created = None
+        context.note(
+            f"{context.created_container.spec.name}{containers.REPLACEMENT_SUFFIX} could not be removed: {error}"
+        )
+    context.created_container = None
 
 
 def require_free_names(context: Context, name: str, *, may_adopt: bool = False) -> None:

@@ -77,11 +77,8 @@ def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
 
 def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Validate these files with the pinned HAProxy, in a temporary folder. Raises Failed with HAProxy's message."""
-    folder, client, container_id = (
-        gateway_folders.folder(context, gateway_folders.CANDIDATE_FOLDER),
-        context.docker(),
-        "",
-    )
+    folder = gateway_folders.folder(context, gateway_folders.CANDIDATE_FOLDER)
+    client, container_id = context.docker(), ""
     gateway_folders.write_files(folder, files)
     volumes, command = (f"{folder}:{FILES_MOUNT_POINT}:ro",), ("-c", "-f", CONFIG_FILE)
     validation_spec = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")

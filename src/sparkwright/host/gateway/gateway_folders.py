@@ -21,13 +21,8 @@ from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT
 
-FOLDER, FILES_FOLDER, SOCKETS_FOLDER, CANDIDATE_FOLDER, VERIFIED_FOLDER = (
-    "gateway",
-    "files",
-    "sockets",
-    "candidate",
-    "good",
-)
+FOLDER, FILES_FOLDER, SOCKETS_FOLDER = "gateway", "files", "sockets"
+CANDIDATE_FOLDER, VERIFIED_FOLDER = "candidate", "good"
 #: the folder of a gateway of version 0.1, and the working directory of its container
 LEGACY_FOLDER, LEGACY_WORKING_DIR = "config", "/etc/gateway"
 DIGEST_CHARS = 16

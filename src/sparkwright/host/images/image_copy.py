@@ -1,12 +1,12 @@
-"""Copy an image between members of a cluster: serve it, fetch it instead of pulling it, and undo a `docker load`.
+"""Copy an image between members of a cluster: serve it, fetch it from a member instead of the registry, undo a `docker load`.
 
 The receiver passes the archive to `docker load`. An Id is a hash of everything in an image, and Docker compares each layer with
 it; the lock contains the Ids for the registry's digest. An image with any other Id is removed again, along with everything else
 that the archive contained.
 
-The sending host exports the image in the format of `docker save`, by its Id, so that the archive contains no names, and stores
-nothing. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT_EXPORTS hosts are served
-at a time; the others retry.
+The sending host exports the image in the format of `docker save`, by its Id, so that the archive contains no names. It writes
+nothing to disk. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT_EXPORTS hosts
+are served at a time; the others retry.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NAMING_EVENTS = ("pull", "tag", "import", "build")
 MAX_TRIES = 2
 #: maximum wait for the first byte: an engine that first writes the whole image to disk sends nothing until it is complete
 FIRST_BYTE_TIMEOUT_S = 600.0
-#: maximum wait while the member serves other hosts, and interval of the retries
+#: maximum wait while the member serves other hosts, and retry interval
 BUSY_MEMBER_TIMEOUT_S, POLL_S = 3600.0, 1.0
-#: an engine may spend minutes reading the next layer before it sends at the network's rate
+#: low, because an engine may pause for minutes while it reads the next layer
 MIN_RATE = MinimumRate(512 * 2**20, 600.0)
 #: an engine with overlay2 keeps the archive until its layers are unpacked
 SPACE_FACTOR = 2
@@ -61,7 +61,7 @@ _EXPORT_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT_EXPORTS)
 
 
 class StreamBroken(Failed):
-    """The stream broke off; a retry may help."""
+    """The stream was interrupted; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _remove_name(api: Any, name: str, image_id: str, reason: str) -> str:
 
 
 def _find_externally_set_names(api: Any, since: str) -> set[str]:
-    """Return the names and Ids of the images that users and other programs named since then."""
+    """Return the names and Ids of the images that users and other programs have named after `since`."""
     names = set()
     for event in _iter_events(api, since, NAMING_EVENTS):
         actor = event["Actor"]
@@ -162,7 +162,7 @@ def copy(
         raise Failed("it does not serve the image.")
     checked_offer = shapes.validate_or_fail(dict(offer), OFFER_SHAPE, f"the image offer of {peer}")
     if not ids and not context.machine.sandbox:
-        raise Failed("the lock has no image Ids to verify a copy (run `invoke lock`).")
+        raise Failed("the lock has no image Ids to verify a copy against (run `invoke lock`).")
     info = api.info()
     if has_containerd_store(info) and not checked_offer["containerd"]:
         raise Failed("its engine stores images in another format (overlay2), under another Id.")
@@ -178,7 +178,7 @@ def copy(
             except StreamBroken as error:
                 if attempt + 1 == MAX_TRIES:
                     raise
-                next_url = urls[(attempt + 1) % len(urls)]  # the port's other interface, if it has an address
+                next_url = urls[(attempt + 1) % len(urls)]  # that of the NIC port's second interface, if it has one
                 context.note(f"{peer}: {error.message} Retrying{f' at {next_url}' if len(urls) > 1 else ''}.")
     raise AssertionError
 
@@ -263,7 +263,7 @@ def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
 
 
 def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the archive that the member sends. Raises StreamBroken if it breaks off, and Failed if any member has failed."""
+    """Yield the archive that the member sends. Raises StreamBroken if it is interrupted, and Failed if any member has failed."""
     received_bytes = 0
     try:
         with _open_stream(context, url, peer) as answer:
@@ -273,7 +273,7 @@ def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> It
                 context.progress(min(received_bytes, size_bytes), size_bytes, unit="bytes", text=f"copying from {peer}")
                 yield piece
     except TransportError as error:
-        raise StreamBroken(f"the copy broke off after {received_bytes} bytes: it {error}.") from None
+        raise StreamBroken(f"the copy was interrupted after {received_bytes} bytes: it {error}.") from None
 
 
 def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
@@ -295,9 +295,9 @@ def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
         time.sleep(POLL_S)
 
 
-def start_server(machine: Machine, image_id: str, token: Secret, readers: int, bind_address: str) -> int:
+def start_server(machine: Machine, image_id: str, token: Secret, reader_count: int, bind_address: str) -> int:
     """Start a process that serves the image with this Id and outlives this process. Returns its port."""
-    request = {"image": image_id, "readers": readers, "bind": bind_address}
+    request = {"image": image_id, "readers": reader_count, "bind": bind_address}
     return peers.start_server(machine, "sparkwright.host.images.image_copy", "the image", request, token)
 
 

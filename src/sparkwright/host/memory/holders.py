@@ -54,7 +54,7 @@ def record_available(context: Context, available_bytes: int) -> None:
     context.state.write("before_start", record)
 
 
-def read_available_before(context: Context) -> int | None:
+def read_available_before_start(context: Context) -> int | None:
     """Return MemAvailable in bytes before this run started its server, or None if it was not recorded."""
     start_record = context.state.read("before_start") or {}
     return int(start_record["available_bytes"]) if start_record.get("run") == context.run_id else None
@@ -62,7 +62,7 @@ def read_available_before(context: Context) -> int | None:
 
 def measure_held_bytes(context: Context) -> int | None:
     """Return the bytes allocated since this run called `record_available`; None if it did not, or if nothing was allocated."""
-    before_bytes = read_available_before(context)
+    before_bytes = read_available_before_start(context)
     held_bytes = (before_bytes or 0) - context.machine.meminfo()["MemAvailable"]
     return held_bytes if before_bytes is not None and held_bytes > 0 else None
 
@@ -193,7 +193,7 @@ def list_processes(context: Context) -> list[ProcessMemory]:
 
 def _ollama_rows(context: Context) -> list[dict[str, Any]]:
     rows = []
-    for held_model in ollama.inspect(context, timeout_s=2).held:
+    for held_model in ollama.inspect(context, timeout_s=2).held_models:
         size_bytes = held_model.model.size_bytes
         name = f"Ollama model {held_model.model.name}{'' if size_bytes else ', size unknown'}"
         rows.append(_build_row("ollama", name, size_bytes or 0, _stop_command(held_model)))

@@ -115,7 +115,7 @@ def _measure_held(
     return HeldMemory(
         stopping_sizes={server: holders.server_bytes(server, context) for server in stopping_servers},
         staying_sizes={server: holders.server_bytes(server, context) for server in staying_servers},
-        model_sizes=[usage.model.size_bytes for usage in ollama.inspect(context).held],
+        model_sizes=[usage.model.size_bytes for usage in ollama.inspect(context).held_models],
         models_stay=models_stay,
         rows=tuple(_container_rows(context, {*stopping_servers, *staying_servers, name})),
         used_bytes=memory["MemTotal"] - memory["MemAvailable"],

@@ -223,7 +223,7 @@ def measure_verified_start(
         log: the state read from the engine's log; None if it cannot be read.
         lowest_bytes: the lowest MemAvailable that the guard recorded; None without a guard.
     """
-    before_bytes, memory = holders.read_available_before(context), context.machine.meminfo()
+    before_bytes, memory = holders.read_available_before_start(context), context.machine.meminfo()
     identity = engine_memory.get("start")
     if before_bytes is None or not identity:
         return None

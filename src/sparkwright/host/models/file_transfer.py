@@ -72,7 +72,7 @@ class TransferSettings:
     stall_s: float = 0.0
 
     @property
-    def silence_s(self) -> float:
+    def max_silence_s(self) -> float:
         """Seconds without data after which a connection is closed: longer than the runner waits before it aborts."""
         return max(hub.MAX_SILENCE_S, self.stall_s + STALL_MARGIN_S)
 
@@ -102,23 +102,25 @@ def download_file(
         HubDown: A retry may help.
         Failed: A retry will not help; for example, the file has a different size on the hub.
     """
-    partial, target = partial_path(folder, file), folder / file["path"]
+    partial_file, target = partial_path(folder, file), folder / file["path"]
     if discard_partial:
-        partial.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
     with hub.explain_errors(source):
-        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial_file.parent.mkdir(parents=True, exist_ok=True)
         location = hub.locate_file(source, file, retries=settings.retries)
         if settings.mode == "hf_transfer" and file["size_bytes"] > MIN_RANGES_FILE_BYTES:
-            _download_ranges(location, partial)
+            _download_ranges(location, partial_file)
         elif settings.mode == "xet" and location.xet_hash:
-            with _open_appending(partial) as out:
+            with _open_appending(partial_file) as out:
                 _write_pieces(stream_content(source, location.xet_hash, file["size_bytes"], out.tell()), out, file)
         else:
-            _download_sequential(location, partial, file, settings)
-        if partial.stat().st_size != file["size_bytes"]:
-            raise hub.HubDown(f"{file['path']} ended after {partial.stat().st_size} of {file['size_bytes']} bytes.")
+            _download_sequential(location, partial_file, file, settings)
+        if partial_file.stat().st_size != file["size_bytes"]:
+            raise hub.HubDown(
+                f"{file['path']} ended after {partial_file.stat().st_size} of {file['size_bytes']} bytes."
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(target)
+        partial_file.replace(target)
 
 
 def partial_path(folder: Path, file: Mapping[str, Any]) -> Path:
@@ -156,13 +158,13 @@ def remove_leftovers(folder: Path) -> None:
 # -- the modes -------------------------------------------------------------------------------------------------------
 
 
-def _download_ranges(location: FileLocation, partial: Path) -> None:
+def _download_ranges(location: FileLocation, partial_file: Path) -> None:
     import hf_transfer
 
-    partial.unlink(missing_ok=True)
+    partial_file.unlink(missing_ok=True)
     hf_transfer.download(
         location.url,
-        str(partial),
+        str(partial_file),
         MAX_PARALLEL_RANGES,
         RANGE_BYTES,
         parallel_failures=MAX_PARALLEL_FAILURES,
@@ -172,16 +174,16 @@ def _download_ranges(location: FileLocation, partial: Path) -> None:
 
 
 def _download_sequential(
-    location: FileLocation, partial: Path, file: Mapping[str, Any], settings: TransferSettings
+    location: FileLocation, partial_file: Path, file: Mapping[str, Any], settings: TransferSettings
 ) -> None:
     """Resume at the end of the partial file, or start again if the server ignores the range."""
-    with _open_appending(partial) as out:
+    with _open_appending(partial_file) as out:
         offset = out.tell()
         if offset == file["size_bytes"]:
             return
         headers = {**location.headers, **({"Range": f"bytes={offset}-"} if offset else {})}
         with hub.open_stream(
-            "GET", location.url, headers, retries=settings.retries, silence_s=settings.silence_s
+            "GET", location.url, headers, retries=settings.retries, max_silence_s=settings.max_silence_s
         ) as response:
             if response.status >= 400:
                 out.truncate(0)  # for 416, range not satisfiable
@@ -200,10 +202,10 @@ def _open_appending(path: Path) -> BinaryIO:
 
 def _write_pieces(pieces: Iterable[bytes], out: BinaryIO, file: Mapping[str, Any]) -> None:
     """Append the received data. Raises Failed before the file exceeds its size in spark.lock."""
-    remaining = file["size_bytes"] - out.tell()
+    remaining_bytes = file["size_bytes"] - out.tell()
     for piece in pieces:
-        remaining -= len(piece)
-        if remaining < 0:
+        remaining_bytes -= len(piece)
+        if remaining_bytes < 0:
             raise Failed(f"received more than the {file['size_bytes']} bytes of {file['path']}.", fix=UPDATE_LOCK_FIX)
         view = memoryview(piece)
         while view:
@@ -215,24 +217,24 @@ class SourceQueue:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._bytes_in_transfer = dict.fromkeys(sources, 0)
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> Source:
         """Return the address for a file of this size."""
-        with self._guard:
-            least_busy = min(self._bytes_in_transfer, key=lambda source: self._bytes_in_transfer[source])
-            self._bytes_in_transfer[least_busy] += size_bytes
-            return least_busy
+        with self._lock:
+            least_busy_source = min(self._bytes_in_transfer, key=lambda source: self._bytes_in_transfer[source])
+            self._bytes_in_transfer[least_busy_source] += size_bytes
+            return least_busy_source
 
     def release(self, source: Source, size_bytes: int) -> None:
         """Record that the transfer of a file has ended."""
-        with self._guard:
+        with self._lock:
             if source in self._bytes_in_transfer:
                 self._bytes_in_transfer[source] -= size_bytes
 
     def exclude(self, source: Source) -> bool:
         """Stop using an address, unless it is the last one. Returns True if it is excluded."""
-        with self._guard:
+        with self._lock:
             if len(self._bytes_in_transfer) > 1:
                 self._bytes_in_transfer.pop(source, None)
             return source not in self._bytes_in_transfer

@@ -47,17 +47,17 @@ RESPONSE_TIMEOUT_S = 120.0
 BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
 RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
 ROUTE = Route(proxies=True)
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 #: headers of every download, because the length of the response must be that of the file
 IDENTITY_HEADERS = {"Accept-Encoding": "identity"}
-_ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_ETAG_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-REDIRECT_LOOP = "redirects in a loop, or to a URL that is not http(s)"
+REDIRECT_LOOP_CLAUSE = "redirects in a loop, or to a URL that is not http(s)"
 OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
 UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _NETWORK_FIX = "Check the host's network."
-_FILE_TOO_LARGE = "a file is larger than its size in spark.lock."
-_DISK_FULL = "the disk is full."
+_FILE_TOO_LARGE_MESSAGE = "a file is larger than its size in spark.lock."
+_DISK_FULL_MESSAGE = "the disk is full."
 _DISK_FULL_FIX = "Free some space; complete files are kept."
 
 
@@ -81,14 +81,14 @@ class Source:
     other_urls: tuple[str, ...] = ()
 
     @property
-    def per_address(self) -> list[Source]:
+    def single_address_sources(self) -> list[Source]:
         """One source per address."""
         return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
 
     def without_address(self, url: str) -> Source:
         """Return the source without the address `url`, unless that is its only one."""
-        remaining = [address for address in (self.url, *self.other_urls) if address != url] or [self.url]
-        return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
+        remaining_urls = [address for address in (self.url, *self.other_urls) if address != url] or [self.url]
+        return replace(self, url=remaining_urls[0], other_urls=tuple(remaining_urls[1:]))
 
     def file_url(self, path: str) -> str:
         """Return the URL of one of the model's files."""
@@ -106,8 +106,8 @@ def open_stream(
     *,
     retries: int = 0,
     connect_retries: int | None = None,
-    redirects: int = MAX_REDIRECTS,
-    silence_s: float | None = None,
+    max_redirects: int = MAX_REDIRECTS,
+    max_silence_s: float | None = None,
 ) -> http.Stream:
     """Send a request and return the response once its headers have arrived.
 
@@ -117,33 +117,33 @@ def open_stream(
         headers: headers of the request; a token in them is sent only to the URL's own origin.
         retries: number of retries after a status of BUSY_STATUSES.
         connect_retries: number of retries after a failed connection; None for the same as `retries`.
-        redirects: maximum number of redirects; with 0, a redirect is returned as the response.
-        silence_s: maximum wait for the headers, and for each byte of the body; None for MAX_SILENCE_S.
+        max_redirects: maximum number of redirects; with 0, a redirect is returned as the response.
+        max_silence_s: maximum wait for the headers, and for each byte of the body; None for MAX_SILENCE_S.
 
     Raises:
         TransportError: There was no valid response.
         Failed: There were too many redirects.
     """
     max_connect_retries = retries if connect_retries is None else connect_retries
-    silence_s = MAX_SILENCE_S if silence_s is None else silence_s
+    max_silence_s = MAX_SILENCE_S if max_silence_s is None else max_silence_s
     for n in itertools.count():
         try:
             stream = http.open_stream(
                 method,
                 url,
-                timeout_s=silence_s,
-                rate=MinimumRate(1, silence_s),
+                timeout_s=max_silence_s,
+                rate=MinimumRate(1, max_silence_s),
                 headers=headers,
-                redirects=redirects,
+                max_redirects=max_redirects,
                 route=ROUTE,
             )
         except ConnectFailed:
             if n >= max_connect_retries:
                 raise
         else:
-            if redirects and stream.status in http.REDIRECT_STATUSES:
+            if max_redirects and stream.status in http.REDIRECT_STATUSES:
                 stream.close()
-                raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX)
+                raise Failed(f"the hub {url} {REDIRECT_LOOP_CLAUSE}.", fix=OTHER_HUB_FIX)
             if stream.status not in BUSY_STATUSES or n >= retries:
                 return stream
             stream.close()
@@ -163,7 +163,8 @@ def fetch_bytes(source: Source, url: str, *, first_bytes: int = 0) -> bytes:
         open_stream("GET", url, headers, retries=ANSWER_RETRIES, connect_retries=0) as stream,
     ):
         raise_for_status(stream, source, url)
-        stream.connection.clock = Deadline(RESPONSE_TIMEOUT_S)  # the minimum rate alone accepts one byte now and then
+        # the minimum rate alone accepts one byte now and then
+        stream.connection.time_limit = Deadline(RESPONSE_TIMEOUT_S)
         return stream.read(MAX_ANSWER_BYTES)
 
 
@@ -193,7 +194,7 @@ def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) ->
     with explain_errors(source):
         for _ in range(MAX_REDIRECTS):
             headers = {**source.headers(), **IDENTITY_HEADERS}
-            with open_stream("HEAD", url, headers, retries=retries, redirects=0) as stream:
+            with open_stream("HEAD", url, headers, retries=retries, max_redirects=0) as stream:
                 raise_for_status(stream, source, url)
                 _check_file_headers(stream, file)
                 xet_hash = stream.headers.get("X-Xet-Hash", "")
@@ -205,7 +206,7 @@ def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) ->
                 if urlsplit(url).scheme not in ("http", "https"):
                     break
                 return FileLocation(url, dict(IDENTITY_HEADERS), xet_hash)
-    raise Failed(f"the hub {source.url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX)
+    raise Failed(f"the hub {source.url} {REDIRECT_LOOP_CLAUSE}.", fix=OTHER_HUB_FIX)
 
 
 def _is_redirect(stream: http.Stream) -> bool:
@@ -223,7 +224,7 @@ def _check_file_headers(response: http.Stream, file: Mapping[str, Any]) -> None:
     headers = response.headers
     size = headers.get("X-Linked-Size") or (None if _is_redirect(response) else headers.get("Content-Length"))
     etag = headers.get("X-Linked-ETag") or headers.get("ETag")
-    if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
+    if etag is not None and not _ETAG_PATTERN.fullmatch(etag.removeprefix("W/").strip('"')):
         message = f"the hub's ETag for {file['path']} is invalid: '{one_line(etag, max_chars=80)}'."
         raise Failed(message, fix=UPDATE_LOCK_FIX)
     if size is not None and size != str(file["size_bytes"]):
@@ -267,7 +268,7 @@ def explain_errors(source: Source) -> Iterator[None]:
     except (InvalidHeader, Untrusted) as error:
         raise Failed(f"the hub {url} {error}.", fix=OTHER_HUB_FIX) from None
     except (BadRedirect, InvalidRequest):
-        raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
+        raise Failed(f"the hub {url} {REDIRECT_LOOP_CLAUSE}.", fix=OTHER_HUB_FIX) from None
     except TransportError as error:
         raise HubDown(f"the transfer from {url} was interrupted: it {error}.") from None
     except PermissionError as error:
@@ -275,16 +276,16 @@ def explain_errors(source: Source) -> Iterator[None]:
         raise Failed(f"no permission to write {error.filename}.", fix=fix) from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
+            raise DiskFull(_DISK_FULL_MESSAGE, fix=_DISK_FULL_FIX) from None
         if error.errno == errno.EFBIG:
-            raise Failed(_FILE_TOO_LARGE, fix=OTHER_HUB_FIX) from None
+            raise Failed(_FILE_TOO_LARGE_MESSAGE, fix=OTHER_HUB_FIX) from None
         raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
     except Exception as error:
-        causes = f"{error} {error.__cause__}"
-        if "os error 28" in causes or "No space left" in causes:
-            raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
-        if "os error 27" in causes:
-            raise Failed(_FILE_TOO_LARGE, fix=OTHER_HUB_FIX) from None
+        cause_text = f"{error} {error.__cause__}"
+        if "os error 28" in cause_text or "No space left" in cause_text:
+            raise DiskFull(_DISK_FULL_MESSAGE, fix=_DISK_FULL_FIX) from None
+        if "os error 27" in cause_text:
+            raise Failed(_FILE_TOO_LARGE_MESSAGE, fix=OTHER_HUB_FIX) from None
         if type(error).__module__.startswith(("hf_transfer", "hf_xet", "builtins", "http")):
             raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
         raise

@@ -17,7 +17,7 @@ from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub
-from sparkwright.host.models.hub import CONFIG, MAX_ANSWER_BYTES, Source
+from sparkwright.host.models.hub import CONFIG_FILE, MAX_ANSWER_BYTES, Source
 from sparkwright.trust import bounds, model_files
 from sparkwright.trust.names import COMMIT, require_match
 
@@ -43,12 +43,12 @@ def parse_lock_entry(data: object, source: Source, is_selected: Callable[[str], 
         raise Failed(f"{label} is about commit {commit} instead of {source.commit}.", fix=hub.OTHER_HUB_FIX)
     siblings = data["siblings"]
     if len(siblings) > model_files.MAX_FILES:
-        count = f"{len(siblings)} files; at most {model_files.MAX_FILES} are allowed"
-        raise Failed(f"{label} lists {count}.", fix=hub.OTHER_HUB_FIX)
+        count_text = f"{len(siblings)} files; at most {model_files.MAX_FILES} are allowed"
+        raise Failed(f"{label} lists {count_text}.", fix=hub.OTHER_HUB_FIX)
     files = [_build_lock_file(sibling) for sibling in siblings]
-    selected = [file for file in files if not isinstance(file["path"], str) or is_selected(file["path"])]
-    selected = model_files.check_files(selected, label, fix=_FIX)
-    return {"commit": commit, "files": sorted(selected, key=lambda file: str(file["path"]))}
+    selected_files = [file for file in files if not isinstance(file["path"], str) or is_selected(file["path"])]
+    selected_files = model_files.check_files(selected_files, label, fix=_FIX)
+    return {"commit": commit, "files": sorted(selected_files, key=lambda file: str(file["path"]))}
 
 
 def fetch_config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def fetch_config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
     if file["size_bytes"] > bounds.MAX_CONFIG_BYTES:
         return {}
     try:
-        data = bounds.parse_bounded_json(hub.fetch_bytes(source, source.file_url(CONFIG)))
+        data = bounds.parse_bounded_json(hub.fetch_bytes(source, source.file_url(CONFIG_FILE)))
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
@@ -132,7 +132,7 @@ def read_chat_settings(
     """
     engine_files, known_paths = get_engine(engine).files, set(paths)
     if engine_files is not None:
-        model = model or _find_model(engine_files, folder, known_paths)
+        model = model or _find_model_file(engine_files, folder, known_paths)
         if not model:
             return None
         return _parse_header(engine_files, _read_beginning(folder / model, engine_files.HEADER_BYTES))
@@ -161,7 +161,7 @@ def _read_beginning(path: Path, max_bytes: int) -> bytes:
         return b""
 
 
-def _find_model(engine_files: Files, folder: Path, paths: set[str]) -> str:
+def _find_model_file(engine_files: Files, folder: Path, paths: set[str]) -> str:
     """Return the path of the model's file, or "" if it is ambiguous."""
     files = [
         {"path": path, "size_bytes": (folder / path).stat().st_size} for path in paths if (folder / path).is_file()

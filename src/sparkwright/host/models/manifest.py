@@ -43,15 +43,15 @@ class Manifest:
     #: the model's id and commit, and the paths of all its files
     about: dict[str, Any] = field(default_factory=dict)
     #: [*stamp, hash] of files in the staging folder, by path
-    staged: dict[str, list[Any]] = field(default_factory=dict)
+    staged_rows: dict[str, list[Any]] = field(default_factory=dict)
     #: rows and about of the previous revision, while a rollback may need them
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept_record: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, state: StateFolder, folder: Path) -> Manifest:
         """Return a folder's manifest as last saved, together with the rows kept by `remember`."""
         manifest = cls._from_record(state, folder, state.read(_record_name(folder)) or {})
-        manifest.rows |= _UNSAVED_ROWS.get(manifest._file, {})
+        manifest.rows |= _UNSAVED_ROWS.get(manifest._record_path, {})
         return manifest
 
     @classmethod
@@ -64,11 +64,13 @@ class Manifest:
 
     @classmethod
     def _from_record(cls, state: StateFolder, folder: Path, record: Mapping[str, Any]) -> Manifest:
-        rows, indexes, staged = (_drop_outside_paths(record.get(key, {})) for key in ("files", "indexes", "staged"))
+        rows, indexes, staged_rows = (
+            _drop_outside_paths(record.get(key, {})) for key in ("files", "indexes", "staged")
+        )
         about = dict(record.get("about", {}))
         if "paths" in about:
             about["paths"] = [path for path in about["paths"] if not check_model_file(path)]
-        return cls(state, folder, rows, indexes, about, staged, record.get("kept", {}))
+        return cls(state, folder, rows, indexes, about, staged_rows, record.get("kept", {}))
 
     def save(self) -> None:
         """Write the manifest, if it has changed."""
@@ -77,19 +79,19 @@ class Manifest:
             "files": self.rows,
             "indexes": self.indexes,
             "about": self.about,
-            "staged": self.staged,
-            **({"kept": self.kept} if self.kept else {}),
+            "staged": self.staged_rows,
+            **({"kept": self.kept_record} if self.kept_record else {}),
         }
-        _UNSAVED_ROWS.pop(self._file, None)
+        _UNSAVED_ROWS.pop(self._record_path, None)
         if self.state.read(_record_name(self.folder)) != data:
             self.state.write(_record_name(self.folder), data)
 
     def remember(self) -> None:
         """Keep the verified rows in memory for the lifetime of this process, without saving them."""
-        _UNSAVED_ROWS[self._file] = dict(self.rows)
+        _UNSAVED_ROWS[self._record_path] = dict(self.rows)
 
     @property
-    def _file(self) -> Path:
+    def _record_path(self) -> Path:
         return self.state.path / _record_name(self.folder)
 
     def forget_missing(self) -> None:
@@ -99,14 +101,16 @@ class Manifest:
 
     def keep_saved(self, *, first: bool) -> None:
         """Keep a manifest for a rollback: the saved one if `first`, otherwise the older one that is already kept."""
-        saved = Manifest.load(self.state, self.folder)
-        self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
+        saved_manifest = Manifest.load(self.state, self.folder)
+        self.kept_record = (
+            {"files": saved_manifest.rows, "about": saved_manifest.about} if first else saved_manifest.kept_record
+        )
 
     def restore_kept(self, paths: Iterable[str]) -> None:
         """Restore the kept manifest after its files (`paths`) were moved back, which changed their ctime."""
-        if self.kept:
-            kept_manifest = self._from_record(self.state, self.folder, self.kept)
-            self.rows, self.about, self.kept = kept_manifest.rows, kept_manifest.about, {}
+        if self.kept_record:
+            kept_manifest = self._from_record(self.state, self.folder, self.kept_record)
+            self.rows, self.about, self.kept_record = kept_manifest.rows, kept_manifest.about, {}
             for path in paths:
                 stamp, row = read_stamp(self.folder / path), self.rows.get(path, [])
                 if stamp is not None and row[:STABLE_STAMP_FIELDS] == stamp[:STABLE_STAMP_FIELDS]:
@@ -115,13 +119,13 @@ class Manifest:
 
     def forget_kept(self) -> None:
         """Forget the kept manifest, once the new revision is verified."""
-        if self.kept:
-            self.kept = {}
+        if self.kept_record:
+            self.kept_record = {}
             self.save()
 
     def forget(self) -> None:
         """Remove the manifest."""
-        _UNSAVED_ROWS.pop(self._file, None)
+        _UNSAVED_ROWS.pop(self._record_path, None)
         self.state.remove(_record_name(self.folder))
 
     def is_verified(self, file: Mapping[str, Any]) -> bool:
@@ -129,7 +133,7 @@ class Manifest:
         stamp = read_stamp(self.folder / file["path"])
         return stamp is not None and self.rows.get(file["path"]) == [*stamp, expected_hash(file)]
 
-    def changed(self) -> list[str]:
+    def changed_files(self) -> list[str]:
         """Return the verified files that have changed or are missing, with one stat per file."""
         return [path for path, row in self.rows.items() if not self._is_unchanged(path, row)]
 
@@ -159,21 +163,23 @@ class Manifest:
             deep: also hash verified files again, and drop the data from the page cache.
             on_bytes: called with the number of bytes after each read.
         """
-        unverified = [file for file in files if deep or not self.is_verified(file)]
-        same_size = [file for file in unverified if file_size(self.folder / file["path"]) == file["size_bytes"]]
-        same_size.sort(key=lambda file: -int(file["size_bytes"]))
+        unverified_files = [file for file in files if deep or not self.is_verified(file)]
+        same_size_files = [
+            file for file in unverified_files if file_size(self.folder / file["path"]) == file["size_bytes"]
+        ]
+        same_size_files.sort(key=lambda file: -int(file["size_bytes"]))
 
         def hash_(file: Mapping[str, Any]) -> str:
             return hash_file(self.folder / file["path"], file, on_bytes, drop_cached_pages=deep)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
-            hashes = list(pool.map(hash_, same_size))
-        for file in unverified:
+            hashes = list(pool.map(hash_, same_size_files))
+        for file in unverified_files:
             self.rows.pop(file["path"], None)
-        for file, file_hash in zip(same_size, hashes, strict=True):
+        for file, file_hash in zip(same_size_files, hashes, strict=True):
             if file_hash == expected_hash(file):
                 self.mark_verified(file)
-        return [file["path"] for file in unverified if not self.is_verified(file)]
+        return [file["path"] for file in unverified_files if not self.is_verified(file)]
 
     def mark_verified(self, file: Mapping[str, Any]) -> None:
         """Record a file as verified, with its current stamp."""
@@ -183,7 +189,7 @@ class Manifest:
 
     def missing_shards(self, files: Files) -> list[str]:
         """Return the files that a shard index lists but the folder lacks. An unchanged index is not read again."""
-        missing = []
+        missing_files = []
         for path in (file["path"] for file in files if file["path"].endswith(INDEX_SUFFIX)):
             index = self.folder / path
             stamp = read_stamp(index)
@@ -191,8 +197,8 @@ class Manifest:
                 continue
             if self.indexes.get(path, [None])[0] != stamp:
                 self.indexes[path] = [stamp, _read_shards(index)]
-            missing += [name for name in self.indexes[path][1] if read_stamp(index.parent / name) is None]
-        return missing
+            missing_files += [name for name in self.indexes[path][1] if read_stamp(index.parent / name) is None]
+        return missing_files
 
 
 def _drop_outside_paths(rows_by_path: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

@@ -33,7 +33,7 @@ STAGING_FOLDER = ".cache/sparkwright"
 TRANSFER_FOLDERS = (STAGING_FOLDER, ".cache/huggingface")
 #: the files of the previous revision, and a record of its commit and of the files that only the new revision has
 KEPT_FOLDER = ".before"
-KEPT_RECORD = ".about.json"
+KEPT_RECORD_FILE = ".about.json"
 #: usual folders of models
 COMMON_FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
@@ -57,7 +57,7 @@ class Staging:
         """Return True if the staged file has the expected hash; otherwise remove it."""
         path = self.path / file["path"]
         stamp = read_stamp(path)
-        if stamp is not None and self.manifest.staged.get(file["path"]) == [*stamp, expected_hash(file)]:
+        if stamp is not None and self.manifest.staged_rows.get(file["path"]) == [*stamp, expected_hash(file)]:
             return True
         if self.has_full_file(file) and hash_file(path, file) == expected_hash(file):
             return True
@@ -68,7 +68,7 @@ class Staging:
         """Record a staged file as verified, with its current stamp."""
         stamp = read_stamp(self.path / file["path"])
         if stamp is not None:
-            self.manifest.staged[file["path"]] = [*stamp, expected_hash(file)]
+            self.manifest.staged_rows[file["path"]] = [*stamp, expected_hash(file)]
 
     def move_into_place(self, files: Iterable[Mapping[str, Any]]) -> None:
         """Move every staged file into place, each atomically, and remove the staging folder."""
@@ -77,7 +77,7 @@ class Staging:
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.path / file["path"]).replace(target)
             self.manifest.mark_verified(file)
-        self.manifest.staged.clear()
+        self.manifest.staged_rows.clear()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def clean_up(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
@@ -121,7 +121,7 @@ def keep_files(folder: Path, paths: Iterable[str], commit: str) -> None:
         elif not (folder / path).exists() and not (kept_folder / path).exists():
             new_paths.add(path)
     record = {"commit": _read_kept_record(folder).get("commit") or commit, "new": sorted(new_paths)}
-    write_atomically(kept_folder / KEPT_RECORD, json.dumps(record).encode(), mode=0o644)
+    write_atomically(kept_folder / KEPT_RECORD_FILE, json.dumps(record).encode(), mode=0o644)
 
 
 def kept_commit(folder: Path) -> str:
@@ -134,17 +134,17 @@ def restore_kept(folder: Path) -> int:
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         kept_folder.unlink()
-    changed = 0
+    changed_count = 0
     for path in _list_kept(folder):
         target = resolve_entry(folder, str(path.relative_to(kept_folder)))
-        changed += not (target.exists() and target.samefile(path))
+        changed_count += not (target.exists() and target.samefile(path))
         path.replace(target)
     for name in _list_new(folder):
         with contextlib.suppress(FileNotFoundError):
             resolve_entry(folder, name).unlink()
-            changed += 1
+            changed_count += 1
     forget_kept(folder)
-    return changed
+    return changed_count
 
 
 def forget_kept(folder: Path) -> None:
@@ -155,9 +155,9 @@ def forget_kept(folder: Path) -> None:
 def restore_kept_with_manifest(context: Context, folder: Path) -> int:
     """Restore the kept files, and their manifest. Returns the number of changed files."""
     kept_paths = [str(path.relative_to(folder / KEPT_FOLDER)) for path in _list_kept(folder)]
-    changed = restore_kept(folder)
+    changed_count = restore_kept(folder)
     Manifest.load(context.state, folder).restore_kept(kept_paths)
-    return changed
+    return changed_count
 
 
 def forget_kept_with_manifest(context: Context, folder: Path) -> None:
@@ -178,7 +178,7 @@ def _list_kept(folder: Path) -> list[Path]:
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         return []
-    return [path for path in kept_folder.rglob("*") if path.is_file() and path != kept_folder / KEPT_RECORD]
+    return [path for path in kept_folder.rglob("*") if path.is_file() and path != kept_folder / KEPT_RECORD_FILE]
 
 
 def _list_new(folder: Path) -> list[str]:
@@ -191,7 +191,7 @@ def _list_new(folder: Path) -> list[str]:
 
 def _read_kept_record(folder: Path) -> dict[str, Any]:
     try:
-        data = bounds.parse_bounded_json((folder / KEPT_FOLDER / KEPT_RECORD).read_text())
+        data = bounds.parse_bounded_json((folder / KEPT_FOLDER / KEPT_RECORD_FILE).read_text())
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
@@ -224,7 +224,7 @@ def list_folders(context: Context) -> list[ModelFolder]:
             commit=str(manifest.about.get("commit", "")),
             files=len(manifest.rows),
             size_bytes=removable_bytes(manifest),
-            changed=manifest.changed(),
+            changed=manifest.changed_files(),
             used_by=sorted({name for name, source in mounts if overlaps(manifest.folder, source)}),
         )
         for manifest in Manifest.load_all(context.state)
@@ -256,8 +256,10 @@ def own_files(manifest: Manifest) -> list[Path]:
 
 def overlaps(folder: Path, source: Path) -> bool:
     """Return True if a mount gives a container access to any part of a folder."""
-    real, mounted = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
-    return real == mounted or mounted in real.parents or real in mounted.parents
+    real_folder, mounted_folder = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
+    return (
+        real_folder == mounted_folder or mounted_folder in real_folder.parents or real_folder in mounted_folder.parents
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +298,9 @@ def _find_model(machine: Machine, model_id: str, own_folder: str) -> Iterator[Mo
         parent = machine.expand(common_folder) if common_folder.startswith("~") else machine.path(common_folder)
         folders += [path for path in _list_subfolders(parent) if path.name.lower() in folder_names]
         folders += [parent / model_id] if owner else []
-    places = {folder: "own" if folder == folders[0] else "folder" for folder in folders}
+    place_by_folder = {folder: "own" if folder == folders[0] else "folder" for folder in folders}
     snapshot = _find_newest_snapshot(machine, model_id)
-    for folder, place in (*places.items(), *([(snapshot, "hub cache")] if snapshot else ())):
+    for folder, place in (*place_by_folder.items(), *([(snapshot, "hub cache")] if snapshot else ())):
         if size_bytes := _model_bytes(folder):
             yield ModelOnDisk(model_id, str(folder), place, size_bytes)
 

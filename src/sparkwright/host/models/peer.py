@@ -19,7 +19,7 @@ from sparkwright.host.models.manifest import expected_hash
 from sparkwright.secret import Secret
 
 COPY_PURPOSE = "model copy"
-RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
+RANGE_PATTERN = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
 def copy_token(secrets: Mapping[str, Secret]) -> Secret | None:
@@ -47,7 +47,7 @@ def start_server(
     model: tuple[str, str],
     files: Sequence[Mapping[str, Any]],
     token: Secret,
-    readers: int,
+    reader_count: int,
     bind_address: str = "",
 ) -> int:
     """Start a process that serves files of a model (id, commit) and outlives this process. Returns its port."""
@@ -55,7 +55,7 @@ def start_server(
         file["path"]: [expected_hash(file), file["size_bytes"], os.path.realpath(folder / file["path"])]
         for file in files
     }
-    request = {"id": model[0], "commit": model[1], "files": served_files, "readers": readers, "bind": bind_address}
+    request = {"id": model[0], "commit": model[1], "files": served_files, "readers": reader_count, "bind": bind_address}
     return peers.start_server(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
@@ -99,7 +99,7 @@ def _open_without_links(path: str, flags: int) -> int:
 
 def _parse_range(header: str, size: int) -> tuple[int, int]:
     """Return the first and the last byte (inclusive) of a Range header; those of the whole file if it is invalid."""
-    match = RANGE.fullmatch(header)
+    match = RANGE_PATTERN.fullmatch(header)
     if match is None:
         return 0, size - 1
     first, last = match.groups()

@@ -39,9 +39,9 @@ VERIFY_NICENESS = 15
 #: minimum increase of the bytes that need no further download, for an attempt to count as progress
 MIN_PROGRESS_BYTES = 64 * 2**20
 #: consecutive tries without progress after which a download fails
-DEFAULT_TRIES = 6
+DEFAULT_MAX_TRIES = 6
 #: the mode to use after one that stalled
-NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
+MODE_AFTER_STALL = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class RetryPolicy:
     """The number of tries of a transfer, and the pauses between them."""
 
     #: consecutive tries without progress after which the transfer fails
-    tries: int = DEFAULT_TRIES
+    max_tries: int = DEFAULT_MAX_TRIES
     #: pauses before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
     #: time between two progress messages, which list all files in progress and are written to the journal
@@ -120,28 +120,28 @@ class Transfer:
 
     def __post_init__(self) -> None:
         self.staging = Staging(self.manifest)
-        self.missing = {file["path"]: file for file in self.files}
+        self.missing_files = {file["path"]: file for file in self.files}
         self.total_bytes = total_bytes(self.files)
-        self._hashing: dict[str, Future[bool]] = {}
+        self._hash_jobs: dict[str, Future[bool]] = {}
 
     def run(self, mode: str) -> str:
         """Download until all files are verified and in place. Returns the last mode used. Raises Failed."""
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="verify", initializer=_lower_priority) as pool:
             self._pool = pool
             self._verify_leftovers()
-            failed_tries, kept_bytes = 0, self._resumable_bytes(mode)
-            while self.missing:
+            failed_tries, resumable_bytes = 0, self._resumable_bytes(mode)
+            while self.missing_files:
                 attempt, mode = self._run_attempt(mode)
                 self._collect_verified()
-                if not self.missing:
+                if not self.missing_files:
                     break
                 self._check_mismatches()
                 if attempt.kind in ("refused", "full"):
                     self.staging.clean_up(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
-                previous_bytes, kept_bytes = kept_bytes, self._resumable_bytes(mode)
-                failed_tries = 0 if kept_bytes >= previous_bytes + MIN_PROGRESS_BYTES else failed_tries + 1
-                if failed_tries >= self.retry_policy.tries:
+                previous_bytes, resumable_bytes = resumable_bytes, self._resumable_bytes(mode)
+                failed_tries = 0 if resumable_bytes >= previous_bytes + MIN_PROGRESS_BYTES else failed_tries + 1
+                if failed_tries >= self.retry_policy.max_tries:
                     self.staging.clean_up(self.files, disk_is_full=False)
                     raise self._build_final_error(attempt)
                 mode = self._prepare_retry(attempt, mode, failed_tries)
@@ -153,25 +153,25 @@ class Transfer:
     def _run_attempt(self, mode: str) -> tuple[Attempt, str]:
         """Download the missing files in a child process until it exits or stalls. Returns the outcome and the mode it used."""
         child = self._start_child(mode)
-        lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
+        events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=_read_events, args=(child, events), daemon=True).start()
         attempt, last_change_s, disk_state = Attempt(), time.monotonic(), self._disk_state()
         try:
             while True:
                 try:
-                    line = lines.get(timeout=POLL_S)
+                    event = events.get(timeout=POLL_S)
                 except queue.Empty:
-                    line = {}
-                if line is None:
+                    event = {}
+                if event is None:
                     if not attempt.kind and child.wait() != 0:
                         attempt.kind, attempt.message = "down", f"the transfer process exited with {child.returncode}."
                     return attempt, mode
-                if "chose" in line:
-                    mode = line["chose"]
-                    self.context.note(f"transfer: {mode} ({line['why']})", detail=True)
-                self._handle_event(line, attempt)
+                if "chose" in event:
+                    mode = event["chose"]
+                    self.context.note(f"transfer: {mode} ({event['why']})", detail=True)
+                self._handle_event(event, attempt)
                 current_disk_state = self._disk_state()
-                if current_disk_state != disk_state or line:
+                if current_disk_state != disk_state or event:
                     last_change_s, disk_state = time.monotonic(), current_disk_state
                 elif time.monotonic() - last_change_s > self.stall_s:
                     attempt.stalled = True
@@ -187,7 +187,8 @@ class Transfer:
 
     def _start_child(self, mode: str) -> subprocess.Popen[bytes]:
         files = [
-            {key: file[key] for key in ("path", "size_bytes", "sha256", "blob_id")} for file in self.missing.values()
+            {key: file[key] for key in ("path", "size_bytes", "sha256", "blob_id")}
+            for file in self.missing_files.values()
         ]
         token = self.source.token
         request = {
@@ -199,7 +200,7 @@ class Transfer:
             "staging": str(self.staging.path),
             "files": files,
             "mode": mode,
-            "again": [path for path in self.mismatches if path in self.missing],
+            "again": [path for path in self.mismatches if path in self.missing_files],
             "retries": self.retry_policy.hub_retries,
             "stall_s": self.stall_s,
         }
@@ -219,46 +220,46 @@ class Transfer:
             pass  # the child has exited already; `_run_attempt` reports its exit code
         return child
 
-    def _handle_event(self, line: Mapping[str, Any], attempt: Attempt) -> None:
-        if "begin" in line:
-            self._partial_paths[line["begin"]] = Path(line["partial"])
-        elif "done" in line:
-            self._partial_paths.pop(line["done"], None)
-            self.url_by_path[line["done"]] = line["from"]
-            self._verify_file(self.missing[line["done"]])
-        elif "lost" in line and line["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
-            self.source = self.source.without_address(line["lost"])
+    def _handle_event(self, event: Mapping[str, Any], attempt: Attempt) -> None:
+        if "begin" in event:
+            self._partial_paths[event["begin"]] = Path(event["partial"])
+        elif "done" in event:
+            self._partial_paths.pop(event["done"], None)
+            self.url_by_path[event["done"]] = event["from"]
+            self._verify_file(self.missing_files[event["done"]])
+        elif "lost" in event and event["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
+            self.source = self.source.without_address(event["lost"])
             self.context.note(
-                f"{line['message']} Continuing over {', '.join(source.url for source in self.source.per_address)}."
+                f"{event['message']} Continuing over {', '.join(source.url for source in self.source.single_address_sources)}."
             )
-        elif "failed" in line:
-            attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
+        elif "failed" in event:
+            attempt.kind, attempt.message, attempt.fix = event["kind"], event["message"], event["fix"]
 
     # -- verification --------------------------------------------------------------------------------------------
 
     def _verify_leftovers(self) -> None:
         """Verify the complete files that an earlier run left in the staging folder."""
-        for file in self.missing.values():
+        for file in self.missing_files.values():
             if self.staging.has_full_file(file):
                 self._verify_file(file)
         self._collect_verified()
         self.mismatches.clear()
 
     def _verify_file(self, file: Mapping[str, Any]) -> None:
-        self._hashing[file["path"]] = self._pool.submit(self.staging.verify_or_remove, file)
+        self._hash_jobs[file["path"]] = self._pool.submit(self.staging.verify_or_remove, file)
 
     def _collect_verified(self) -> None:
-        """Wait for the running verifications, and update `missing` and `mismatches` with their results."""
-        while any(not job.done() for job in self._hashing.values()):
+        """Wait for the running verifications, and update `missing_files` and `mismatches` with their results."""
+        while any(not job.done() for job in self._hash_jobs.values()):
             self.context.progress(
                 self._received_bytes(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}"
             )
             time.sleep(POLL_S / 10)
-        jobs, self._hashing = self._hashing, {}
+        jobs, self._hash_jobs = self._hash_jobs, {}
         for path, job in jobs.items():
             if job.result():
-                self._verified_bytes += int(self.missing[path]["size_bytes"])
-                self.staging.mark_verified(self.missing.pop(path))
+                self._verified_bytes += int(self.missing_files[path]["size_bytes"])
+                self.staging.mark_verified(self.missing_files.pop(path))
             else:
                 self.mismatches[path] = self.mismatches.get(path, 0) + 1
         if jobs:
@@ -266,12 +267,12 @@ class Transfer:
 
     def _check_mismatches(self) -> None:
         """Raise Failed if any file has mismatched its hash twice, and emit a note about files that mismatched once."""
-        mismatched_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
+        mismatched_twice = sorted(path for path, count in self.mismatches.items() if count > 1)
         if mismatched_twice:
             self.staging.clean_up(self.files, disk_is_full=False)
             fix = "The hub's files do not match its hashes: try `transfer: plain`, or another HF_ENDPOINT."
             raise Failed(f"hash mismatch twice: {join_first(mismatched_twice, 3)}.", fix=fix)
-        mismatched_once = sorted(path for path in self.mismatches if path in self.missing)
+        mismatched_once = sorted(path for path in self.mismatches if path in self.missing_files)
         if mismatched_once:
             self.context.note(f"hash mismatch after download, retrying: {join_first(mismatched_once, 3)}")
 
@@ -279,7 +280,7 @@ class Transfer:
 
     def _prepare_retry(self, attempt: Attempt, mode: str, failed_tries: int) -> str:
         """Report the failure, pause (longer each time), and return the mode for the next try, which differs after a stall."""
-        next_mode = NEXT_MODE[mode] if attempt.stalled else mode
+        next_mode = MODE_AFTER_STALL[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(failed_tries)
             action = f"Continuing with {next_mode}" if next_mode != mode else "Retrying"
@@ -290,8 +291,8 @@ class Transfer:
     def _build_final_error(self, attempt: Attempt) -> Failed:
         message = attempt.message or "no file was downloaded."
         summary = (
-            f"{len(self.files) - len(self.missing)} of {len(self.files)} missing files downloaded; still missing: "
-            f"{join_first(sorted(self.missing), 3)}"
+            f"{len(self.files) - len(self.missing_files)} of {len(self.files)} missing files downloaded; still missing: "
+            f"{join_first(sorted(self.missing_files), 3)}"
         )
         fix = attempt.fix or "Run the command again: complete files are kept."
         return hub.HubDown(f"{message} {summary}.", fix=fix)
@@ -305,18 +306,20 @@ class Transfer:
     def _disk_state(self) -> tuple[int, ...]:
         """Return a value that changes while data is received."""
         allocated_bytes = (_allocated_bytes(path) for path in self._partial_paths.values())
-        return (len(self.missing), len(self._hashing), *allocated_bytes)
+        return (len(self.missing_files), len(self._hash_jobs), *allocated_bytes)
 
     def _received_bytes(self) -> int:
-        complete_bytes = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
-        begun_bytes = sum(self._begun_bytes(path) for path in self._partial_paths if path in self.missing)
+        complete_bytes = sum(
+            int(self.missing_files[path]["size_bytes"]) for path in self._hash_jobs if path in self.missing_files
+        )
+        begun_bytes = sum(self._begun_bytes(path) for path in self._partial_paths if path in self.missing_files)
         leftovers = set(self.staging.partial_files()) - set(self._partial_paths.values())
         leftover_bytes = sum(_allocated_bytes(path) for path in leftovers)
         return min(self._verified_bytes + complete_bytes + begun_bytes + leftover_bytes, self.total_bytes)
 
     def _begun_bytes(self, path: str) -> int:
         """Return the received bytes of a file. The transfer process renames a complete file before it reports it."""
-        partial_bytes, file = _allocated_bytes(self._partial_paths[path]), self.missing[path]
+        partial_bytes, file = _allocated_bytes(self._partial_paths[path]), self.missing_files[path]
         return int(file["size_bytes"]) if self.staging.has_full_file(file) else partial_bytes
 
     def _report_progress(self, mode: str) -> None:
@@ -324,7 +327,7 @@ class Transfer:
             return
         self._reported_s, received_bytes = time.monotonic(), self._received_bytes()
         rate = self._rates.setdefault("", Throughput()).add(received_bytes)
-        files = [self._file_progress(path) for path in list(self._partial_paths) if path in self.missing]
+        files = [self._file_progress(path) for path in list(self._partial_paths) if path in self.missing_files]
         files.sort(key=lambda file: -file["done"])
         phrases = [mode]
         if rate:
@@ -335,7 +338,7 @@ class Transfer:
         self.context.progress(received_bytes, self.total_bytes, unit="bytes", text=text, parts=files)
 
     def _file_progress(self, path: str) -> dict[str, Any]:
-        size_bytes = int(self.missing[path]["size_bytes"])
+        size_bytes = int(self.missing_files[path]["size_bytes"])
         received_bytes = min(_allocated_bytes(self._partial_paths[path]), size_bytes)
         rate = self._rates.setdefault(path, Throughput()).add(received_bytes)
         left_s = round((size_bytes - received_bytes) / rate, 1) if rate else None
@@ -349,13 +352,13 @@ def _format_file_progress(file: Mapping[str, Any]) -> str:
     return text.rstrip(", ")
 
 
-def _read_lines(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
+def _read_events(child: subprocess.Popen[bytes], events: queue.Queue[dict[str, Any] | None]) -> None:
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
             with contextlib.suppress(ValueError):  # output of a library
-                lines.put(json.loads(line))
-    lines.put(None)
+                events.put(json.loads(line))
+    events.put(None)
 
 
 def _allocated_bytes(path: Path) -> int:

@@ -43,7 +43,7 @@ WINDOW_S = 1.0
 #: maximum time that a measurement waits for data
 MAX_SILENCE_S = 5.0
 #: number of connections with which hf_transfer is measured
-MANY_CONNECTIONS = 16
+HF_TRANSFER_CONNECTIONS = 16
 XET_STREAMS = 8
 MIN_SPEEDUP = 1.25  # of hf_transfer and xet over plain: hf_transfer loses its partial files, and both cost CPU
 MIN_MEASURED_BYTES = 256 * 10**6  # smaller downloads are not measured
@@ -87,17 +87,17 @@ def choose_mode(
     total_bytes = sum(file.size_bytes for file in files)
     if total_bytes < MIN_MEASURED_BYTES:
         return ModeChoice("plain", f"{units.format_size(total_bytes)} is too little to measure")
-    rate_of = measure or (lambda connections: measure_rate(source, files, connections))
+    rate_of = measure or (lambda connection_count: measure_rate(source, files, connection_count))
     rate_of_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
     plain_connections = min(parallel_files, sum(file.size_bytes * 50 > total_bytes for file in files)) or 1
-    rates = {"plain": rate_of(plain_connections), "hf_transfer": rate_of(MANY_CONNECTIONS), "xet": rate_of_xet()}
+    rates = {"plain": rate_of(plain_connections), "hf_transfer": rate_of(HF_TRANSFER_CONNECTIONS), "xet": rate_of_xet()}
     if not any(rates.values()):
         return ModeChoice("plain", "no data received")
     best_mode = max(rates, key=lambda mode: rates[mode])
     mode = best_mode if rates[best_mode] > MIN_SPEEDUP * rates["plain"] else "plain"
     summaries = [
         f"{plain_connections} connection{'s' if plain_connections > 1 else ''} {units.format_rate(rates['plain'])}",
-        f"{MANY_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}",
+        f"{HF_TRANSFER_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}",
     ]
     if rates["xet"]:
         summaries.append(f"xet {units.format_rate(rates['xet'])}")
@@ -136,11 +136,11 @@ def _read_xet(source: Source, xet_hash: str, size_bytes: int, byte_range: tuple[
     return received_bytes
 
 
-def measure_rate(source: Source, files: Sequence[SampleFile], connections: int) -> float:
+def measure_rate(source: Source, files: Sequence[SampleFile], connection_count: int) -> float:
     """Return bytes per second over a number of connections, each at a different offset; 0.0 if no data is received."""
     window = _Window()
-    positions = [_pick_position(files, n, connections) for n in range(connections)]
-    with ThreadPoolExecutor(max_workers=connections) as pool:
+    positions = [_pick_position(files, n, connection_count) for n in range(connection_count)]
+    with ThreadPoolExecutor(max_workers=connection_count) as pool:
         jobs = [pool.submit(_read, source, path, offset, window) for path, offset in positions]
         byte_counts = [job.result() for job in jobs]
     return sum(byte_counts) / max(window.elapsed_s(), 1e-6)
@@ -150,12 +150,12 @@ class _Window:
     """A time window that opens with the first byte of any connection, so that latency does not count as low bandwidth."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._opened_s: float | None = None
 
     def is_open(self) -> bool:
         """Return True while the window is open; the first call opens it."""
-        with self._guard:
+        with self._lock:
             if self._opened_s is None:
                 self._opened_s = time.monotonic()
         return self.elapsed_s() < WINDOW_S
@@ -164,11 +164,11 @@ class _Window:
         return time.monotonic() - self._opened_s if self._opened_s is not None else 0.0
 
 
-def _pick_position(files: Sequence[SampleFile], n: int, connections: int) -> tuple[str, int]:
+def _pick_position(files: Sequence[SampleFile], n: int, connection_count: int) -> tuple[str, int]:
     """Return a file and an offset for the n-th connection, far from those of the other connections."""
-    largest_files = sorted(files, key=lambda file: -file.size_bytes)[:connections]
+    largest_files = sorted(files, key=lambda file: -file.size_bytes)[:connection_count]
     file = largest_files[n % len(largest_files)]
-    connections_per_file = -(-connections // len(largest_files))
+    connections_per_file = -(-connection_count // len(largest_files))
     return file.path, (n // len(largest_files)) * file.size_bytes // connections_per_file
 
 
@@ -177,7 +177,7 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
         contextlib.suppress(Failed, TransportError),
-        hub.open_stream("GET", source.file_url(path), headers, silence_s=MAX_SILENCE_S) as response,
+        hub.open_stream("GET", source.file_url(path), headers, max_silence_s=MAX_SILENCE_S) as response,
     ):
         pieces = iter(response if response.status < 300 else ())
         while window.is_open() and (data := next(pieces, b"")):
@@ -204,7 +204,7 @@ def main() -> None:
         file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.MIN_RANGES_FILE_BYTES
     ]
     plain_files = [file for file in files if file not in range_files]
-    mismatched_paths, queue = set(request["again"]), SourceQueue(source.per_address)
+    mismatched_paths, queue = set(request["again"]), SourceQueue(source.single_address_sources)
     for batch, workers in ((plain_files, PARALLEL_FILES), (range_files, 1)):
         _download_all(queue, batch, staging, settings, mismatched_paths, workers)
 

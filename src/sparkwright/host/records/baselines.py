@@ -29,7 +29,7 @@ REFERENCES_FOLDER = "references"
 CELLS_FOLDER = "bench"
 MAX_SERIES = 20
 #: field of a key that contains the members of a cluster; throughput depends on them, reference texts do not
-MEMBERS = "members"
+MEMBERS_FIELD = "members"
 
 
 @dataclass(frozen=True, slots=True)

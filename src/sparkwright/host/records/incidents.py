@@ -48,8 +48,8 @@ def save(context: Context, name: str, reason: str) -> Path:
         try:
             text = read_content() if file_name in _JSON_FILES else secret_patterns.mask_text(read_content())
         except Exception as error:  # the engine may be the cause
-            kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
-            text = f"not available:  {kind}{error}\n"
+            error_kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
+            text = f"not available:  {error_kind}{error}\n"
         try:
             write_atomically(folder / file_name, redactor.redact_text(text).encode(errors="backslashreplace"))
         except OSError as error:

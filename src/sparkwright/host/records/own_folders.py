@@ -100,14 +100,14 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
     if not files:
         return {}
     try:
-        users = {source: name for name, source in iter_mounts(context, exclude=exclude)}
+        names_by_source = {source: name for name, source in iter_mounts(context, exclude=exclude)}
     except SparkwrightError:
         return dict.fromkeys(files, UNKNOWN_USE)
-    return {path: f"mounted by {users[path]}" for path in files if path in users}
+    return {path: f"mounted by {names_by_source[path]}" for path in files if path in names_by_source}
 
 
-def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
-    """Remove the share folder and the state folder, except the files in `keep`, and then their empty parents.
+def remove_all(home: Path, kept_paths: Collection[Path] = ()) -> None:
+    """Remove the share folder and the state folder, except `kept_paths`, and then their empty parents.
 
     Each folder is renamed first, so that a process that starts during the removal creates a new one instead of reading a partly
     removed one.
@@ -115,14 +115,15 @@ def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
     for folder in share_and_state(home):
         if not folder.exists():
             continue
-        renamed = folder.with_name(f".{folder.name}.removed.{os.urandom(6).hex()}")
-        folder.rename(renamed)
-        for path in keep:
+        renamed_folder = folder.with_name(f".{folder.name}.removed.{os.urandom(6).hex()}")
+        folder.rename(renamed_folder)
+        for path in kept_paths:
             if path.is_relative_to(folder):
                 private.create_folder(folder)
                 private.create_folder(path.parent)
-                (renamed / path.relative_to(folder)).rename(path)  # not copied: a container has this inode mounted
-        shutil.rmtree(renamed, ignore_errors=True)
+                # not copied: a container has this inode mounted
+                (renamed_folder / path.relative_to(folder)).rename(path)
+        shutil.rmtree(renamed_folder, ignore_errors=True)
         remove_empty_folders(folder.parent, home)
 
 

@@ -23,7 +23,7 @@ from sparkwright.trust.redact import Redactor
 
 FOLDER = "restart_plans"
 #: variable in a plan with the reason for the restart: {"why": the health check's message}
-CHECK_RESULT = "health_check"
+CHECK_RESULT_VARIABLE = "health_check"
 PLAN_FIX = (
     "`invoke health.install --heal restart` sends one if the recipe has not changed since; otherwise, `invoke deploy`."
 )
@@ -54,11 +54,11 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
             path.unlink(missing_ok=True)
 
 
-def load_usable(state: StateFolder, runtime: str) -> Plan:
+def load_usable(state: StateFolder, runtime_hash: str) -> Plan:
     """Return the plan that restarts the last verified state.
 
     Args:
-        runtime: hash of the host's code that will run it.
+        runtime_hash: hash of the host's code that will run it.
 
     Raises:
         Refused: There is no plan, or it was compiled for another version of sparkwright.
@@ -67,7 +67,7 @@ def load_usable(state: StateFolder, runtime: str) -> Plan:
     record = state.read(_record_name(verified))
     if record is None:
         raise Refused("no restart plan is stored for the last verified server.", fix=PLAN_FIX)
-    return _validate_plan(record, record, verified, runtime)
+    return _validate_plan(record, record, verified, runtime_hash)
 
 
 def read_wake(state: StateFolder) -> dict[str, Any]:
@@ -75,19 +75,19 @@ def read_wake(state: StateFolder) -> dict[str, Any]:
     return dict((state.read(_record_name(verified_states.load_last(state))) or {}).get("wake") or {})
 
 
-def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
+def load_usable_switch(state: StateFolder, runtime_hash: str) -> Plan:
     """Return the plan that switches to the last verified server. Raises Refused like `load_usable`."""
     verified = verified_states.load_last(state)
     record = state.read(_record_name(verified)) or {}
     if "wake" not in record:
         raise Refused("no plan is stored for a switch to the last verified server.", fix=PLAN_FIX)
-    return _validate_plan(record, record["wake"], verified, runtime)
+    return _validate_plan(record, record["wake"], verified, runtime_hash)
 
 
 def _validate_plan(
-    record: Mapping[str, Any], plan_record: Mapping[str, Any], verified: Mapping[str, Any], runtime: str
+    record: Mapping[str, Any], plan_record: Mapping[str, Any], verified: Mapping[str, Any], runtime_hash: str
 ) -> Plan:
-    if record["runtime"] != runtime:
+    if record["runtime"] != runtime_hash:
         raise Refused(
             "the restart plan was made by another version of sparkwright.",
             fix="`invoke health.install --heal restart` updates the plan and the health check.",
@@ -109,8 +109,8 @@ def read_cluster(state: StateFolder) -> Cluster | None:
 
 def restarted_state(plan: Plan) -> dict[str, Any]:
     """Return spec and model of the last `grant_restart` task of a plan; empty if there is no such task, or they are templates."""
-    grants = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
-    state = {name: grants[-1].args.get(name) for name in ("spec", "model")} if grants else {}
+    grant_tasks = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
+    state = {name: grant_tasks[-1].args.get(name) for name in ("spec", "model")} if grant_tasks else {}
     return state if all(isinstance(argument, dict) for argument in state.values()) else {}
 
 

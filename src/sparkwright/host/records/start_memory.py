@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sparkwright.engines.budget import MeasuredStart
-from sparkwright.host.records.state_shapes import START_MEMORY
+from sparkwright.host.records.state_shapes import START_MEMORY_SHAPE
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import select_valid
 
-FILE = "start_memory"
-VERSION = 1
+RECORD_NAME = "start_memory"
+FORMAT_VERSION = 1
 MAX_STARTS = 64
 #: "start": same image, model and arguments; "image": same image only
 Match = Literal["start", "image"]
@@ -77,8 +77,8 @@ class StartMemory:
 
 def read_starts(state: StateFolder) -> list[StartMemory]:
     """Return all records, newest first; empty if the file has another version of the format."""
-    record = state.read(FILE) or {}
-    return parse_starts(record.get("starts")) if record.get("version") == VERSION else []
+    record = state.read(RECORD_NAME) or {}
+    return parse_starts(record.get("starts")) if record.get("version") == FORMAT_VERSION else []
 
 
 def parse_starts(rows: Any) -> list[StartMemory]:
@@ -86,7 +86,7 @@ def parse_starts(rows: Any) -> list[StartMemory]:
     field_names = {field.name for field in fields(StartMemory)}
     return [
         StartMemory(**{name: value for name, value in row.items() if name in field_names})
-        for row in select_valid(START_MEMORY, rows)
+        for row in select_valid(START_MEMORY_SHAPE, rows)
     ]
 
 
@@ -110,7 +110,7 @@ def add(state: StateFolder, start: StartMemory) -> None:
     """Record a verified start, replacing the one with the same key. Keeps the newest MAX_STARTS."""
     others = [recorded for recorded in read_starts(state) if recorded.key != start.key]
     starts = [recorded.to_json() for recorded in (start, *others)][:MAX_STARTS]
-    state.write(FILE, {"version": VERSION, "starts": starts})
+    state.write(RECORD_NAME, {"version": FORMAT_VERSION, "starts": starts})
 
 
 def find_last(

@@ -75,7 +75,7 @@ _SERVE = Partial(
         "baseline_key": {text: writable},
     }
 )
-VERIFIED_STATE = Partial(
+VERIFIED_STATE_SHAPE = Partial(
     {
         "spec": _SPEC,
         "model": _MODEL,
@@ -146,7 +146,7 @@ _BASELINE = Partial(
     | {"about": Partial({"kernels": {text: [text]}, "gpu": {text: (None, number)}, "depth": {text: number}})},
     ("tok_per_s", "deviation", "runs"),
 )
-START_MEMORY = Partial(
+START_MEMORY_SHAPE = Partial(
     {
         **dict.fromkeys(("name", "image", "model", "arguments", "gpu_source", "run"), text),
         **dict.fromkeys(("before_bytes", "lowest_bytes", "after_bytes"), _BYTES),
@@ -200,7 +200,7 @@ _SETTINGS = Partial(
 
 #: shapes by file name or, if there are many files of a kind, by their folder or the part of their names before the first hyphen
 SHAPES: dict[str, Partial] = {
-    "verified": VERIFIED_STATE,
+    "verified": VERIFIED_STATE_SHAPE,
     "verified_before": Partial({"states": [{}]}),
     "previous": Partial(
         {**dict.fromkeys(("id", "name", "policy", "run", "attempt"), text), "running": bool, "started": bool}, ("id",)

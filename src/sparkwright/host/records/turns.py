@@ -19,7 +19,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.shapes import build_dataclass
 
-RECORD_NAME, WAKE_RECORD, LOCK = "turns", "wake", "wake.lock"
+RECORD_NAME, WAKE_RECORD, LOCK_FILE = "turns", "wake", "wake.lock"
 START_FIX = "`invoke health.install` starts the service that wakes servers on request."
 
 
@@ -52,13 +52,13 @@ def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -
 
 def remove_server(state: StateFolder, server: str) -> None:
     """Record that a server no longer takes turns. Removes the record if fewer than two others do, or if it was its turn."""
-    remaining = [name for name in list_servers(state) if name != server]
-    if len(remaining) == len(list_servers(state)):
+    remaining_servers = [name for name in list_servers(state) if name != server]
+    if len(remaining_servers) == len(list_servers(state)):
         return
-    if len(remaining) < 2 or awake_server(state) == server:
+    if len(remaining_servers) < 2 or awake_server(state) == server:
         state.remove(RECORD_NAME)
     else:
-        state.write(RECORD_NAME, {**(state.read(RECORD_NAME) or {}), "servers": remaining})
+        state.write(RECORD_NAME, {**(state.read(RECORD_NAME) or {}), "servers": remaining_servers})
 
 
 # wake.json contains the state of the service that wakes servers on request. The service locks wake.lock while it runs.
@@ -111,14 +111,14 @@ class WakeRecord:
 
 def is_service_running(state: StateFolder) -> bool:
     """Return True if the wake service is running."""
-    return private.is_locked(state.path / LOCK)
+    return private.is_locked(state.path / LOCK_FILE)
 
 
 def stop_service(state: StateFolder) -> None:
     """Ask the wake service to exit, without waiting. It finishes a switch in progress first."""
     if is_service_running(state):
         with contextlib.suppress(OSError, ValueError):
-            os.kill(int((state.path / LOCK).read_text()), signal.SIGTERM)
+            os.kill(int((state.path / LOCK_FILE).read_text()), signal.SIGTERM)
 
 
 def service_message(state: StateFolder) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.host.records.state_shapes import VERIFIED_STATE
+from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
 from sparkwright.host.state import SERVER_RECORDS, SERVERS_FOLDER, StateFolder
 from sparkwright.trust.shapes import select_valid
 
@@ -34,7 +34,7 @@ def load_last(state: StateFolder) -> dict[str, Any]:
 def load_earlier(state: StateFolder) -> list[dict[str, Any]]:
     """Return the verified states before the last one, newest first."""
     states = (state.read("verified_before") or {}).get("states", [])
-    return [verified for verified in map(_validate, select_valid(VERIFIED_STATE, states)) if verified]
+    return [verified for verified in map(_validate, select_valid(VERIFIED_STATE_SHAPE, states)) if verified]
 
 
 def find_spec(state: StateFolder, container_id: str) -> dict[str, Any]:
@@ -49,18 +49,18 @@ def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
 
 def save_verified(state: StateFolder, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
     """Record the last verified state. With `rolled_back`, drop the states that were verified after its first verification."""
-    previous, older = load_last(state), load_earlier(state)
-    same_states = (earlier for earlier in (previous, *older) if is_same(earlier, new_state))
+    previous, older_states = load_last(state), load_earlier(state)
+    same_states = (earlier for earlier in (previous, *older_states) if is_same(earlier, new_state))
     script = next((earlier["script"] for earlier in same_states if earlier.get("script")), "")
     new_state = {"script": script, **new_state} if script else new_state
     if previous.get("generation") and previous.get("container_id") == new_state.get("container_id"):
         new_state["generation"] = previous["generation"]  # a restart: the other members' containers are the same
-    match_index = next((n for n, earlier in enumerate(older) if is_same(earlier, new_state)), None)
+    match_index = next((n for n, earlier in enumerate(older_states) if is_same(earlier, new_state)), None)
     if match_index is not None and rolled_back:
-        older = older[match_index + 1 :]
+        older_states = older_states[match_index + 1 :]
     elif previous and not is_same(previous, new_state):
-        older = [previous, *(earlier for earlier in older if not is_same(earlier, new_state))]
-    state.write("verified_before", {"states": older[:MAX_EARLIER_STATES]})
+        older_states = [previous, *(earlier for earlier in older_states if not is_same(earlier, new_state))]
+    state.write("verified_before", {"states": older_states[:MAX_EARLIER_STATES]})
     state.write("verified", new_state)
 
 

@@ -96,7 +96,7 @@ class RunContext:
     #: the memory guards of this run's server starts
     guards: Guards = field(default_factory=Guards)
     #: the container that this run created to replace the server but has not started yet
-    created: CreatedContainer | None = None
+    created_container: CreatedContainer | None = None
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
@@ -115,10 +115,10 @@ class RunContext:
             unit: "bytes", "tokens", "s" or "".
             parts: files in progress, each with path, done, total, rate (bytes per second) and left_s.
         """
-        now = time.monotonic()
-        if now - self._last_progress_s < PROGRESS_INTERVAL_S and not (total and done >= total):
+        now_s = time.monotonic()
+        if now_s - self._last_progress_s < PROGRESS_INTERVAL_S and not (total and done >= total):
             return
-        self._last_progress_s = now
+        self._last_progress_s = now_s
         extra = {"parts": list(parts)} if parts else {}
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **extra))
 

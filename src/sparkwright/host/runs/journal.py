@@ -49,7 +49,7 @@ DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 #: task outcomes after which a run is not `unchanged`
 NOTABLE_STATUSES = ("changed", "failed")
 #: younger runs are not removed: the laptop may still be reading them
-MIN_AGE_S = 3600
+MIN_RUN_AGE_S = 3600
 POLL_S = 0.02
 ALIVE_INTERVAL_S = 2.0
 #: events that are flushed to disk, with all earlier ones, before the run continues
@@ -65,13 +65,13 @@ class Journal:
     #: masks secrets in everything that is written
     redactor: Redactor = field(default_factory=Redactor)
     #: write end of a pipe that wakes a follower for each event; None without a follower
-    bell: int | None = None
-    _events: IO[bytes] | None = None
-    _alive: IO[bytes] | None = field(default=None, repr=False)
+    wake_write_fd: int | None = None
+    _events_file: IO[bytes] | None = None
+    _alive_file: IO[bytes] | None = field(default=None, repr=False)
     #: a write error has truncated the last line
     _is_truncated: bool = False
     _unchanged: bool = False
-    _writing: LockType = field(default_factory=allocate_lock, repr=False)
+    _write_lock: LockType = field(default_factory=allocate_lock, repr=False)
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
@@ -93,22 +93,22 @@ class Journal:
             shutil.rmtree(folder, ignore_errors=True)  # nothing else removes an incomplete folder
             raise
         _remove_old_runs(state, folder)
-        return cls(folder, redactor, _alive=alive_file, _unchanged=not is_read_only(plan))
+        return cls(folder, redactor, _alive_file=alive_file, _unchanged=not is_read_only(plan))
 
     def release_lock(self) -> None:
         """Close the lock in the process that detached a runner, so that only the runner holds it."""
-        if self._alive is not None:
-            self._alive.close()
+        if self._alive_file is not None:
+            self._alive_file.close()
 
     def open(self) -> None:
         """Open the events file in the process that executes the run."""
-        self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
+        self._events_file = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
         """Append an event; callable from any thread. Events in DURABLE_EVENTS are on disk when it returns."""
-        with self._writing:
+        with self._write_lock:
             self._write(event)
 
     def _write(self, event: Event) -> None:
@@ -124,27 +124,27 @@ class Journal:
             print(f"event not recorded: {error}", flush=True)  # the run continues
         elif event["event"] in DURABLE_EVENTS:
             with contextlib.suppress(OSError):
-                os.fdatasync(self._file.fileno())
+                os.fdatasync(self._open_events_file.fileno())
         if event["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
         if self._unchanged and event["event"] == "task_finished" and event["status"] in NOTABLE_STATUSES:
             self._unchanged = False
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
-        if self.bell is not None:
+        if self.wake_write_fd is not None:
             with contextlib.suppress(OSError):  # the pipe is full, or the follower has exited
-                os.write(self.bell, b".")
+                os.write(self.wake_write_fd, b".")
 
     @property
-    def _file(self) -> IO[bytes]:
-        assert self._events is not None
-        return self._events
+    def _open_events_file(self) -> IO[bytes]:
+        assert self._events_file is not None
+        return self._events_file
 
     def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
         """Write a line. Returns the unwritten rest and the error, such as a full disk."""
         while line:
             try:
-                line = line[self._file.write(line) or 0 :]
+                line = line[self._open_events_file.write(line) or 0 :]
             except OSError as error:
                 return line, error
         return b"", None
@@ -154,13 +154,13 @@ class Journal:
         return (self.folder / "stop").exists()
 
 
-def follow(folder: Path, bell_fd: int | None = None) -> Iterator[Event]:
+def follow(folder: Path, wake_read_fd: int | None = None) -> Iterator[Event]:
     """Yield all events of a run up to its recap, and `alive` after every ALIVE_INTERVAL_S without an event.
 
     If the runner exited without a recap, yield a recap that reports this error.
 
     Args:
-        bell_fd: read end of the journal's pipe; if None, the file is polled every POLL_S.
+        wake_read_fd: read end of the journal's pipe; if None, the file is polled every POLL_S.
     """
     last_event_s = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
@@ -178,10 +178,10 @@ def follow(folder: Path, bell_fd: int | None = None) -> Iterator[Event]:
             if time.monotonic() - last_event_s > ALIVE_INTERVAL_S:
                 last_event_s = time.monotonic()
                 yield event("alive")
-            if bell_fd is None:
+            if wake_read_fd is None:
                 time.sleep(POLL_S)
-            elif wait_for_readable([bell_fd], ALIVE_INTERVAL_S / 4) and not os.read(bell_fd, 4096):
-                bell_fd = None  # the runner has exited
+            elif wait_for_readable([wake_read_fd], ALIVE_INTERVAL_S / 4) and not os.read(wake_read_fd, 4096):
+                wake_read_fd = None  # the runner has exited
 
 
 def is_running(folder: Path) -> bool:
@@ -214,20 +214,21 @@ def read_recap(folder: Path) -> Event | None:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except OSError:
         return None
-    last = decode(lines[-1]) if lines else {"event": ""}
-    return last if last["event"] == "recap" else None
+    last_event = decode(lines[-1]) if lines else {"event": ""}
+    return last_event if last_event["event"] == "recap" else None
 
 
 def _remove_old_runs(state: StateFolder, new_run: Path) -> None:
     """Remove the runs beyond MAX_RUNS, those without changes first, and the ballast of interrupted runs."""
     runs = list(state.runs())
-    excess, finished = len(runs) - MAX_RUNS, [run for run in reversed(runs) if run != new_run and not is_running(run)]
-    if excess > 0:
-        for path in sorted(finished, key=lambda folder: not (folder / "unchanged").exists()):
-            if excess > 0 and not 0 <= _age_s(path) <= MIN_AGE_S:
+    excess_count = len(runs) - MAX_RUNS
+    finished_runs = [run for run in reversed(runs) if run != new_run and not is_running(run)]
+    if excess_count > 0:
+        for path in sorted(finished_runs, key=lambda folder: not (folder / "unchanged").exists()):
+            if excess_count > 0 and not 0 <= _age_s(path) <= MIN_RUN_AGE_S:
                 shutil.rmtree(path, ignore_errors=True)
-                excess -= 1
-    for path in finished:
+                excess_count -= 1
+    for path in finished_runs:
         (path / "ballast").unlink(missing_ok=True)
 
 
@@ -276,8 +277,12 @@ def describe_interruption(state: StateFolder, owner: LockOwner, server: str = ""
     plan = read_plan(state.path / "runs" / owner.run)
     other_server = str(plan.get("server", ""))
     server_state = StateFolder(state.path, other_server if PATH_COMPONENT.fullmatch(other_server) else "")
-    stopped = server_state.read("previous") or {}
-    detail = f"; it had stopped {stopped['name']}" if stopped.get("run") == owner.run and stopped.get("name") else ""
+    stopped_server = server_state.read("previous") or {}
+    detail = (
+        f"; it had stopped {stopped_server['name']}"
+        if stopped_server.get("run") == owner.run and stopped_server.get("name")
+        else ""
+    )
     description += f", {f'in: {task}' if task else 'before its first task'}{detail}"
     if other_server == server:
         return f"{description}. This run resumes from there."
@@ -296,5 +301,5 @@ def read_last_task(state: StateFolder, run_id: str) -> str:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:
         return ""
-    started = (recorded for recorded in map(decode, reversed(lines)) if recorded["event"] == "task_started")
-    return str(next(started, {}).get("name", ""))
+    started_tasks = (recorded for recorded in map(decode, reversed(lines)) if recorded["event"] == "task_started")
+    return str(next(started_tasks, {}).get("name", ""))

@@ -88,11 +88,11 @@ def acquire(
     with _open_file(state) as file:
         _lock_file(file, host, wait_s, note)
         interrupted_owner = _read_owner(file)
-        write_line(file, json.dumps(asdict(owner)))
+        replace_content(file, json.dumps(asdict(owner)))
         try:
             yield interrupted_owner
         finally:
-            write_line(file, "")
+            replace_content(file, "")
 
 
 def inspect(state: StateFolder) -> tuple[LockOwner | None, bool]:
@@ -131,7 +131,7 @@ def clear_owner(state: StateFolder) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        write_line(file, "")
+        replace_content(file, "")
     return True
 
 
@@ -174,7 +174,7 @@ def _read_owner(file: IO[str]) -> LockOwner | None:
     return LockOwner(**fields) if fields else None
 
 
-def write_line(file: IO[str], text: str) -> None:
+def replace_content(file: IO[str], text: str) -> None:
     """Replace the content of a lock file. Errors, such as a full disk, are only printed: the lock works without the content."""
     try:
         file.seek(0)
@@ -208,11 +208,11 @@ def acquire_measurement(
         if not _lock_measurement(file, run, wait_s, note):
             yield
             return
-        write_line(file, f"{run} {measurement}")
+        replace_content(file, f"{run} {measurement}")
         try:
             yield
         finally:
-            write_line(file, "")
+            replace_content(file, "")
 
 
 def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:

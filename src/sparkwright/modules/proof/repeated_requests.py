@@ -17,7 +17,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines
-from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, build_key
+from sparkwright.host.records.baselines import MEMBERS_FIELD, Baselines, Reference, build_key
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe, reference, server_client, server_counters, stream
 from sparkwright.measure.reference import AnswersEvaluation, Divergence, GeneratedText, Verdict
@@ -233,7 +233,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         http = container_labels.engine_at(context, args.base_url).http
         if reason := tasks.reason_not_generating(http):
             return Result(msg=f"no reference text: {reason}", data={"verdict": verdicts.NOT_REQUESTED})
-        is_cluster = MEMBERS in args.baseline_key
+        is_cluster = MEMBERS_FIELD in args.baseline_key
         try:
             texts = reference.query_texts(
                 http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, with_long_prompt=is_cluster

@@ -235,13 +235,13 @@ def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Conte
 
     Replacement containers of other runs are removed.
     """
-    new_container, unstarted_ids = context.created, {*observed.unstarted_ids.values()}
+    new_container, unstarted_ids = context.created_container, {*observed.unstarted_ids.values()}
     for container_id in unstarted_ids - {new_container.id if new_container else ""}:
         lifecycle.force_remove(context, container_id)
     if new_container is None or new_container.spec != spec or new_container.id not in unstarted_ids:
         return ""
     lifecycle.rename(context, {"Id": new_container.id}, spec.name)
-    context.created = None
+    context.created_container = None
     return new_container.id
 
 

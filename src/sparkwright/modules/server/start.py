@@ -24,8 +24,8 @@ from sparkwright.host.containers import (
 from sparkwright.host.containers.crash_loop import (
     MAX_RESTARTS,
     WINDOW_S,
-    stop_crash_loop,
     find_stop_reason_and_record_sample,
+    stop_crash_loop,
 )
 from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.memory import holders, host_outage

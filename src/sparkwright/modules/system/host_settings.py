@@ -275,7 +275,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
 
     def differences(self, args: Args, observed: HostSettingsState) -> list[Change]:
         if args.undo:
-            return [Change(name, "set", "as before", table.PATHS[name]) for name in observed.record]
+            return [Change(name, "set", "as before", table.SETTING_PATHS[name]) for name in observed.record]
         changes = []
         for setting in _intended_settings(args):
             current_content, live_value = (
@@ -283,7 +283,9 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
                 observed.live_values.get(setting.name, ""),
             )
             if setting.missing_file_fix and current_content is None:
-                raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.missing_file_fix)
+                raise Failed(
+                    f"{setting.name}: {table.SETTING_PATHS[setting.name]} is missing.", fix=setting.missing_file_fix
+                )
             # the command failed, or the run was killed before the command ran
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
             if (
@@ -292,7 +294,9 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
                 or live_value not in ("", setting.value_text)
             ):
                 current_value = live_value or setting.read_value(current_content or "")
-                changes.append(Change(setting.name, current_value, setting.value_text, table.PATHS[setting.name]))
+                changes.append(
+                    Change(setting.name, current_value, setting.value_text, table.SETTING_PATHS[setting.name])
+                )
         return changes
 
     def describe(self, args: Args, observed: HostSettingsState) -> dict[str, Any]:
@@ -313,7 +317,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             )
             entry |= {"wrote": _digest(new_content), "applied": False}
             _write_record(context, record)
-            _write_or_remove(context, table.PATHS[setting.name], new_content)
+            _write_or_remove(context, table.SETTING_PATHS[setting.name], new_content)
             _run_commands(context, setting.apply_commands)
             entry["applied"] = True
             _write_record(context, record)
@@ -325,10 +329,10 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         for name, entry in observed.record.items():
             content = observed.contents.get(name)
             if not _is_restorable(content, entry):
-                changed_paths.append(table.PATHS[name])
+                changed_paths.append(table.SETTING_PATHS[name])
                 continue
-            _run_commands(context, table.BEFORE_UNDO.get(name, ()) if content is not None else ())
-            _write_or_remove(context, table.PATHS[name], entry.get("before"))
+            _run_commands(context, table.COMMANDS_BEFORE_UNDO.get(name, ()) if content is not None else ())
+            _write_or_remove(context, table.SETTING_PATHS[name], entry.get("before"))
             _run_commands(context, table.undo_commands(name, str(entry.get("live") or "")))
             del record[name]
             _write_record(context, record)
@@ -378,7 +382,7 @@ def _read_record(context: Context) -> dict[str, dict[str, Any]]:
             f"{RECORD_FILE} is damaged: the previous settings are unknown.", fix="Restore the host's settings by hand."
         ) from None
     rows = record.items() if isinstance(record, dict) else ()
-    return {name: row for name, row in rows if name in table.PATHS and isinstance(row, dict)}
+    return {name: row for name, row in rows if name in table.SETTING_PATHS and isinstance(row, dict)}
 
 
 def _write_record(context: Context, record: Mapping[str, Any]) -> None:
