@@ -18,7 +18,7 @@ from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.host.runs.context import SocketDenied
-from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, PATHS
+from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, SETTING_PATHS
 from tests.doctor import link_tree, tree
 from tests.doctor.tree import GIB, INTENDED, MEMINFO, RELEASE, SMI
 
@@ -48,7 +48,7 @@ TWIN = "/sys/class/infiniband/roceP2p1s0f1"
 KHO = {**LINK, OSRELEASE: "7.0.0-1019-nvidia\n", "/proc/meminfo": link_tree.MEMINFO.replace("30000", "9960000")}
 
 OTA = "nvidia-spark-ota-check"
-CAPPED = {PATHS[CLOCK]: CLOCK_UNIT_TEXT.format(2000)}
+CAPPED = {SETTING_PATHS[CLOCK]: CLOCK_UNIT_TEXT.format(2000)}
 STAT = "77 (VLLM::Engine Core) S 1 77 77 0 -1 4194560 1 0 0 0 4300 200 0 0 20 0 90 0 100 0 0\n"
 
 

@@ -81,7 +81,7 @@ class WakeProject(TurnsProject):
                 waker.poll()
 
         thread = threading.Thread(target=loop)
-        with (self.state.path / turns.LOCK).open("wb") as file:
+        with (self.state.path / turns.LOCK_FILE).open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             thread.start()
             try:

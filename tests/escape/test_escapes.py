@@ -181,7 +181,7 @@ def test_lab_arm_cannot_escape(hostile: HostileServer) -> None:
 def test_gateway_cannot_escape(hostile: HostileServer) -> None:
     """A hostile gateway, as root with its capabilities, attacks at start, restart, reload, reading and removal."""
     context, container = hostile.context, f"{hostile.name}-gateway"
-    names = (gateway_folders.FILES, gateway_folders.SOCKETS)
+    names = (gateway_folders.FILES_FOLDER, gateway_folders.SOCKETS_FOLDER)
     files, sockets = (gateway_folders.folder(context, name) for name in names)
     gateway_folders.write_files(files, {"haproxy.cfg": "global\n"})
     for folder in (files.parent, files):

@@ -43,7 +43,7 @@ def test_batch_in_progress_counts_as_unfinished() -> None:
     roll = PlayRollout(
         RolloutPolicy(serial=(1,)),
         record=record,
-        save=lambda value: records.append((value.under_way, value.unfinished)),
+        save=lambda value: records.append((value.under_way, value.unfinished_hosts)),
     )
     roll.record_batch(["s1"])
     roll.finish_batch(["s1"], {})
@@ -56,7 +56,7 @@ def test_batch_in_progress_counts_as_unfinished() -> None:
 def test_host_is_done_after_its_last_play() -> None:
     record = RolloutRecord("site", ["s1", "s2"])
     PlayRollout(RolloutPolicy(), record=record, final_hosts=frozenset({"s1"})).finish_batch(["s1", "s2"], {})
-    assert record.unfinished == ["s2"]
+    assert record.unfinished_hosts == ["s2"]
 
 
 FINGERPRINT = {"recipes/a.yml": "1", "spark.lock": "x"}
@@ -72,7 +72,7 @@ def test_record_is_kept_until_finished_and_ignored_by_git(tmp_path: Path) -> Non
     file, record = RecordFile(tmp_path, "restart"), unfinished_record()
     file.save(record)
     assert file.load() == record
-    assert file.load().unfinished == ["s2", "s3"]
+    assert file.load().unfinished_hosts == ["s2", "s3"]
     assert (tmp_path / ".sparkwright/.gitignore").read_text() == "*\n"
     record.done |= {"s2": dict(FINGERPRINT), "s3": dict(FINGERPRINT)}
     file.save(record)

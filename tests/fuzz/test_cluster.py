@@ -69,7 +69,7 @@ def test_damaged_lines_of_a_session_are_not_authentic() -> None:
 
     def read(data: bytes) -> None:
         for line in LineSplitter(MAX_LINE_BYTES).feed(data):
-            if line == first and head._received == 0:
+            if line == first and head._received_count == 0:
                 continue
             assert head.unseal(line) is None, "a damaged or repeated line was accepted"
 
@@ -86,7 +86,7 @@ def test_messages_as_values() -> None:
         if isinstance(message, dict):
             for event in (message, *HEAD_MESSAGES):
                 state.apply(validate_message(event, EVENT_SHAPES))
-            json.dumps(state.shared_data(next(iter(state._shared))))
+            json.dumps(state.shared_data(next(iter(state._data_by_barrier))))
 
     feed(validate, damaged_values(MEMBER_MESSAGES), refuses=(WireError,))
     feed(apply, damaged_values(HEAD_MESSAGES), refuses=(WireError,))

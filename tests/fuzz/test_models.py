@@ -106,7 +106,7 @@ def test_range_header() -> None:
 
 
 def test_record_of_kept_files(tmp_path: Path) -> None:
-    record_path = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD
+    record_path = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD_FILE
     (tmp_path / "keys").write_text("mine")
 
     def read(text: bytes) -> None:

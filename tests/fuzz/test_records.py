@@ -22,7 +22,7 @@ def test_record_of_a_rolling_run(tmp_path: Path) -> None:
 
     def read() -> None:
         record = file.load()
-        assert isinstance(record.unfinished, list)
+        assert isinstance(record.unfinished_hosts, list)
         refuse_other_hosts(record, ["spark1", "spark2"])
         refuse_changed_run(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
 

@@ -158,7 +158,7 @@ def read_references(context: RecordingContext) -> None:
 
 def read_manifests(context: RecordingContext) -> None:
     for item in Manifest.load_all(context.state):
-        item.is_complete(), item.changed(), item.commit, item.entries()
+        item.is_complete(), item.changed_files(), item.commit, item.entries()
         item.save()
 
 

@@ -9,7 +9,7 @@ from sparkwright.guard.samples import Meter
 def test_flushed_samples_are_read_back_and_the_file_keeps_its_size(tmp_path: Path) -> None:
     path = tmp_path / "one.ring"
     ring = memory_samples.Ring(str(path), {"state": "guarding", "name": "a\nb"})
-    for second in range(memory_samples.LINES + 10):
+    for second in range(memory_samples.LINE_COUNT + 10):
         ring.add(1000.0 + second, second << 10, 1 << 20, 0.5)
         if second % 100 == 0:
             ring.flush()
@@ -18,8 +18,10 @@ def test_flushed_samples_are_read_back_and_the_file_keeps_its_size(tmp_path: Pat
     header, samples = memory_samples.read(str(path))
     assert (header["state"], header["name"]) == ("ended", "a b")
     assert path.stat().st_size == memory_samples.FILE_BYTES
-    assert [sample[0] for sample in samples] == [1000.0 + second for second in range(10, memory_samples.LINES + 10)]
-    assert samples[-1] == (1000.0 + memory_samples.LINES + 9, (memory_samples.LINES + 9) << 10, 1 << 20, 0.5)
+    assert [sample[0] for sample in samples] == [
+        1000.0 + second for second in range(10, memory_samples.LINE_COUNT + 10)
+    ]
+    assert samples[-1] == (1000.0 + memory_samples.LINE_COUNT + 9, (memory_samples.LINE_COUNT + 9) << 10, 1 << 20, 0.5)
 
 
 def test_torn_ring_is_read_up_to_the_damage(tmp_path: Path) -> None:

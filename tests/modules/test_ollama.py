@@ -90,7 +90,7 @@ def test_busy_model_fails_with_its_name(fake_ollama: FakeOllama, context: Record
 
 def test_blocked_list_of_models_is_reported(fake_ollama: FakeOllama, context: RecordingContext) -> None:
     fake_ollama.blocked.set()
-    assert ollama.inspect(context, timeout_s=0.2).hanging
+    assert ollama.inspect(context, timeout_s=0.2).hanging_instances
     result = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
     assert "does not answer: it is either loading a model or hung" in result.msg
 
@@ -109,7 +109,7 @@ def test_mode_leave_sends_no_request(fake_ollama: FakeOllama, context: Recording
 
 def test_remote_ollama_holds_no_local_memory(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
-    assert ollama.inspect(context).running == ()
+    assert ollama.inspect(context).running_instances == ()
 
 
 def test_unloaded_models_are_reloaded_if_they_fit(fake_ollama: FakeOllama, context: RecordingContext) -> None:

@@ -259,7 +259,7 @@ def test_image_stream_of_a_peer_is_checked(tmp_path: Path, monkeypatch: pytest.M
     context = RecordingContext(tmp_path)
     image = b"a" * IMAGE_BYTES
     assert copy_image(context, send_script(CHUNKED + b"3e8\r\n" + image + b"\r\n0\r\n\r\n")) == image
-    with pytest.raises(image_copy.StreamBroken, match="broke off after 4 bytes: it ended its answer early"):
+    with pytest.raises(image_copy.StreamBroken, match="interrupted after 4 bytes: it ended its answer early"):
         copy_image(context, send_script(CHUNKED + b"4\r\nbody\r\n"))
     monkeypatch.setattr(image_copy, "MIN_RATE", MinimumRate(10_000, LIMIT_S))
     with pytest.raises(image_copy.StreamBroken, match="it sends less than 10000 bytes"):

@@ -90,7 +90,7 @@ class Fleet:
         rollout: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans batch by batch. If the run stops early, `stop_reason` contains the reason and no more plays start.
+        """Run the members' plans batch by batch. If the run stops early, `stop_reason` is set and no more plays start.
 
         Args:
             rollout: the batches, and the hosts that must keep serving.

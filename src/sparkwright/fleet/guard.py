@@ -48,7 +48,8 @@ class Guard:
             host_floors = [floor for floor in floors if name in floor.hosts] if name in serving_hosts else []
             violated_floor = next((floor for floor in host_floors if stoppable_counts[floor.group] < 1), None)
             if violated_floor is not None:
-                reason = f"{violated_floor.group} must keep {violated_floor.min_serving} serving (min_serving), and no more are serving now"
+                minimum = f"{violated_floor.group} must keep {violated_floor.min_serving} serving (min_serving)"
+                reason = f"{minimum}, and no more are serving now"
                 continue
             for floor in host_floors:
                 stoppable_counts[floor.group] -= 1

@@ -14,7 +14,7 @@ import fcntl
 import os
 import time
 
-from sparkwright.guard import memory_samples as memory_samples
+from sparkwright.guard import samples as memory_samples
 from sparkwright.guard.judge import Danger, DangerDetector, Floors
 from sparkwright.guard.kill import Target
 from sparkwright.guard.process import Writer, lock_in_memory

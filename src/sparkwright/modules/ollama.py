@@ -15,7 +15,7 @@ from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.machine import CompletedCommand
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.ollama import (
-    SERVICE,
+    SERVICE_UNIT,
     LoadedModel,
     Ollama,
     OllamaAbsent,
@@ -143,7 +143,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
         mode: Literal["unload", "stop", "leave"] = arg("stop: stop Ollama; otherwise do nothing", default="stop")
 
     def read(self, args: Args, context: Context) -> list[OllamaInstance]:
-        return list(ollama.inspect(context, timeout_s=2).running) if args.mode == "stop" else []
+        return list(ollama.inspect(context, timeout_s=2).running_instances) if args.mode == "stop" else []
 
     def differences(self, args: Args, observed: list[OllamaInstance]) -> list[Change]:
         return [Change(str(instance), "running", "stopped", "ollama: stop") for instance in observed]
@@ -160,7 +160,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
         for instance in observed:
             _STOP_BY_KIND[instance.kind](instance, context)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        while remaining := ollama.inspect(context, timeout_s=1).running:
+        while remaining := ollama.inspect(context, timeout_s=1).running_instances:
             if time.monotonic() > deadline_s:
                 raise Failed(f"Ollama ({remaining[0]}) still answers at {remaining[0].url}.", fix=_MANUAL_FIX)
             time.sleep(ollama.POLL_S)
@@ -170,11 +170,11 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
 def _stop_service(instance: OllamaInstance, context: Context) -> None:
     completed = _run_systemctl("stop", context)
     if not completed.ok:
-        raise Failed(f"cannot stop {SERVICE}: {(completed.err or completed.out).strip()}.", fix=_MANUAL_FIX)
+        raise Failed(f"cannot stop {SERVICE_UNIT}: {(completed.err or completed.out).strip()}.", fix=_MANUAL_FIX)
 
 
 def _run_systemctl(verb: str, context: Context) -> CompletedCommand:
-    systemctl = ["systemctl", verb, SERVICE]
+    systemctl = ["systemctl", verb, SERVICE_UNIT]
     return context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
 
 

@@ -126,8 +126,8 @@ def request(
         headers: headers other than Host, Content-Length and Connection.
         max_bytes: size limit of the body; a larger body raises TooLarge, before it is read if its Content-Length gives the size.
         max_error_bytes: size limit of the body for a status other than 2xx; None if it is the same.
-        max_redirects: number of redirects to follow, for GET and HEAD; one more redirect is returned as the response. A redirect from
-            https to http raises InvalidAnswer, and credentials are sent only to their own origin.
+        max_redirects: number of redirects to follow, for GET and HEAD; one more redirect is returned as the response. A redirect
+            from https to http raises InvalidAnswer, and credentials are sent only to their own origin.
 
     Raises:
         TransportError: one of its kinds (connection.py).

@@ -18,7 +18,7 @@ from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 FILES = {"config.json": b"{}", "sub/authorized_keys": b"ssh-ed25519 AAAA of somebody else"}
-FAST_RETRY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
+FAST_RETRY = RetryPolicy(max_tries=2, pauses_s=(0.0,), hub_retries=0)
 OWN_KEY = "ssh-ed25519 AAAA mine"
 
 
@@ -135,7 +135,7 @@ def test_a_record_in_the_folder_removes_no_files_elsewhere(
     kept = folder / model_folders.KEPT_FOLDER
     kept.mkdir()
     (folder / "sub").symlink_to(context.machine.home / "keys")
-    (kept / model_folders.KEPT_RECORD).write_text(json.dumps({"commit": COMMIT, "new": new}))
+    (kept / model_folders.KEPT_RECORD_FILE).write_text(json.dumps({"commit": COMMIT, "new": new}))
     try:
         model_folders.restore_kept(folder)
     except Failed as error:

@@ -66,7 +66,7 @@ def flip_byte(context: RecordingContext) -> None:
 def test_a_file_changed_in_place_with_restored_times_is_found(context: RecordingContext, hub: LoopbackHub) -> None:
     assert verify_model(context, hub).data["wrong"] == []
     flip_byte(context)
-    assert [item.changed() for item in Manifest.load_all(context.state)] == [["model.safetensors"]]
+    assert [item.changed_files() for item in Manifest.load_all(context.state)] == [["model.safetensors"]]
     assert verify_model(context, hub).data["wrong"] == ["model.safetensors"]
 
 
@@ -87,7 +87,7 @@ def test_a_file_verified_by_an_earlier_version_is_verified_again(context: Record
     manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
     manifest.save()
     (stored,) = Manifest.load_all(context.state)
-    assert stored.rows and stored.changed() == []
+    assert stored.rows and stored.changed_files() == []
     assert not any(stored.is_verified(file) for file in hub.lock_entries())
     assert verify_model(context, hub).data["wrong"] == []
     (verified,) = Manifest.load_all(context.state)

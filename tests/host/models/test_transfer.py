@@ -32,7 +32,7 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.waiting import wait_until
 
 MIB = 2**20
-FAST_RETRY = RetryPolicy(tries=5, pauses_s=(0.0,), progress_interval_s=0.1, hub_retries=0)
+FAST_RETRY = RetryPolicy(max_tries=5, pauses_s=(0.0,), progress_interval_s=0.1, hub_retries=0)
 BIG = "model-00001-of-00002.safetensors"
 SMALL = "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -27,7 +27,7 @@ from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.two_faced import two_faced
 
-FAST_RETRY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
+FAST_RETRY = RetryPolicy(max_tries=2, pauses_s=(0.0,), hub_retries=0)
 MIB = 2**20
 KEYS = "../.ssh/authorized_keys"
 BIG = "model.safetensors"
@@ -234,7 +234,7 @@ def test_a_download_ends_at_the_locked_size(context: RecordingContext, hub: Loop
 def test_the_memory_of_a_transfer_with_a_false_length_is_limited(context: RecordingContext, hub: LoopbackHub) -> None:
     """hf_transfer plans all ranges of a file at once: for 10**15 bytes, 300 million."""
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
-    once = RetryPolicy(tries=1, pauses_s=(0.0,), hub_retries=0)
+    once = RetryPolicy(max_tries=1, pauses_s=(0.0,), hub_retries=0)
     with pytest.raises(Failed, match="the transfer process exited with -6"):
         # nothing is received until its memory is full, on a busy machine for longer than the default limit
         fetch_files(context, [hub.row(BIG)], "hf_transfer", once, stall_seconds=600)

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
-from sparkwright.host.runs.journal import MAX_RUNS, MIN_AGE_S, Journal
+from sparkwright.host.runs.journal import MAX_RUNS, MIN_RUN_AGE_S, Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import event
 from sparkwright.runner import run
@@ -48,7 +48,7 @@ def finish_run(state: StateFolder, name: str, *, age_s: float = 0, status: str =
 
 def test_old_runs_are_removed_if_there_are_many_and_recent_runs_are_kept(state: StateFolder) -> None:
     for n in range(MAX_RUNS + 3):
-        begin_run(state, f"old-{n}", age_s=MIN_AGE_S * 2 + 100 - n)
+        begin_run(state, f"old-{n}", age_s=MIN_RUN_AGE_S * 2 + 100 - n)
     recent = [begin_run(state, f"recent-{n}").folder for n in range(3)]
     names = {folder.name for folder in state.runs()}
     assert all(folder.exists() for folder in recent)
@@ -57,7 +57,7 @@ def test_old_runs_are_removed_if_there_are_many_and_recent_runs_are_kept(state: 
 
 
 def test_runs_with_changes_are_kept_longer_than_others(state: StateFolder) -> None:
-    old_s = MIN_AGE_S * 2
+    old_s = MIN_RUN_AGE_S * 2
     finish_run(state, "deploy", status="changed", age_s=old_s + 500)
     finish_run(state, "failed-deploy", status="failed", age_s=old_s + 499)
     finish_run(state, "same-deploy", status="ok", age_s=old_s + 498)
@@ -79,9 +79,9 @@ def test_all_runs_of_the_last_hour_are_kept(state: StateFolder) -> None:
 def test_a_run_in_progress_is_kept_at_any_age(state: StateFolder) -> None:
     long = begin_run(state, "long")
     long.open()
-    set_age(long, MIN_AGE_S * 3)
+    set_age(long, MIN_RUN_AGE_S * 3)
     for n in range(MAX_RUNS + 3):
-        begin_run(state, f"run-{n}", age_s=MIN_AGE_S + 100)
+        begin_run(state, f"run-{n}", age_s=MIN_RUN_AGE_S + 100)
     assert long.folder.exists()
     assert (long.folder / "ballast").exists()
 

@@ -137,18 +137,18 @@ def test_on_a_full_disk_the_ballast_is_removed_and_the_run_continues(state: Stat
     ballast = book.folder / "ballast"
     assert ballast.stat().st_size > 500_000
     with Path("/dev/full").open("wb", buffering=0) as full:
-        book._events = full
+        book._events_file = full
         book.write(event("note", text="lost"))
     assert not ballast.exists()
-    book._events = (book.folder / "events.jsonl").open("ab", buffering=0)
+    book._events_file = (book.folder / "events.jsonl").open("ab", buffering=0)
     book.write(event("recap", exit=0))
     assert json.loads((book.folder / "events.jsonl").read_text())["event"] == "recap"
 
 
 def test_the_ballast_of_an_interrupted_run_is_removed_by_the_next(state: StateFolder) -> None:
     first = open_journal(state)
-    assert first._alive is not None
-    first._alive.close()  # as at the end of its process
+    assert first._alive_file is not None
+    first._alive_file.close()  # as at the end of its process
     os.utime(first.folder, (time.time(), time.time()))
     Journal.begin(state, "run-b", {}, ())
     assert not (first.folder / "ballast").exists()

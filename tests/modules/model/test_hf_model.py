@@ -25,7 +25,7 @@ from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
-FAST_RETRY = RetryPolicy(tries=3, pauses_s=(0.0,), hub_retries=0)
+FAST_RETRY = RetryPolicy(max_tries=3, pauses_s=(0.0,), hub_retries=0)
 SHARD = "model-00003-of-00014.safetensors"
 
 

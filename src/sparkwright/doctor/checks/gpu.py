@@ -173,7 +173,9 @@ HEAT_CHECK = "GPU heat"
 
 def clock_cap_mhz(host: Host) -> int | None:
     """Return the clock cap that `provision` set, or None."""
-    match = re.search(settings_table.CLOCK_CAP_PATTERN, host.read(settings_table.PATHS[settings_table.CLOCK]) or "")
+    match = re.search(
+        settings_table.CLOCK_CAP_PATTERN, host.read(settings_table.SETTING_PATHS[settings_table.CLOCK]) or ""
+    )
     return int(match[1]) if match else None
 
 

@@ -176,7 +176,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
             f"no answer from {', '.join(map(str, status.hanging_instances))}: Ollama is either loading a model or hung"
         )
         yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.ps --host {name}", source)
-    elif not status.running:
+    elif not status.running_instances:
         yield Finding(OLLAMA_CHECK, "ok", "Ollama is not running", source=source)
         return
     elif status.held:
@@ -185,16 +185,22 @@ def check_ollama(host: Host) -> Iterator[Finding]:
         evidence = f"{models_text} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
-        yield Finding(OLLAMA_CHECK, "ok", f"{', '.join(map(str, status.running))}, no model loaded", source=source)
+        yield Finding(
+            OLLAMA_CHECK, "ok", f"{', '.join(map(str, status.running_instances))}, no model loaded", source=source
+        )
     yield from _check_ollama_address(host)
 
 
 def _check_ollama_address(host: Host) -> Iterator[Finding]:
     """Check that the service does not listen on all addresses: anyone on the network could load models and fill the memory."""
-    environment = (host.read_output("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
+    environment = (
+        host.read_output("systemctl", "show", ollama.SERVICE_UNIT, "-p", "Environment", "--value") or ""
+    ).split()
     address = next((word.strip('"').partition("=")[2] for word in environment if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in address or "[::]" in address:
-        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={address}): {known_facts.OLLAMA_OPEN.text}"
+        evidence = (
+            f"{ollama.SERVICE_UNIT} listens on every address (OLLAMA_HOST={address}): {known_facts.OLLAMA_OPEN.text}"
+        )
         yield Finding(
             "Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known_facts.OLLAMA_OPEN.source
         )

@@ -71,27 +71,27 @@ class ImageNames:
     #: Ids by REPOSITORY:TAG
     tags: Mapping[str, str] = field(default_factory=dict)
     #: Ids of images without a tag or a digest
-    nameless_ids: Sequence[str] = ()
+    nameless: Sequence[str] = ()
     #: time of the listing, for the events API: seconds since the epoch, with fractions
-    listed_at: str = "0"
+    at: str = "0"
 
 
 def list_names(api: Any) -> ImageNames:
     """Return the current names of an engine's images."""
     ids_by_tag: dict[str, str] = {}
-    nameless_ids = []
+    nameless = []
     for image in api.images():
         tags = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
         ids_by_tag |= dict.fromkeys(tags, image["Id"])
         if not image_names.names_of(image):
-            nameless_ids.append(image["Id"])
-    return ImageNames(ids_by_tag, tuple(nameless_ids), f"{time.time():.6f}")
+            nameless.append(image["Id"])
+    return ImageNames(ids_by_tag, tuple(nameless), f"{time.time():.6f}")
 
 
 def undo_load(api: Any, names_before: ImageNames, *kept_tags: str) -> list[str]:
     """Remove loaded images and restore moved tags, except the tags in `kept_tags`. Returns a message for each action."""
     current = list_names(api)
-    externally_set_names = _find_externally_set_names(api, names_before.listed_at)
+    externally_set_names = _find_externally_set_names(api, names_before.at)
     actions = []
     for tag, image_id in sorted(current.tags.items()):
         previous_id = names_before.tags.get(tag)
@@ -103,9 +103,9 @@ def undo_load(api: Any, names_before: ImageNames, *kept_tags: str) -> list[str]:
             actions.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {previous_id[7:19]}")
         else:
             actions.append(_remove_name(api, tag, image_id, f"{tag} was not requested"))
-    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, names_before.listed_at, ("load",))}
-    for image_id in list_names(api).nameless_ids:
-        if image_id not in names_before.nameless_ids and (image_id in loaded_ids or image_id in current.tags.values()):
+    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, names_before.at, ("load",))}
+    for image_id in list_names(api).nameless:
+        if image_id not in names_before.nameless and (image_id in loaded_ids or image_id in current.tags.values()):
             actions.append(_remove_name(api, image_id, image_id, f"image {image_id[7:19]} was not requested"))
     return actions
 

@@ -18,7 +18,7 @@ from sparkwright.host.models import file_transfer, hub_info, model_folders
 from sparkwright.host.models.file_transfer import bytes_by_address
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, total_bytes
-from sparkwright.host.models.transfer import DEFAULT_TRIES, RetryPolicy, Transfer
+from sparkwright.host.models.transfer import DEFAULT_MAX_TRIES, RetryPolicy, Transfer
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
@@ -97,7 +97,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             "abort and retry a transfer that receives no data for this long, in seconds", default=60.0
         )
         tries: int = arg(
-            "tries in a row without progress before it fails; the delay between them grows", default=DEFAULT_TRIES
+            "tries in a row without progress before it fails; the delay between them grows", default=DEFAULT_MAX_TRIES
         )
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
@@ -170,7 +170,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
         cached_bytes_before = context.machine.meminfo().get("Cached", 0)
         with _open_source(args, context) as source:
-            retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
+            retry_policy = self._retry_policy or RetryPolicy(max_tries=args.tries)
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
             sizes_by_address = bytes_by_address(files, transfer.url_by_path) if args.together else {}

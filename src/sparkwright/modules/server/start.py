@@ -176,7 +176,7 @@ class WaitReady(Module["WaitReady.Args"]):
 
     @staticmethod
     def _read_state(name: str, log_format: LogFormat, context: Context) -> EngineState:
-        return read_log(log_reader.read_tail(context.docker(), name, log_reader.TAIL_LINES), log_format)
+        return read_log(log_reader.read_tail(context.docker(), name, log_reader.TAIL_LINE_COUNT), log_format)
 
     def _failed_start_result(
         self, args: Args, container: dict[str, Any] | None, log_format: LogFormat, context: Context

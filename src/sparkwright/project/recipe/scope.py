@@ -12,7 +12,7 @@ from sparkwright import visible
 from sparkwright.engines.compile_caches import compile_cache_key, live_folder_path
 from sparkwright.engines.memory import Memory
 from sparkwright.errors import Refused
-from sparkwright.host.records.baselines import MEMBERS
+from sparkwright.host.records.baselines import MEMBERS_FIELD
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
@@ -261,7 +261,7 @@ def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, 
         "command": container["command"],
         "env": container["env"],
         **({"files": sorted(container["files"].items())} if container.get("files") else {}),
-        **({MEMBERS: list(host.cluster.members)} if host.cluster else {}),
+        **({MEMBERS_FIELD: list(host.cluster.members)} if host.cluster else {}),
     }
 
 
