@@ -120,14 +120,14 @@ def refuse_other_hosts(record: RolloutRecord, names: Sequence[str]) -> None:
 def refuse_changed_run(
     record: RolloutRecord,
     options: Mapping[str, Any],
-    fingerprints: Callable[[str], Fingerprints],
+    compute_fingerprints: Callable[[str], Fingerprints],
     now_s: float | None = None,
 ) -> None:
     """Raise Refused if the run is too old to be resumed, or its options or the inputs of finished hosts have changed.
 
     Args:
         options: the current options.
-        fingerprints: returns the current fingerprints of a host.
+        compute_fingerprints: returns the current fingerprints of a host.
         now_s: seconds since the epoch; None for the current time.
     """
     fix = "Start again without --resume."
@@ -139,7 +139,7 @@ def refuse_changed_run(
             difference = "different options" if name == "extra" else f"a different `--{name.replace('_', '-')}`"
             raise Refused(f"the unfinished run of {record.playbook} was started with {difference}.", fix=fix)
     for host, recorded_digests in record.done.items():
-        current_digests = fingerprints(host)
+        current_digests = compute_fingerprints(host)
         changed_input = next(
             (
                 name
@@ -171,7 +171,7 @@ class PlayRollout:
     #: saves the record
     save: Callable[[RolloutRecord], None] = lambda record: None
     #: returns the fingerprints of a host's inputs
-    fingerprints: Callable[[str], Fingerprints] = lambda host: {}
+    compute_fingerprints: Callable[[str], Fingerprints] = lambda host: {}
     #: hosts for which this play is the last one; None for all
     final_hosts: frozenset[str] | None = None
     #: number of finished batches
@@ -212,7 +212,7 @@ class PlayRollout:
         if self.record is None:
             return
         finished_hosts = [name for name in done_hosts if self.final_hosts is None or name in self.final_hosts]
-        self.record.done.update({name: dict(self.fingerprints(name)) for name in finished_hosts})
+        self.record.done.update({name: dict(self.compute_fingerprints(name)) for name in finished_hosts})
         self.record.failed = {
             name: message
             for name, message in {**self.record.failed, **failure_messages}.items()

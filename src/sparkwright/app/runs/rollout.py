@@ -102,7 +102,7 @@ class RolloutRun:
             self.record = RolloutRecord(self._record_file.playbook, names, self._fixed_options())
 
     def can_start(self) -> bool:
-        """Return False if a host of a rolling run or a member of a cluster is unreachable. The reason is in `fleet.stop_reason`.
+        """Return False if a host of a rolling run or a member of a cluster is unreachable, and set `fleet.stop_reason`.
 
         With --skip-unreachable, a rolling run starts without such hosts.
         """

@@ -55,7 +55,8 @@ class GuardAction:
         stalled_text = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         time_text = units.format_time(self.time_s, units.MINUTE_FORMAT)
         available_text = f"{format_gib(self.available_bytes)} GiB available"
-        return f"{self.name} was {self.method} at {time_text} to save the host: {available_text}{falling_text}{stalled_text}"
+        reason = f"{available_text}{falling_text}{stalled_text}"
+        return f"{self.name} was {self.method} at {time_text} to save the host: {reason}"
 
 
 def _format_rate(rate: float) -> str:

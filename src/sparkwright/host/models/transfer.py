@@ -229,9 +229,8 @@ class Transfer:
             self._verify_file(self.missing_files[event["done"]])
         elif "lost" in event and event["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
             self.source = self.source.without_address(event["lost"])
-            self.context.note(
-                f"{event['message']} Continuing over {', '.join(source.url for source in self.source.single_address_sources)}."
-            )
+            urls = ", ".join(source.url for source in self.source.single_address_sources)
+            self.context.note(f"{event['message']} Continuing over {urls}.")
         elif "failed" in event:
             attempt.kind, attempt.message, attempt.fix = event["kind"], event["message"], event["fix"]
 
@@ -291,8 +290,8 @@ class Transfer:
     def _build_final_error(self, attempt: Attempt) -> Failed:
         message = attempt.message or "no file was downloaded."
         summary = (
-            f"{len(self.files) - len(self.missing_files)} of {len(self.files)} missing files downloaded; still missing: "
-            f"{join_first(sorted(self.missing_files), 3)}"
+            f"{len(self.files) - len(self.missing_files)} of {len(self.files)} missing files downloaded; "
+            f"still missing: {join_first(sorted(self.missing_files), 3)}"
         )
         fix = attempt.fix or "Run the command again: complete files are kept."
         return hub.HubDown(f"{message} {summary}.", fix=fix)
