@@ -156,7 +156,9 @@ CASES = [
     Case("ProxyJump with a user", "ProxyJump root@[::1]:<jump>"),
     Case("ProxyJump as ssh://", "ProxyJump ssh://root@127.0.0.1:<jump>"),
     Case("ProxyJump over two", "ProxyJump ssh://root@127.0.0.1:<jump>,root@[::1]:<jump>"),
-    refused_case("ProxyJump, unknown key of the jump host", "ProxyJump localhost:<jump>", msg="through localhost:<jump>"),
+    refused_case(
+        "ProxyJump, unknown key of the jump host", "ProxyJump localhost:<jump>", msg="through localhost:<jump>"
+    ),
     Case("ProxyCommand", "ProxyCommand ssh -W [%h]:%p root@127.0.0.1 -p <jump> 2>/dev/null"),
     Case("Match exec", "HostKeyAlias wrong\n", known="right <ed>\n", before="match"),
 ]

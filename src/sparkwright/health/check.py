@@ -230,7 +230,7 @@ class HealthCheck:
         owner = lock.LockOwner("stopping a crash loop", requester, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.acquire(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, observation.crash_loop_reason, requester)
+                crash_loop.stop_crash_loop(self.context, name, observation.crash_loop_reason, requester)
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation

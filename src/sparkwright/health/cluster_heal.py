@@ -102,7 +102,7 @@ class HealVote:
         redactor = Redactor(secret.reveal() for secret in self.context.secrets.values())
         should_stop = lambda: bool(self.describe_run())  # noqa: E731
         channel = Channel(
-            self._vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=should_stop
+            self._vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, should_stop=should_stop
         )
         exit_stack.callback(channel.close)
         return channel

@@ -112,7 +112,7 @@ class Prober:
             container = parse_container(inspected, verified_id)
             crash_loop_reason = ""
             if container.exit_code or container.status != "exited":
-                crash_loop_reason = crash_loop.check_and_record(inspected, self.context)
+                crash_loop_reason = crash_loop.find_stop_reason_and_record_sample(inspected, self.context)
             drift = snapshot.find_drift(self.context, self.verified_state, inspected)
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:

@@ -200,6 +200,6 @@ def list_changed_files(context: Context, verified_state: Mapping[str, Any]) -> l
     for model in verified_states.models_of(verified_state):
         if folder := model.get("dir"):
             prefix = f"{model['role']}: " if model.get("role") else ""
-            changed_paths = Manifest.load(context.state, context.machine.expand(folder)).changed()
+            changed_paths = Manifest.load(context.state, context.machine.expand(folder)).changed_files()
             files += [f"{prefix}{path}" for path in changed_paths]
     return files

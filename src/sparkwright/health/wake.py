@@ -384,7 +384,7 @@ class Waker:
         """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
         plan, secrets = self._load_plan(servers[server])
-        registered = {restart_plans.CHECK_RESULT: {"why": decision.reason}}
+        registered = {restart_plans.CHECK_RESULT_VARIABLE: {"why": decision.reason}}
         plan = replace(plan, run_id=new_run_id(), who=ACTOR, registered=registered)
         record.begun, record.run = server, plan.run_id
         record.save(state)

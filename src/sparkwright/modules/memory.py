@@ -75,7 +75,12 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         turn_servers = [str(turn["name"]) for turn in args.turns]
         models_stay = args.ollama == "leave"
         budget, held = host_budget.compute_budget(
-            context, server, args.reserve_gib, models_stay=models_stay, other_servers=args.beside, turns=turn_servers
+            context,
+            server,
+            args.reserve_gib,
+            models_stay=models_stay,
+            other_servers=args.beside,
+            turn_servers=turn_servers,
         )
         data: dict[str, Any] = {
             "available_bytes": budget.available_bytes,

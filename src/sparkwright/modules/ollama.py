@@ -93,7 +93,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
             )
         if remaining.hanging_instances:
             raise _unresponsive_error(remaining)
-        held_bytes = sum(usage.model.size_bytes or 0 for usage in observed.held)
+        held_bytes = sum(usage.model.size_bytes or 0 for usage in observed.held_models)
         _wait_for_memory(available_bytes_before, held_bytes, args.memory_s, context)
         return {}
 
@@ -318,9 +318,17 @@ class OllamaPs(Module["OllamaPs.Args"]):
             instance_fields = {"url": instance.url, "kind": instance.kind, "place": instance.name}
             models.append({"name": model.name, "size_bytes": model.size_bytes, **instance_fields})
             messages.append(f"{model.name}, {model.size_text} ({instance})")
-        messages += [f"{instance} does not answer: it is either loading a model or hung" for instance in state.hanging]
+        messages += [
+            f"{instance} does not answer: it is either loading a model or hung" for instance in state.hanging_instances
+        ]
         idle_message = (
-            f"no model loaded ({', '.join(map(str, state.running))})" if state.running else "Ollama is not running"
+            f"no model loaded ({', '.join(map(str, state.running_instances))})"
+            if state.running_instances
+            else "Ollama is not running"
         )
-        data = {"models": models, "present": list(map(str, state.running)), "hanging": list(map(str, state.hanging))}
+        data = {
+            "models": models,
+            "present": list(map(str, state.running_instances)),
+            "hanging": list(map(str, state.hanging_instances)),
+        }
         return Result(msg="; ".join(messages) or idle_message, data=data)

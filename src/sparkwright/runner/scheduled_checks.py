@@ -104,7 +104,7 @@ def _run_wake_service() -> int:
     state = StateFolder.in_home(machine.home)
     state.folder()
     signal.signal(signal.SIGTERM, lambda *_: stop_event.set())
-    with open(state.path / turns.LOCK, "ab", opener=private.opener) as file:
+    with open(state.path / turns.LOCK_FILE, "ab", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

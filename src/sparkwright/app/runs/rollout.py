@@ -114,7 +114,7 @@ class RolloutRun:
             return True
         hint = "" if self._is_cluster else " (--skip-unreachable skips unreachable hosts)"
         verb = "is" if len(unreachable_names) == 1 else "are"
-        fleet.stopped = f"{join_names(unreachable_names)} {verb} unreachable, so nothing was started{hint}"
+        fleet.stop_reason = f"{join_names(unreachable_names)} {verb} unreachable, so nothing was started{hint}"
         return False
 
     def build_play_rollout(self, n: int) -> PlayRollout:
@@ -129,7 +129,7 @@ class RolloutRun:
             guard=self._build_guard(play),
             record=self.record,
             save=self._save,
-            fingerprints=self._fingerprints,
+            compute_fingerprints=self._fingerprints,
             final_hosts=frozenset(name for name, last in self._last_play_index.items() if last == n),
         )
 
@@ -156,7 +156,7 @@ class RolloutRun:
         outcome = {
             "playbook": self._record_file.playbook,
             **hosts_by_outcome,
-            "why": fleet.stopped,
+            "why": fleet.stop_reason,
             "resume": resume_command,
         }
         fleet.emit_last_event(event("rolled", host="", **outcome))

@@ -193,7 +193,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
         return f"{target.host.name}: already has {image_to_copy.ref}."
     # a temporary tag, because nothing may use the image until it has been compared
     incoming_tag = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
-    compressor = image_archive.select_packer(source_image["tools"], target_image["tools"])
+    compressor = image_archive.select_compressor(source_image["tools"], target_image["tools"])
     transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming_tag, compressor)
     _check_transfer_possible(image_to_copy, transfer)
     started_s = time.monotonic()
@@ -320,7 +320,7 @@ def _relay_image(transfer: ImageTransfer) -> str:
     links = (transfer.source.open(), transfer.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=transfer.source.host.name)
-    pack_command = " ".join(image_archive.PACKERS[transfer.compressor][0])
+    pack_command = " ".join(image_archive.COMPRESSORS[transfer.compressor][0])
     save_channel = links[0].run(
         ["sh", "-c", SAVE_SCRIPT, "sparkwright", transfer.source_image["id"], transfer.temporary_tag, pack_command]
     )

@@ -179,8 +179,8 @@ def check_ollama(host: Host) -> Iterator[Finding]:
     elif not status.running_instances:
         yield Finding(OLLAMA_CHECK, "ok", "Ollama is not running", source=source)
         return
-    elif status.held:
-        models_text = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
+    elif status.held_models:
+        models_text = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held_models)
         deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.server.ollama, "")
         evidence = f"{models_text} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_CHECK, "warning", evidence, f"invoke ollama.unload --host {name}", source)

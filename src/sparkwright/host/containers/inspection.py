@@ -89,5 +89,5 @@ def is_ours(row: Mapping[str, Any]) -> bool:
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))
-    mounts_own_folder = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_FOLDERS)
+    mounts_own_folder = any(folder in f"{mount.get('Source')}/" for mount in mounts for folder in OWN_PATH_FRAGMENTS)
     return mounts_own_folder or any(name.startswith(OWN_LABEL_PREFIX) for name in labels)

@@ -220,7 +220,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 
 def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to the folder that the container mounts."""
-    folder = gateway_folders.FILES
+    folder = gateway_folders.FILES_FOLDER
     if gateway_folders.is_legacy(observed.verified_state["spec"]):
         folder = gateway_folders.LEGACY_FOLDER
         # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES_FOLDER exists

@@ -299,7 +299,7 @@ def _stream_image(args: SendImage.Args, ssh_command: list[str], context: Context
     Raises Failed if the receiving command failed.
     """
     pipe = subprocess.PIPE
-    compressor_argv = list(image_archive.PACKERS[args.packer][0])
+    compressor_argv = list(image_archive.COMPRESSORS[args.packer][0])
     try:
         compressor = subprocess.Popen(compressor_argv, stdin=pipe, stdout=pipe)
         ssh = subprocess.Popen(ssh_command, stdin=compressor.stdout, stdout=pipe, stderr=subprocess.STDOUT)

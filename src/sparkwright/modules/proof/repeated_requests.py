@@ -240,7 +240,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
             )
         except reference.Unanswered as error:
             return _unanswered_result(error)
-        key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS}
+        key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS_FIELD}
         baseline_name = build_key(key_fields, context.machine, http)
         stored_reference = None if args.new_baseline else baselines.read_reference(context.state, baseline_name)
         if stored_reference is not None:

@@ -173,7 +173,7 @@ class Container(StateModule["Container.Args", ContainerState]):
     ) -> dict[str, Any]:
         from docker.errors import APIError
 
-        turns.refuse_asleep(context.state)
+        turns.require_awake(context.state)
         forbidden_reason = host_outage.forbidden_reason(context.state, args.spec, str(observed.container.get("Id", "")))
         host_outage.refuse_forbidden(context, forbidden_reason, Failed)
         spec = ContainerSpec.from_json(args.spec)
@@ -223,10 +223,10 @@ def _create_replacement(
     try:
         new_id = _create_container(spec, args.files, context, name)
     except APIError as error:
-        failure = containers.create_error(error)
+        failure = containers.build_creation_error(error)
         unaffected_note = f" {ownership.name_of(observed.container)} is still serving." if observed.running else ""
         raise Failed(failure.message + unaffected_note, fix=failure.fix) from None
-    context.created = replacement.CreatedContainer(new_id, spec)
+    context.created_container = replacement.CreatedContainer(new_id, spec)
     return {"left": True}
 
 

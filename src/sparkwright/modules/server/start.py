@@ -218,7 +218,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
         container = containers.inspect(context.docker(), args.name)
         if container is None:
             return Result(msg="no server", data={"broken": False})
-        reason = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
+        reason = find_stop_reason_and_record_sample(container, context, max_restarts=args.most, window_s=args.within_s)
         restart_count = int(container.get("RestartCount", 0))
         if not reason:
             return Result(

@@ -223,7 +223,7 @@ def _list_timers(context: Context) -> Iterator[Item]:
 def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     """Yield sparkwright's own folders, and separately the files in them that a container has mounted."""
     share_folder, state_folder = own_folders.share_and_state(context.machine.home)
-    cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)
+    cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH_FOLDER)
     caches = [context.machine.home / folder for folder in cache_folders]
     for path in sorted(share_folder.iterdir()) if share_folder.is_dir() else ():
         if path not in caches:

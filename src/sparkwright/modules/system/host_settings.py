@@ -267,7 +267,9 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
     def read(self, args: Args, context: Context) -> HostSettingsState:
         record = _read_record(context)
         names = {*record, *(setting.name for setting in _intended_settings(args))}
-        contents = {name: _read_text(context, table.PATHS[name]) for name in table.PATHS if name in names}
+        contents = {
+            name: _read_text(context, table.SETTING_PATHS[name]) for name in table.SETTING_PATHS if name in names
+        }
         live_values = {
             name: (_read_text(context, path) or "").strip() for name, path in table.LIVE_PATHS.items() if name in names
         }
