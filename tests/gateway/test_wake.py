@@ -17,7 +17,7 @@ from tests.gateway.servers import CHAT, StreamServer, needs_haproxy
 
 pytestmark = needs_haproxy
 BODY = {"model": "org/qwen", "messages": []}
-URL = operations.operation_url(wake.ASLEEP, "org::qwen", "one")
+URL = operations.operation_url(wake.ASLEEP_OPERATION, "org::qwen", "one")
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_an_invalid_report_is_ignored(
 
 def test_a_report_about_a_model_that_requests_may_not_wake_is_refused(tmp_path: Path, server: StreamServer) -> None:
     with wakeable_gateway(tmp_path, server) as lab:
-        url = operations.operation_url(wake.ASLEEP, "other", "one")
+        url = operations.operation_url(wake.ASLEEP_OPERATION, "other", "one")
         assert lab.control("PUT", url, key=HOST_KEYS["one"]).status == 403
 
 

@@ -96,7 +96,7 @@ SCRIPT_FILE = "cut.lua"
 MIN_HAPROXY_VERSION = "2.8"
 BROKEN_STREAM_MESSAGE = "The server exited or was silent for too long, so this answer is incomplete."
 #: APIs whose streams have named events
-NAMED_EVENTS = (MESSAGES_PATH, RESPONSES_PATH)
+NAMED_EVENT_PATHS = (MESSAGES_PATH, RESPONSES_PATH)
 #: After the error the connection is still closed without a proper end, so that clients treat the answer as incomplete.
 _SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server exited or is silent.
 local named = { %(named)s }
@@ -140,7 +140,7 @@ def render_files() -> dict[str, str]:
     message = BROKEN_STREAM_MESSAGE.replace("'", "")
     fields = {"code": "server_gone", "message": message, "sequence_number": 0}
     event = json.dumps({**json.loads(error_body(502, message, "server_gone")), **fields}, separators=(",", ":"))
-    named_paths = ", ".join(f'["{path}"] = true' for path in NAMED_EVENTS)
+    named_paths = ", ".join(f'["{path}"] = true' for path in NAMED_EVENT_PATHS)
     return {SCRIPT_FILE: _SCRIPT % {"named": named_paths, "error": event}}
 
 

@@ -1,6 +1,6 @@
 """The listeners of a gateway, and their limits on connections, in total and per client address.
 
-An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses can use only part of the
+An address is known if it has sent a valid key within the last KNOWN_ADDRESS_MINUTES minutes. Unknown addresses can use only part of the
 connections, and a request's head must arrive within seconds, so that clients without a key can't block clients with a key. The
 gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust their
 connections.
@@ -24,7 +24,7 @@ CERTIFICATE_FILE = "tls.pem"
 
 #: time limit for the head of a request
 HEAD_TIMEOUT_S = 10
-KNOWN_MINUTES = 60
+KNOWN_ADDRESS_MINUTES = 60
 #: maximum number of addresses in the table; an IPv6 /64 network counts as one
 MAX_ADDRESSES = 65536
 #: maximum number of connections of a deploy's check
@@ -85,12 +85,12 @@ def _admission_rules(total: int) -> Iterator[str]:
 
     HTTP/2 is disabled, because one connection could have a hundred requests, each with its own buffers.
     """
-    is_unknown = "{ sc0_get_gpt0 eq 0 }"
+    unknown_condition = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"
-    yield f"stick-table type ipv6 size {MAX_ADDRESSES} expire {KNOWN_MINUTES}m store gpt0,conn_cur,conn_rate({RATE_WINDOW_S}s)"
+    yield f"stick-table type ipv6 size {MAX_ADDRESSES} expire {KNOWN_ADDRESS_MINUTES}m store gpt0,conn_cur,conn_rate({RATE_WINDOW_S}s)"
     yield "tcp-request connection track-sc0 src,ipmask(32,64)"
     yield f"tcp-request connection reject if {{ sc0_conn_cur gt {known_address_limit(total)} }}"
-    yield f"tcp-request connection reject if {is_unknown} {{ sc0_conn_cur gt {unknown_address_limit(total)} }}"
-    yield f"tcp-request connection reject if {is_unknown} {{ sc0_conn_rate gt {MAX_NEW_CONNECTIONS} }}"
-    yield f"tcp-request connection track-sc1 ipv6(::) if {is_unknown}"
+    yield f"tcp-request connection reject if {unknown_condition} {{ sc0_conn_cur gt {unknown_address_limit(total)} }}"
+    yield f"tcp-request connection reject if {unknown_condition} {{ sc0_conn_rate gt {MAX_NEW_CONNECTIONS} }}"
+    yield f"tcp-request connection track-sc1 ipv6(::) if {unknown_condition}"
     yield f"tcp-request connection reject if {{ sc1_conn_cur gt {all_unknown_limit(total)} }}"

@@ -13,7 +13,7 @@ from sparkwright.units import MIB
 Affinity = Literal["none", "prefix"]
 
 #: model names that need no quotes in the configuration
-MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
+MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 MODEL_NAME_RULE = "up to 200 letters, digits and . _ : / -, beginning with a letter, a digit or /, without `::`"
 #: bytes of a request per token of the longest context: a token has about 4 bytes, and JSON escapes non-ASCII characters
 BYTES_PER_TOKEN = 8
@@ -25,7 +25,7 @@ INTERIM_SUFFIX = "::interim"
 
 def model_name_error(model: str) -> str:
     """Return why a gateway can't route a model with this name; empty if it can."""
-    return "" if MODEL_NAME.fullmatch(model) and "::" not in model else f"must consist of {MODEL_NAME_RULE}"
+    return "" if MODEL_NAME_PATTERN.fullmatch(model) and "::" not in model else f"must consist of {MODEL_NAME_RULE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,9 @@ def _operation_lines(gateway: Gateway) -> Iterator[str]:
             for server in upstream.names:
                 servers_by_host.setdefault(host, []).append(f"{model.backend}/{server}")
                 actions = (
-                    (*SERVER_METHODS, wake.ASLEEP) if upstream.wakes and server == upstream.name else SERVER_METHODS
+                    (*SERVER_METHODS, wake.ASLEEP_OPERATION)
+                    if upstream.wakes and server == upstream.name
+                    else SERVER_METHODS
                 )
                 for action in actions:
                     yield f"{host}:PUT:{operation_url(action, model.backend, server)} {action} {model.backend}/{server}\n"
@@ -117,7 +119,7 @@ def frontend_lines(gateway: Gateway) -> Iterator[str]:
     not_allowed_refusal = answers.error_arguments(
         403, "A host may read, drain and resume only its own servers.", "not_allowed"
     )
-    has_body = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
-    yield f"http-request return {not_allowed_refusal} if !{{ var(txn.operation) -m found }} || {has_body}"
+    body_condition = "{ req.body_size gt 0 } || { req.fhdr(transfer-encoding) -m found }"
+    yield f"http-request return {not_allowed_refusal} if !{{ var(txn.operation) -m found }} || {body_condition}"
     yield from wake.report_rules(gateway)
     yield "http-request use-service lua.operate"

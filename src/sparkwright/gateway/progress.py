@@ -24,8 +24,8 @@ MAX_METRICS_BYTES = 2**20
 #: multiplier of the time limit for a server that does not respond; llama.cpp answers /metrics only between chunks of a prompt
 SILENT_FACTOR = 3
 #: valid names and labels of metrics, which a recipe can set
-METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
-METRIC_LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
+METRIC_NAME_PATTERN = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
+METRIC_LABEL_PATTERN = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
 #: Lines of LIST_FILE: "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL", "... check PATH BODY".
 #: A stuck server is down in HAProxy until a health check generates a token. If another server is up, the stuck server's requests
@@ -162,8 +162,8 @@ def render_files(gateway: Gateway, server_keys: str) -> dict[str, str]:
     Args:
         server_keys: name of the file with the servers' API keys.
     """
-    rows = "".join(_list_lines(gateway))
-    if not rows or not gateway.stuck_s:
+    list_text = "".join(_list_lines(gateway))
+    if not list_text or not gateway.stuck_s:
         return {}
     keys = f'Map.new("{server_keys}", Map._str)' if any(model.key for model in gateway.models) else "nil"
     settings = {
@@ -173,7 +173,7 @@ def render_files(gateway: Gateway, server_keys: str) -> dict[str, str]:
         "most_bytes": MAX_METRICS_BYTES,
         "silent": SILENT_FACTOR,
     }
-    return {LIST_FILE: rows, SCRIPT_FILE: _SCRIPT % {**settings, "keys": keys, "list": LIST_FILE}}
+    return {LIST_FILE: list_text, SCRIPT_FILE: _SCRIPT % {**settings, "keys": keys, "list": LIST_FILE}}
 
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
@@ -198,5 +198,5 @@ def _progress_lines(progress: Progress) -> Iterator[str]:
     yield f"still {progress.still_s}"
     for kind, samples in (("moves", progress.moves), ("requests", progress.requests)):
         for sample in samples:
-            if METRIC_NAME.fullmatch(sample.name) and METRIC_LABEL.fullmatch(sample.label):
+            if METRIC_NAME_PATTERN.fullmatch(sample.name) and METRIC_LABEL_PATTERN.fullmatch(sample.label):
                 yield f"{kind} {sample.name} {sample.label}".rstrip()

@@ -20,7 +20,7 @@ CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE = "haproxy.cfg", "m
 FILE_NAMES = (
     *(CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE, CERTIFICATE_FILE),
     *(operations.HOST_KEYS_FILE, operations.OPERATIONS_FILE, operations.SCRIPT_FILE),
-    *(requests.MAKERS_FILE, requests.SCRIPT_FILE, *clients.FILES),
+    *(requests.SERVER_BACKENDS_FILE, requests.SCRIPT_FILE, *clients.FILE_NAMES),
     *(progress.LIST_FILE, progress.SCRIPT_FILE, answers.SCRIPT_FILE, usage.SCRIPT_FILE),
 )
 #: command-line arguments of HAProxy
@@ -213,7 +213,9 @@ def _model_list_rules(gateway: Gateway) -> Iterator[str]:
     for model in gateway.models:
         entries = (json.dumps(_model_entry(model, name), separators=(",", ":")) for name in model.names)
         text = ",".join(entries).replace("%", "%%")
-        condition = " or ".join(f"{{ path {MODELS_PATH} }} {{ {is_up} }}" for is_up in _up_conditions(gateway, model))
+        condition = " or ".join(
+            f"{{ path {MODELS_PATH} }} {{ {up_condition} }}" for up_condition in _up_conditions(gateway, model)
+        )
         yield f"http-request set-var-fmt(txn.models) {quote(f'%[var(txn.models)],{text}')} if {condition}"
     body = quote('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
     yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {{ path {MODELS_PATH} }}"
@@ -240,9 +242,9 @@ def _prefix_rules() -> Iterator[str]:
     """Yield the rules that set `txn.prefix` from the first two messages or the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
-        unset = f"!{{ var(txn.first{n}) -m found }}"
-        parts = f"req.body,json_query('$.messages[{n}].content[0].text')"
-        yield f"http-request set-var(txn.first{n}) {parts},xxh64 if {unset}"
+        unset_condition = f"!{{ var(txn.first{n}) -m found }}"
+        parts_sample = f"req.body,json_query('$.messages[{n}].content[0].text')"
+        yield f"http-request set-var(txn.first{n}) {parts_sample},xxh64 if {unset_condition}"
     yield "http-request set-var(txn.first0) req.body,json_query('$.prompt'),bytes(0,1024),xxh64 if !{ var(txn.first0) -m found }"
     yield "http-request set-var-fmt(txn.prefix) %[var(txn.first0)]-%[var(txn.first1)]"
 
@@ -260,37 +262,37 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
         if len(model.upstreams) > 1:
             # a retry needs another server, and a copy of the whole buffer, which takes 0.2 ms per request with 1 MiB
             yield "retry-on conn-failure empty-response"
-    key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
+    authorization_value = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
     if model.key:
-        yield f'http-request set-header Authorization "{key}"'
+        yield f'http-request set-header Authorization "{authorization_value}"'
     yield from _balance_lines(gateway, len(model.upstreams))
     yield from requests.server_rules(gateway, model)
     yield "option httpchk"
-    authorization = f' hdr Authorization "{key}"' if model.key else ""
+    authorization = f' hdr Authorization "{authorization_value}"' if model.key else ""
     yield (
         f"http-check send meth POST uri {tasks.proof_path(model.task)} ver HTTP/1.1 hdr Host gateway hdr Content-Type "
         "application/json"
         f"{authorization} body {quote(model.check_body)}"
     )
     yield f"http-check expect rstring {tasks.proof_word(model.task)}"
-    soon_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)
-    intervals = f"inter {gateway.check_s}s fastinter {soon_s}s downinter {soon_s}s rise 1 fall 3"
+    fast_interval_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)
+    intervals = f"inter {gateway.check_s}s fastinter {fast_interval_s}s downinter {fast_interval_s}s rise 1 fall 3"
     yield f"default-server check {intervals} init-addr last,libc,none"
     for upstream in model.upstreams:
-        limit = f" maxconn {upstream.slots}" if upstream.slots else ""
-        first, *interim_ids = (f" id {requests.server_number(model, name)}" for name in upstream.names)
-        yield f"server {upstream.name} {upstream.address}:{upstream.port}{limit}{first}"
-        for number in interim_ids:
-            yield f"server {upstream.name}{INTERIM_SUFFIX} {upstream.address}:{upstream.interim_port}{limit}{number} disabled"
+        maxconn_argument = f" maxconn {upstream.slots}" if upstream.slots else ""
+        first_id, *interim_ids = (f" id {requests.server_number(model, name)}" for name in upstream.names)
+        yield f"server {upstream.name} {upstream.address}:{upstream.port}{maxconn_argument}{first_id}"
+        for interim_id in interim_ids:
+            yield f"server {upstream.name}{INTERIM_SUFFIX} {upstream.address}:{upstream.interim_port}{maxconn_argument}{interim_id} disabled"
     if gateway.waits:
         yield f"server {WAITING_SERVER} {PLACEHOLDER_ADDRESS} backup no-check"
 
 
-def _balance_lines(gateway: Gateway, servers: int) -> Iterator[str]:
+def _balance_lines(gateway: Gateway, server_count: int) -> Iterator[str]:
     """Yield the directives that select a server. With prefix affinity, a server gets at most 3/4 of the running requests."""
-    if gateway.affinity == "none" or servers == 1:
+    if gateway.affinity == "none" or server_count == 1:
         yield "balance leastconn"
         return
     yield "balance hash var(txn.prefix)"
     yield "hash-type consistent"
-    yield f"hash-balance-factor {75 * servers}"
+    yield f"hash-balance-factor {75 * server_count}"

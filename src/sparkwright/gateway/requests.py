@@ -16,7 +16,7 @@ from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
 #: map from each server's number to its backend
-MAKERS_FILE = "makers.map"
+SERVER_BACKENDS_FILE = "makers.map"
 #: script that reads forms
 SCRIPT_FILE = "forms.lua"
 #: backend with the table of responses; no model can have this name
@@ -28,10 +28,10 @@ RETENTION_H = 24
 #: maximum length of a response's ID
 MAX_ID_CHARS = 64
 #: number of bytes at the beginning of an answer that are searched for the ID
-ID_WITHIN_BYTES = 4096
-#: time limit for the beginning of an answer, and the minimum size of that beginning
-BEGIN_TIMEOUT_S, MIN_BEGIN_BYTES = 60, 60
-ID_CHARACTER = "[A-Za-z0-9_-]"
+ID_SEARCH_BYTES = 4096
+#: how long to wait for the start of a response body, and how many bytes to wait for
+RESPONSE_BODY_TIMEOUT_S, MIN_RESPONSE_BODY_BYTES = 60, 60
+ID_CHARACTER_PATTERN = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE_MESSAGE = "The gateway has no record of this response; its records are lost when it reloads its files."
 #: a script, because a form's body is binary and HAProxy's regular expressions end at the first zero byte
 _SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form; empty if there is none.
@@ -56,7 +56,7 @@ def render_files(gateway: Gateway) -> dict[str, str]:
         for upstream in model.upstreams
         for name in upstream.names
     )
-    return {MAKERS_FILE: "".join(rows), SCRIPT_FILE: _SCRIPT}
+    return {SERVER_BACKENDS_FILE: "".join(rows), SCRIPT_FILE: _SCRIPT}
 
 
 def server_number(model: Model, server: str) -> int:
@@ -85,13 +85,13 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 def refusal_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that reject requests by path and method, before the body is read."""
     paths = gateway.paths
-    named_paths = [path.path for path in paths if path.model_location != "response"]
+    exact_paths = [path.path for path in paths if path.model_location != "response"]
     response_patterns = [_path_pattern(path) for path in select_paths(gateway, "response")]
     unknown_path_refusal = answers.error_arguments(
         404, answers.unknown_path_message(path.path for path in paths), "unknown_url"
     )
     unless_response = f" !{{ path -m reg {' '.join(response_patterns)} }}" if response_patterns else ""
-    yield f"http-request return {unknown_path_refusal} if !{{ path -m str {' '.join(named_paths)} }}{unless_response}"
+    yield f"http-request return {unknown_path_refusal} if !{{ path -m str {' '.join(exact_paths)} }}{unless_response}"
     read_patterns = [_path_pattern(path) for path in select_paths(gateway, "response") if path.method == "GET"]
     if read_patterns:
         yield f"acl read path -m reg {' '.join(read_patterns)}"
@@ -131,23 +131,23 @@ def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
 def _response_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that look up the server that created a response, and that record the server of a new response."""
     patterns = " ".join(_path_pattern(path) for path in select_paths(gateway, "response"))
-    depth = RESPONSES_PATH.count("/") + 2
+    id_field_number = RESPONSES_PATH.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
-    yield f"http-request set-var(txn.made) path,field({depth},/),table_gpt0({TABLE_BACKEND}) if kept"
-    yield f"http-request set-var(txn.backend) var(txn.made),map_str({MAKERS_FILE}) if kept"
+    yield f"http-request set-var(txn.made) path,field({id_field_number},/),table_gpt0({TABLE_BACKEND}) if kept"
+    yield f"http-request set-var(txn.backend) var(txn.made),map_str({SERVER_BACKENDS_FILE}) if kept"
     unknown_response_refusal = answers.error_arguments(404, UNKNOWN_RESPONSE_MESSAGE, "response_not_found")
     yield f"http-request return {unknown_response_refusal} if kept !{{ var(txn.backend) -m found }}"
-    is_creation = f"{{ path {RESPONSES_PATH} }}"
-    yield f"http-request set-var(txn.makes) bool(true) if {is_creation}"
-    previous_server = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
-    yield f"http-request set-var(txn.made) {previous_server} if {is_creation}"
-    is_creation_recorded = "{ var(txn.makes) -m bool } { status 200 }"
-    yield f"http-response wait-for-body time {BEGIN_TIMEOUT_S}s at-least {MIN_BEGIN_BYTES} if {is_creation_recorded}"
-    id_extraction = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{ID_CHARACTER}+)\\".*$","\\\\1")'
-    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_WITHIN_BYTES}),{id_extraction}' if {is_creation_recorded}"
-    has_id = "{ var(txn.response) -m beg resp_ }"
-    yield f"http-response track-sc1 var(txn.response) table {TABLE_BACKEND} if {has_id}"
-    yield f"http-response sc-set-gpt0(1) srv_id if {has_id}"
+    creation_condition = f"{{ path {RESPONSES_PATH} }}"
+    yield f"http-request set-var(txn.makes) bool(true) if {creation_condition}"
+    previous_server_sample = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
+    yield f"http-request set-var(txn.made) {previous_server_sample} if {creation_condition}"
+    recording_condition = "{ var(txn.makes) -m bool } { status 200 }"
+    yield f"http-response wait-for-body time {RESPONSE_BODY_TIMEOUT_S}s at-least {MIN_RESPONSE_BODY_BYTES} if {recording_condition}"
+    id_extraction = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{ID_CHARACTER_PATTERN}+)\\".*$","\\\\1")'
+    yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_SEARCH_BYTES}),{id_extraction}' if {recording_condition}"
+    id_condition = "{ var(txn.response) -m beg resp_ }"
+    yield f"http-response track-sc1 var(txn.response) table {TABLE_BACKEND} if {id_condition}"
+    yield f"http-response sc-set-gpt0(1) srv_id if {id_condition}"
 
 
 def server_rules(gateway: Gateway, model: Model) -> Iterator[str]:
@@ -165,4 +165,4 @@ def _has_responses(gateway: Gateway) -> bool:
 
 
 def _path_pattern(path: ApiPath) -> str:
-    return f"^{re.escape(path.path).replace(re.escape(RESPONSE_ID), ID_CHARACTER + '+')}$"
+    return f"^{re.escape(path.path).replace(re.escape(RESPONSE_ID), ID_CHARACTER_PATTERN + '+')}$"

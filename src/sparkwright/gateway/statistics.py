@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.gateway.model import INTERIM_SUFFIX, WAITING_SERVER, model_name
 
 #: limits of `show stat`; hundreds of servers need fewer rows, and HAProxy 3 has 100 columns
-MAX_ROWS, MAX_HEAD_CHARS = 10_000, 16_384
+MAX_ROWS, MAX_HEADER_CHARS = 10_000, 16_384
 BACKEND, FRONTEND = "BACKEND", "FRONTEND"
 #: prefix of the names of backends that have a table instead of a model
 TABLE_PREFIX = "-"
@@ -21,7 +21,7 @@ STATES = ("up", "draining", "maintenance", "down", "unknown")
 def parse_stat(text: str) -> list[dict[str, str]]:
     """Return the rows of `show stat` as mappings by column, without truncated rows, up to the first row that is not valid CSV."""
     lines = text.removeprefix("# ").splitlines()
-    names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < MAX_HEAD_CHARS else []
+    names = next(csv.reader(lines[:1]), []) if lines and len(lines[0]) < MAX_HEADER_CHARS else []
     rows: list[dict[str, str]] = []
     try:
         for row in csv.reader(lines[1 : 1 + MAX_ROWS]):
@@ -46,9 +46,11 @@ def _model_statistics(row: Mapping[str, str], rows: Sequence[Mapping[str, str]])
     name = row.get("pxname", "")
     non_server_names = (BACKEND, FRONTEND, WAITING_SERVER)
     server_rows = [
-        other
-        for other in rows
-        if other.get("pxname") == name and other.get("svname") not in non_server_names and not _is_unused_interim(other)
+        other_row
+        for other_row in rows
+        if other_row.get("pxname") == name
+        and other_row.get("svname") not in non_server_names
+        and not _is_unused_interim(other_row)
     ]
     running_requests = sum(_count(server_row, "scur") for server_row in server_rows)
     return {

@@ -28,14 +28,14 @@ RETENTION_DAYS = 31
 #: size beyond which a file's lines are summed up
 MAX_FILE_BYTES = 2**18
 #: number of bytes kept from an answer's beginning, and from its end
-KEPT_BYTES = 4096
+BUFFERED_BYTES = 4096
 #: number of bytes read from the beginning of a usage object
 USAGE_BYTES = 600
 #: bytes of a request per token, for estimates
 BYTES_PER_TOKEN = 4
 #: paths that return text, whose tokens are estimated if an answer has no usage
 TEXT_PATHS = (*dialects.BY_PATH, "/v1/completions")
-_ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
+_ROW_PATTERN = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 
 _SCRIPT = """-- Written by sparkwright. It counts the usage of clients with their own keys, from the servers' answers.
 local FOLDER, WRITE_S, KEPT_DAYS, MOST_BYTES = "%(folder)s", %(write_s)d, %(kept_days)d, %(most_bytes)d
@@ -306,7 +306,7 @@ def render_files(gateway: Gateway) -> dict[str, str]:
         "write_s": WRITE_INTERVAL_S,
         "kept_days": RETENTION_DAYS,
         "most_bytes": MAX_FILE_BYTES,
-        "kept_bytes": KEPT_BYTES,
+        "kept_bytes": BUFFERED_BYTES,
         "usage_bytes": USAGE_BYTES,
         "bytes_per_token": BYTES_PER_TOKEN,
         "fields": _lua_strings(FIELDS),
@@ -342,7 +342,7 @@ def parse_totals(text: str) -> dict[str, dict[str, int]]:
     """Return the counts by client from the contents of a day's file. Invalid lines are ignored."""
     totals_by_client: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
-        if row := _ROW.fullmatch(line):
+        if row := _ROW_PATTERN.fullmatch(line):
             counts = totals_by_client.setdefault(row[1], dict.fromkeys(FIELDS, 0))
             for field, number in zip(FIELDS, row[2].split(), strict=True):
                 counts[field] += int(number)

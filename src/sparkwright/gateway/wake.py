@@ -13,13 +13,13 @@ from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
 #: name of the report's operation on the control port
-ASLEEP = "asleep"
+ASLEEP_OPERATION = "asleep"
 #: header of a report: the number of seconds that a request would need to wake the server
 SECONDS_HEADER = "x-wake-seconds"
 #: field of the answer with the number of seconds since the last request for the model (since 1970 if there was none)
 LAST_REQUEST_FIELD = "asked_s"
 #: HAProxy's process-wide variables for each model: time of the last request, time of the last report, reported seconds
-VARIABLES = ("asked", "heard", "needs")
+VARIABLE_NAMES = ("asked", "heard", "needs")
 #: maximum number of seconds in a report
 MAX_WAKE_S = 99_999
 REPORT_VALIDITY_S = 30
@@ -29,7 +29,7 @@ ERROR_CODE = "model_asleep"
 _ASLEEP_MESSAGE = "This model is asleep. Its host wakes it as soon as possible."
 MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, estimated from its last start."
 UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; no start of it has been measured yet."
-LATE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
+UNAVAILABLE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
 
 
 def find_sleeper(model: Model) -> Upstream | None:
@@ -45,29 +45,31 @@ def _iter_sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
 
 
 def _variable(model: Model, upstream: Upstream, name: str) -> str:
-    """Return the full name of one of VARIABLES."""
+    """Return the full name of one of VARIABLE_NAMES."""
     return f"proc.{name}_{requests.server_number(model, upstream.name)}"
 
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines that initialize the variables."""
     for model, upstream in _iter_sleepers(gateway):
-        yield from (f"set-var {_variable(model, upstream, name)} int(0)" for name in VARIABLES)
+        yield from (f"set-var {_variable(model, upstream, name)} int(0)" for name in VARIABLE_NAMES)
 
 
 def report_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules of the hosts' frontend that store and answer a report."""
     for model, upstream in _iter_sleepers(gateway):
-        request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
-        is_report = f"{{ var(txn.operation) -m str {answers.quote(f'{ASLEEP} {model.backend}/{upstream.name}')} }}"
-        has_seconds = f"{{ req.fhdr({SECONDS_HEADER}) -m reg ^[0-9]{{1,{len(str(MAX_WAKE_S))}}}$ }}"
-        yield f"http-request set-var({needs}) req.fhdr({SECONDS_HEADER}),add(0) if {is_report} {has_seconds}"
-        yield f"http-request set-var({report}) date if {is_report} {has_seconds}"
-        row = (
-            f'{{"backend":"{model.backend}","server":"{upstream.name}","{LAST_REQUEST_FIELD}":%[date,sub({request})]}}'
+        request_variable, report_variable, needs_variable = (
+            _variable(model, upstream, name) for name in VARIABLE_NAMES
         )
+        report_condition = (
+            f"{{ var(txn.operation) -m str {answers.quote(f'{ASLEEP_OPERATION} {model.backend}/{upstream.name}')} }}"
+        )
+        seconds_condition = f"{{ req.fhdr({SECONDS_HEADER}) -m reg ^[0-9]{{1,{len(str(MAX_WAKE_S))}}}$ }}"
+        yield f"http-request set-var({needs_variable}) req.fhdr({SECONDS_HEADER}),add(0) if {report_condition} {seconds_condition}"
+        yield f"http-request set-var({report_variable}) date if {report_condition} {seconds_condition}"
+        row = f'{{"backend":"{model.backend}","server":"{upstream.name}","{LAST_REQUEST_FIELD}":%[date,sub({request_variable})]}}'
         body = answers.quote(f'{{"servers":[{row}]}}')
-        yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {is_report}"
+        yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {report_condition}"
 
 
 def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
@@ -75,28 +77,28 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
     upstream = find_sleeper(model)
     if upstream is None:
         return
-    request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
+    request_variable, report_variable, needs_variable = (_variable(model, upstream, name) for name in VARIABLE_NAMES)
     up_conditions = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
-    is_report_valid = f"{{ date,sub({report}) lt {REPORT_VALIDITY_S} }}"
+    recent_report_condition = f"{{ date,sub({report_variable}) lt {REPORT_VALIDITY_S} }}"
     yield from (f"acl served {condition}" for condition in up_conditions)
-    yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {is_report_valid}"
-    is_asleep = "{ var(txn.asleep) -m bool }"
-    is_need_unknown = f"{{ var({needs}) -m int 0 }}"
-    yield f"http-request set-var({request}) date if {is_asleep}"
-    yield f"http-request set-var(txn.wake) var({needs}) if {is_asleep}"
-    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {is_asleep} {is_need_unknown}"
+    yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {recent_report_condition}"
+    asleep_condition = "{ var(txn.asleep) -m bool }"
+    unknown_need_condition = f"{{ var({needs_variable}) -m int 0 }}"
+    yield f"http-request set-var({request_variable}) date if {asleep_condition}"
+    yield f"http-request set-var(txn.wake) var({needs_variable}) if {asleep_condition}"
+    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep_condition} {unknown_need_condition}"
     if gateway.waits:
         yield (
-            f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {is_asleep} "
-            f"{{ var({needs}) -m int gt {gateway.queue_s} }}"
+            f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition} "
+            f"{{ var({needs_variable}) -m int gt {gateway.queue_s} }}"
         )
-        yield f"http-error {_unavailable_arguments(LATE_MESSAGE, 'overloaded', 'var(txn.wake,5)')}"
+        yield f"http-error {_unavailable_arguments(UNAVAILABLE_MESSAGE, 'overloaded', 'var(txn.wake,5)')}"
         return
-    yield f"http-request return {_unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)} if {is_asleep} {is_need_unknown}"
-    yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {is_asleep}"
+    yield f"http-request return {_unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition} {unknown_need_condition}"
+    yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition}"
 
 
-def _unavailable_arguments(message: str, code: str, seconds: str = "var(txn.wake)") -> str:
+def _unavailable_arguments(message: str, code: str, seconds_sample: str = "var(txn.wake)") -> str:
     """Return a 503 with a computed Retry-After as arguments of `http-request return` and `http-error`."""
     body = answers.quote(answers.error_body(503, message, code))
-    return f"status 503 {answers.JSON_CONTENT_TYPE} lf-string {body} hdr Retry-After '%[{seconds}]'"
+    return f"status 503 {answers.JSON_CONTENT_TYPE} lf-string {body} hdr Retry-After '%[{seconds_sample}]'"

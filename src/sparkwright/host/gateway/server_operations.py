@@ -104,7 +104,7 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_delay_s
     Raises:
         GatewayError: The request failed, or the gateway is not configured to wake this server on request.
     """
-    path = operations.operation_url(wake.ASLEEP, server.backend, server.name)
+    path = operations.operation_url(wake.ASLEEP_OPERATION, server.backend, server.name)
     rows = _request_rows(
         gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_delay_s), wake.MAX_WAKE_S))}
     )

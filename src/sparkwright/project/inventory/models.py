@@ -43,7 +43,7 @@ def _address_error(text: str) -> str:
 
 
 def _client_name_error(text: str) -> str:
-    return "" if clients.CLIENT_NAME.fullmatch(text) else f"must consist of {clients.CLIENT_NAME_RULE}"
+    return "" if clients.CLIENT_NAME_PATTERN.fullmatch(text) else f"must consist of {clients.CLIENT_NAME_RULE}"
 
 
 ClientName = Annotated[str, build_validator(_client_name_error)]
