@@ -16,7 +16,7 @@ FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 def make_target(server: ExactServer) -> Target:
-    return Target(HTTP, server.url, "m", counters=lambda: server_counters.read_counters(HTTP, server.url, "")[0])
+    return Target(HTTP, server.url, "m", read_counters=lambda: server_counters.read_counters(HTTP, server.url, "")[0])
 
 
 def measure_cell(load: Load, schedule: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
@@ -95,7 +95,7 @@ def test_prefix_cache_hits_are_inconclusive() -> None:
     after = {engine_http.PREFIX_HITS: 800.0, engine_http.PREFIX_QUERIES: 1000.0}
     counters = iter([before, before, after])
     with serving(FAST) as server:
-        target = Target(HTTP, server.url, "m", counters=lambda: next(counters, after))
+        target = Target(HTTP, server.url, "m", read_counters=lambda: next(counters, after))
         cell = lab.measure_load(target, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
     assert (cell["verdict"], cell["prefix_hit_share"]) == ("inconclusive", 0.8)
 

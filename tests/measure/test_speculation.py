@@ -27,9 +27,9 @@ def read_metrics(**values: float) -> dict[str, float]:
 def test_acceptance_is_read_by_position_over_all_engines() -> None:
     before = read_metrics(drafts=100, tokens=200, accepted=150, first=45, second=30)
     after = read_metrics(drafts=300, tokens=600, accepted=450, first=135, second=90)
-    accepted = speculation.acceptance(before, after)
+    accepted = speculation.compute_acceptance(before, after)
     assert accepted == Acceptance(200, 1.5, (0.9, 0.3))
-    assert speculation.acceptance(after, after) is None and speculation.acceptance({}, {}) is None
+    assert speculation.compute_acceptance(after, after) is None and speculation.compute_acceptance({}, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_acceptance_of_the_first_position_is_compared_with_the_baseline(
 
 
 def make_cells(*outcomes: tuple[int, int, str]) -> list[Cell]:
-    rows = zip(speculation.CELLS, outcomes, strict=False)
+    rows = zip(speculation.TESTED_COMBINATIONS, outcomes, strict=False)
     return [Cell(*cell, right, nonsense, error) for cell, (right, nonsense, error) in rows]
 
 

@@ -22,11 +22,11 @@ def test_default_lengths_are_those_of_sharegpt() -> None:
 
 def test_arrivals_are_a_seeded_poisson_process() -> None:
     load = Load("serve", rate=4.0, seed=7)
-    times = list(itertools.islice(workload.arrivals(load), 4001))
+    times = list(itertools.islice(workload.arrival_times(load), 4001))
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert statistics.fmean(gaps) == pytest.approx(0.25, rel=0.05)
     assert statistics.pstdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.07)
-    assert times == list(itertools.islice(workload.arrivals(load), 4001))
+    assert times == list(itertools.islice(workload.arrival_times(load), 4001))
 
 
 def test_token_estimator_learns_from_two_counted_prompts() -> None:

@@ -40,7 +40,7 @@ def read_counters(server: Server) -> dict[str, float]:
 
 
 def measure(server: Server, load: Load) -> dict[str, Any]:
-    target = Target(HTTP, server.base_url, server.argv[0], counters=lambda: read_counters(server))
+    target = Target(HTTP, server.base_url, server.argv[0], read_counters=lambda: read_counters(server))
     cell = lab.measure_load(target, load)
     assert cell["verdict"] == "measured", cell["doubts"]
     return cell

@@ -27,7 +27,7 @@ def test_an_embedding_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) 
         before = server_counters.read_counters(EMBED, server.base_url, "")[0]
         answer = request_tokens(server, EMBED)
         assert tasks.PROOFS["embed"].evaluate(answer.json()).content == "a vector of 128 numbers"
-        assert http_probe.find_missing_part(EMBED, answer.json()) == ""
+        assert http_probe.describe_missing_part(EMBED, answer.json()) == ""
         after = server_counters.read_counters(EMBED, server.base_url, "")[0]
         assert after[engine_http.HEARTBEAT] > before[engine_http.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
@@ -40,7 +40,7 @@ def test_each_text_gets_a_score(tiny: Path, tmp_path: Path) -> None:
     with servers.serving(tmp_path, tiny, *SMALL, "--reranking") as server:
         answer = request_tokens(server, RERANK)
         assert tasks.PROOFS["rerank"].evaluate(answer.json()).content, answer.body
-        assert http_probe.find_missing_part(RERANK, answer.json()) == ""
+        assert http_probe.describe_missing_part(RERANK, answer.json()) == ""
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,9 @@ def run_at_url(
     arm = {"name": SERVER_ARM, "title": f"{model_name} at {url}"}
     collector = ResultsCollector(folder, experiment, urlsplit(url).netloc, "laptop", {SERVER_ARM: arm})
     collector.cells = _load_finished_cells(folder, experiment)
-    target = lab.Target(http, url, model_name, key, counters=lambda: server_counters.read_counters(http, url, key)[0])
+    target = lab.Target(
+        http, url, model_name, key, read_counters=lambda: server_counters.read_counters(http, url, key)[0]
+    )
     for cell in [cell for turn in planned_turns for cell in turn.cells if cell.key not in collector.cells]:
         _print_progress(f"measuring: {describe_load(cell)}", quiet)
         cell_fields = {

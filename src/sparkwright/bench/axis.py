@@ -22,7 +22,7 @@ UNSET = "unset"
 MAX_ARMS = 16
 #: maximum number of flags that an experiment changes, because a table has two dimensions
 MAX_AXES = 2
-FLAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+FLAG_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MAX_ARM_NAME_CHARS = 40
 
 
@@ -111,7 +111,7 @@ def format_value(value: Any) -> str:
 
 def _parse_name(text: str) -> str:
     name = text.strip().lstrip("-")
-    if not FLAG_NAME.fullmatch(name):
+    if not FLAG_NAME_PATTERN.fullmatch(name):
         raise Refused(
             f"--flag {one_line(text, max_chars=60)} is not the name of a flag.",
             fix="Write max-num-seqs, or speculative-config.num_speculative_tokens for a key inside a flag that takes JSON.",
@@ -148,10 +148,10 @@ def _copy_json_object(flag: str, value: Any) -> dict[str, Any]:
 
 def _set_path(content: dict[str, Any], path: str, value: Any) -> None:
     """Set a key in nested objects, given as a dotted path."""
-    *outer, last = path.split(".")
-    for key in outer:
-        inner = content.setdefault(key, {})
-        if not isinstance(inner, dict):
+    *outer_keys, last_key = path.split(".")
+    for key in outer_keys:
+        inner_object = content.setdefault(key, {})
+        if not isinstance(inner_object, dict):
             raise Refused(f"{key} in {path} is not a JSON object.")
-        content = inner
-    content[last] = value
+        content = inner_object
+    content[last_key] = value

@@ -54,7 +54,7 @@ MAX_TEMPERATURE = 2.0
 CHARS_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 128
 #: limits on a file of prompts; ShareGPT is 650 MB, with about 4 million JSON values
-MAX_BYTES, MAX_JSON_VALUES = 2048 * MIB, 40_000_000
+MAX_PROMPT_FILE_BYTES, MAX_JSON_VALUES = 2048 * MIB, 40_000_000
 #: names of the user's and the assistant's roles in published data sets
 USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
@@ -145,24 +145,24 @@ class BenchOptions:
         for kind in self.loads:
             if kind not in KINDS:
                 raise Refused(f"unknown load {kind!r}.", fix=f"Loads: {', '.join(KINDS)}.")
-        lists = {
+        numbers_by_option = {
             "concurrency": self.concurrency,
             "rate": self.rates,
             "max-num-batched-tokens": self.max_num_batched_tokens,
         }
-        counts = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
-        counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
-        counts |= {"depth": self.depth, "streams": self.streams}
-        for option, numbers in lists.items():
-            invalid = next((number for number in numbers if not 0 < number < math.inf), None)
-            if invalid is not None:
-                raise Refused(f"--{option} must be above 0, got {invalid}.")
+        counts_by_option = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
+        counts_by_option |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
+        counts_by_option |= {"depth": self.depth, "streams": self.streams}
+        for option, numbers in numbers_by_option.items():
+            invalid_number = next((number for number in numbers if not 0 < number < math.inf), None)
+            if invalid_number is not None:
+                raise Refused(f"--{option} must be above 0, got {invalid_number}.")
         invalid_temperature = next(
             (temperature for temperature in self.temperatures if not 0 <= temperature <= MAX_TEMPERATURE), None
         )
         if invalid_temperature is not None:
             raise Refused(f"--temperature must be between 0 and {MAX_TEMPERATURE:g}, got {invalid_temperature}.")
-        for option, count in counts.items():
+        for option, count in counts_by_option.items():
             if count < (minimum := int(option == "repeat")):
                 raise Refused(f"--{option} must be at least {minimum}, got {count}.")
         return self
@@ -181,8 +181,8 @@ class LoadLimits:
     def from_arms(cls, arms: Sequence[EffectiveSettings]) -> LoadLimits:
         """Return the limits across all arms. Arms without chunked prefill do not count toward the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
-        lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
-        return cls(max(budgets, default=None), min(lengths, default=None))
+        contexts = [arm.max_model_len for arm in arms if arm.max_model_len]
+        return cls(max(budgets, default=None), min(contexts, default=None))
 
 
 @dataclass(frozen=True)
@@ -226,13 +226,13 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
 
 def _serve_loads(options: BenchOptions, default_load: Load, folder: Path) -> list[Load]:
     lengths: dict[str, Any] = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
-    arrivals: list[dict[str, Any]] = [{"rate": rate} for rate in options.rates] or [
+    arrival_settings: list[dict[str, Any]] = [{"rate": rate} for rate in options.rates] or [
         {"concurrency": streams} for streams in options.concurrency or DEFAULT_CONCURRENCY.get(options.command, (1, 8))
     ]
     loads = []
-    for arrival in arrivals:
-        requests = options.requests or max(16, 4 * int(arrival.get("concurrency", 8)))
-        loads.append(replace(default_load, requests=requests, **lengths, **arrival))
+    for setting in arrival_settings:
+        requests = options.requests or max(16, 4 * int(setting.get("concurrency", 8)))
+        loads.append(replace(default_load, requests=requests, **lengths, **setting))
     if options.dataset:
         max_requests = max(load.requests for load in loads)
         prompts = tuple(read_prompts(folder / expand_home(options.dataset), max_requests, seed=options.seed))
@@ -255,8 +255,8 @@ def _depth_loads(options: BenchOptions, default_load: Load, limits: LoadLimits) 
     if options.depth and max_tokens is not None and options.depth > max_tokens:
         message = f"a prompt of {options.depth} tokens does not fit a context of {limits.context}."
         raise Refused(message, fix=f"Use --depth {max_tokens} or less.")
-    longest_prompt = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
-    depths = [longest_prompt]
+    longest_tokens = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
+    depths = [longest_tokens]
     while depths[-1] // 2 >= MIN_DEPTH_TOKENS:
         depths.append(depths[-1] // 2)
     streams = options.streams or 1
@@ -294,10 +294,12 @@ def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequen
         tokens = min(default_tokens, max_tokens) if max_tokens is not None else default_tokens
     if not limits.budget or tokens >= MIN_PREFILL_STEPS * limits.budget:
         return tokens, []
-    prompt = f"the long prompt of {tokens} tokens"
+    prompt_description = f"the long prompt of {tokens} tokens"
     if tokens > limits.budget:
-        return tokens, [f"{prompt} is less than {MIN_PREFILL_STEPS} steps of {limits.budget}"]
-    return tokens, [f"{prompt} fits into one step of {limits.budget}: chunked prefill can't make a difference"]
+        return tokens, [f"{prompt_description} is less than {MIN_PREFILL_STEPS} steps of {limits.budget}"]
+    return tokens, [
+        f"{prompt_description} fits into one step of {limits.budget}: chunked prefill can't make a difference"
+    ]
 
 
 def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
@@ -313,7 +315,7 @@ def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, in
     As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """
     try:
-        text = bounds.read_bytes(path, MAX_BYTES).decode()
+        text = bounds.read_bytes(path, MAX_PROMPT_FILE_BYTES).decode()
     except bounds.LimitExceeded as error:
         raise Refused(f"{path} {error}.") from None
     except (OSError, ValueError) as error:  # the file is not UTF-8, or its name contains a NUL
@@ -330,7 +332,7 @@ def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, in
 
 def _parse_share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
-        data = bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
+        data = bounds.parse_json(text, max_bytes=MAX_PROMPT_FILE_BYTES, max_values=MAX_JSON_VALUES)
     except ValueError as error:
         raise Refused(f"{path} is not JSON: {error}.") from None
     for row in data:

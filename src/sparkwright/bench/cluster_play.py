@@ -50,25 +50,25 @@ def render_play(tasks: list[Task], cluster: Cluster, name: str) -> str:
     return play.render_play(tasks, cluster.name, name, {**PLAY_VARS, **(ARM_VARS if fetches_arms else {})})
 
 
-def finished_tasks(parts: str) -> list[Task]:
+def finished_tasks(parts_path: str) -> list[Task]:
     """Return the tasks for a finished experiment, which restore the previous server if an interrupted run did not."""
     share = {"arm": "{{ cleared.changed }}"}
     return [
         task("Gather facts", "facts"),
         task("Remove last arm", "clear_arm", NAME_ARGUMENTS, register="cleared"),
         _barrier_task("Check whether an arm was left", "left", share=share, register="left"),
-        {**_restore_task(parts), "when": "'arm' in left.any"},
+        {**_restore_task(parts_path), "when": "'arm' in left.any"},
     ]
 
 
-def _restore_task(parts: str) -> Task:
-    return {"include": f"{parts}/restore.yml", "vars": {"back": "restored after the lab"}}
+def _restore_task(parts_path: str) -> Task:
+    return {"include": f"{parts_path}/restore.yml", "vars": {"back": "restored after the lab"}}
 
 
 def arm_tasks(
     experiment: Experiment,
     series: str,
-    parts: str,
+    parts_path: str,
     *,
     known_settings: Mapping[str, Mapping[str, Any]],
     changed_flags: Sequence[str],
@@ -78,7 +78,7 @@ def arm_tasks(
     Args:
         experiment: the experiment.
         series: name of the series.
-        parts: path from the playbook to playbooks/cluster/parts.
+        parts_path: path from the playbook to playbooks/cluster/parts.
         known_settings: settings that were read earlier, by arm.
         changed_flags: flags in which two arms differ.
     """
@@ -86,19 +86,19 @@ def arm_tasks(
     if len(remaining.turns) > MAX_TURNS:
         message = f"{len(remaining.turns)} starts of a cluster in one experiment: at most {MAX_TURNS} are possible."
         raise Refused(message, fix="Give fewer values, or a smaller --repeat.")
-    lab = _Lab(experiment, series, parts, remaining, changed_flags)
-    conditions = [f"{lab.refused_register(name)!r} not in checked.any" for name in remaining.names]
+    builder = _TurnBuilder(experiment, series, parts_path, remaining, changed_flags)
+    conditions = [f"{builder.refused_register(name)!r} not in checked.any" for name in remaining.names]
     block = {
         "name": "Measure the arms",
         "when": (" and " if experiment.compares else " or ").join(conditions),
-        "block": [lab.turn(turn, number) for number, turn in enumerate(remaining.turns)],
+        "block": [builder.build_turn(turn, number) for number, turn in enumerate(remaining.turns)],
         "always": [
             task("Wait for the Docker Engine", "docker_ready"),
             task("Remove last arm", "clear_arm", NAME_ARGUMENTS),
-            _restore_task(parts),
+            _restore_task(parts_path),
         ],
     }
-    end = task(
+    fail_task = task(
         "End the experiment",
         "fail",
         {"msg": as_template(f"{FAILED_ARM_REGISTER}.why")},
@@ -106,21 +106,21 @@ def arm_tasks(
     )
     return [
         task("Gather facts", "facts"),
-        *lab.preparation_tasks(),
+        *builder.preparation_tasks(),
         *play.free_memory_tasks(when="head"),
         block,
         *play.return_tasks("head and host.gateways"),
-        end,
+        fail_task,
     ]
 
 
 @dataclass(frozen=True)
-class _Lab:
+class _TurnBuilder:
     """Builds the tasks of the arms' turns on all members."""
 
     experiment: Experiment
     series: str
-    parts: str
+    parts_path: str
     remaining: play.RemainingTurns
     #: flags in which two arms differ
     changed_flags: Sequence[str]
@@ -137,7 +137,7 @@ class _Lab:
             to_serve = as_template(f"arms[{arm.name!r}]")
             engine = as_template(f"arms[{arm.name!r}].engine.name")
             variables = {"to_serve": to_serve, "engine_inside": engine, "turn": f" for arm {arm.name}"}
-            yield {"include": f"{self.parts}/{FETCH_FILE}", "vars": variables}
+            yield {"include": f"{self.parts_path}/{FETCH_FILE}", "vars": variables}
         for name in self.remaining.names:
             yield play.lint_task(name, f"lint_{self._arm_index(name)}")
         share = {
@@ -148,7 +148,7 @@ class _Lab:
         }
         yield _barrier_task("Wait until every member has passed its checks", "checked", share=share, register="checked")
 
-    def turn(self, turn: Turn, number: int) -> Task:
+    def build_turn(self, turn: Turn, number: int) -> Task:
         """Return an arm's turn: the head measures, while the workers wait and watch their own ranks."""
         arm, compared_turn = turn.arm, self.remaining.compared_turn
         conditions, measure_conditions = (
@@ -162,24 +162,27 @@ class _Lab:
         config = play.config_arguments(turn, number, self.series, self.remaining, self.changed_flags)
         share = {"same": as_template(f"(config_{number} | default({{}})).same | default(false)")}
         reason = "{{ failed_result.msg }}"
-        rank = {"rank_of": "{{ to_serve.spec.name }}"}
-        ready = {**rank, "share": share, "timeout_s": "{{ to_serve.serve.ready_s + 300 }}"}
+        rank_arguments = {"rank_of": "{{ to_serve.spec.name }}"}
+        ready_arguments = {**rank_arguments, "share": share, "timeout_s": "{{ to_serve.serve.ready_s + 300 }}"}
         return {
             "name": f"Arm {arm}: {play.arm_title(self.experiment, arm)}",
             "vars": {"to_serve": as_template(f"arms[{arm!r}]"), "turn": f" {number + 1}"},
             "when": conditions,
             "block": [
-                {"include": f"{self.parts}/arm.yml"},
+                {"include": f"{self.parts_path}/arm.yml"},
                 task("Read engine settings", "engine_config", config, register=f"config_{number}", when="head"),
                 _barrier_task(
-                    "Wait until the arm is ready", f"ready {number + 1}", register=f"ready_{number}", **ready
+                    "Wait until the arm is ready", f"ready {number + 1}", register=f"ready_{number}", **ready_arguments
                 ),
                 *(
                     {**measure_task(cell, self.series, ARM_ARGUMENTS), "when": measure_conditions}
                     for cell in turn.cells
                 ),
                 _barrier_task(
-                    "Wait until the head has measured", f"measured {number + 1}", **rank, timeout_s=MEASURE_TIMEOUT_S
+                    "Wait until the head has measured",
+                    f"measured {number + 1}",
+                    **rank_arguments,
+                    timeout_s=MEASURE_TIMEOUT_S,
                 ),
             ],
             "rescue": [
@@ -192,10 +195,10 @@ class _Lab:
         return play.arm_index(self.experiment, arm)
 
     def _fabric_task(self) -> Task:
-        own_address = "host.cluster.addresses[host.name]"
-        expressions = {"name": "container.name", "host": "host.name", "address": own_address}
+        own_address_expression = "host.cluster.addresses[host.name]"
+        expressions = {"name": "container.name", "host": "host.name", "address": own_address_expression}
         expressions |= {"interfaces": "host.cluster.interfaces", "adapters": "host.cluster.adapters"}
-        expressions["peers"] = f"host.cluster.addresses.values() | reject('equalto', {own_address}) | list"
+        expressions["peers"] = f"host.cluster.addresses.values() | reject('equalto', {own_address_expression}) | list"
         expressions["port"] = "host.cluster.port if head else 0"
         return task("Check the fabric", "fabric_ready", as_templates(expressions))
 

@@ -69,7 +69,7 @@ class Difference:
         return self.second / self.first if self.first else None
 
     @property
-    def better(self) -> bool | None:
+    def is_better(self) -> bool | None:
         """True if the second is better; None if they are equal."""
         if self.first == self.second:
             return None
@@ -80,11 +80,11 @@ class Difference:
         """Better, worse, equal, within noise or misses stalls; with a question mark if a side has a single run."""
         if self.misses_stalls:
             return "misses stalls"
-        if self.better is None:
+        if self.is_better is None:
             return "equal"
         if self.ratio is not None and abs(self.ratio - 1) < NOISE_SHARE:
             return "within noise"
-        word = "better" if self.better else "worse"
+        word = "better" if self.is_better else "worse"
         if self.is_significant is None:
             return f"{word}?"
         return word if self.is_significant else "within noise"
@@ -92,9 +92,9 @@ class Difference:
 
 def compare_arms(results: Results) -> list[Difference]:
     """Return the differences between the two arms of an experiment; empty unless there are two."""
-    if len(results.sides) != 2:
+    if len(results.measured_arms) != 2:
         return []
-    first, second = (select_arm(build_rows(results), name) for name in results.sides)
+    first, second = (select_arm(build_rows(results), name) for name in results.measured_arms)
     return _compare_rows(first, second)
 
 
@@ -174,8 +174,10 @@ def _compare_values(row: Row, other: Row, name: str) -> Iterable[tuple[float, fl
 
 def _has_hidden_stalls(*sides: Row) -> bool:
     """Return True if a side has stalls, but they are less than one percent of its gaps."""
-    cells = [shown_figures(cell) for row in sides for cell in row.cells]
-    return any(figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in cells)
+    all_figures = [shown_figures(cell) for row in sides for cell in row.cells]
+    return any(
+        figures.stalls and figures.itl_count and figures.stalls < figures.itl_count / 100 for figures in all_figures
+    )
 
 
 def list_unmatched(results: Results, other: Results) -> list[str]:

@@ -25,7 +25,7 @@ from sparkwright.trust.secret_names import is_secret
 
 LOOPBACK = "127.0.0.1"
 #: usual name of chunked prefill on the command line
-CHUNKED_PREFILL = "chunked-prefill"
+CHUNKED_PREFILL_FLAG = "chunked-prefill"
 #: name of the engines' rule about unknown flags
 UNKNOWN_FLAG_RULE = "unknown-flag"
 
@@ -67,13 +67,13 @@ class Arm:
             message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
             raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
 
-    def serving(self, pinned: Mapping[str, Any]) -> ServerSettings:
+    def server_settings(self, pinned: Mapping[str, Any]) -> ServerSettings:
         """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
         return resolve_settings(self.recipe, pinned)
 
     def effective_settings(self, pinned: Mapping[str, Any]) -> EffectiveSettings:
         """Return the predicted settings."""
-        settings = self.serving(pinned)
+        settings = self.server_settings(pinned)
         file = self.recipe.file
         request = ServerRequest(settings.flags, file.image, file.platform, file.container.env)
         return settings.engine.advice.effective_settings(request, locked_config(pinned), settings.version)
@@ -99,10 +99,11 @@ class Experiment:
         """True if two arms are compared with each other."""
         return self.command != "sweep" and len(self.arms) == 2
 
-    def remove_finished(self, finished: Mapping[str, Any]) -> Experiment:
+    def remove_finished(self, finished_cells: Mapping[str, Any]) -> Experiment:
         """Return the experiment without its finished cells, and without turns that have no cells left."""
         remaining = [
-            replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished)) for turn in self.turns
+            replace(turn, cells=tuple(cell for cell in turn.cells if cell.key not in finished_cells))
+            for turn in self.turns
         ]
         return replace(self, turns=tuple(turn for turn in remaining if turn.cells))
 
@@ -143,7 +144,7 @@ def _cell_key(arm: str, load: Load, identity: Any, repetition: int) -> str:
 
 def find_refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
     """Return the reason why the engine would not start, or None if none is known."""
-    return next(iter(arm.serving(pinned).errors), None)
+    return next(iter(arm.server_settings(pinned).errors), None)
 
 
 def running_arm(base: Recipe) -> Arm:
@@ -169,14 +170,14 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         pinned: entries of spark.lock for the recipe's image and model.
     """
     written_name, equals, value = text.partition("=")
-    if written_name == CHUNKED_PREFILL and not equals:
+    if written_name == CHUNKED_PREFILL_FLAG and not equals:
         return _chunked_prefill_arms(base, pinned)
     if equals and is_secret(written_name, value):
         raise Refused(
             f"--flag {written_name}: its value looks like a secret, which results and `docker inspect` would show."
         )
     base, flags = as_deployed(base, pinned), base.engine.flags
-    name = base.engine.advice.CHUNKED_PREFILL if written_name == CHUNKED_PREFILL else written_name
+    name = base.engine.advice.CHUNKED_PREFILL if written_name == CHUNKED_PREFILL_FLAG else written_name
     flag_value = document.parse(value, Path("--flag")).data if equals else True
     if "." in name or flag_value == axis.UNSET:
         arms_with_flag = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))
@@ -250,13 +251,13 @@ def _check_axis(swept_axis: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]
     if key:
         raise Refused(f"--flag {swept_axis.name}: recipes set it under `{key}`.", fix="Compare two recipes: -a and -b.")
     for arm in arms:
-        for finding in arm.serving(pinned).findings:
+        for finding in arm.server_settings(pinned).findings:
             if (
                 finding.rule == UNKNOWN_FLAG_RULE
                 and finding.severity == "error"
                 and finding.flag in (flag_name, swept_axis.flag)
             ):
-                fix = next((f"{way.text[:1].upper()}{way.text[1:]}." for way in finding.ways_out), "")
+                fix = next((f"{way_out.text[:1].upper()}{way_out.text[1:]}." for way_out in finding.ways_out), "")
                 raise Refused(f"--flag {swept_axis.name}: {finding.sentence}", fix=fix)
 
 

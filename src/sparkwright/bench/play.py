@@ -42,7 +42,7 @@ def render_play(tasks: list[Task], hosts: str, name: str, variables: Mapping[str
     return HEADER + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)
 
 
-def server_tasks(experiment: Experiment, series: str, parts: str) -> list[Task]:
+def server_tasks(experiment: Experiment, series: str, parts_path: str) -> list[Task]:
     """Return the tasks that measure the running server.
 
     Nothing is restarted, except a server that the memory guard had to stop.
@@ -50,24 +50,24 @@ def server_tasks(experiment: Experiment, series: str, parts: str) -> list[Task]:
     Args:
         experiment: the experiment.
         series: name of the series.
-        parts: see `arm_tasks`.
+        parts_path: see `arm_tasks`.
     """
-    server = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
+    server_arguments = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     check_only: Task = {"register": "server", "check_mode": True, "changed_when": False}
     return [
         task("Gather facts", "facts"),
         task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **check_only),
-        task("Check that it generates", "verify_health", server),
+        task("Check that it generates", "verify_health", server_arguments),
         task("Read engine settings", "engine_config", NAME_ARGUMENTS, register="config_server", ignore_errors=True),
         {
             "name": "Measure the server",
-            "block": [measure_task(cell, series, server) for turn in experiment.turns for cell in turn.cells],
-            "always": list(_restart_tasks(parts)),
+            "block": [measure_task(cell, series, server_arguments) for turn in experiment.turns for cell in turn.cells],
+            "always": list(_restart_tasks(parts_path)),
         },
     ]
 
 
-def _restart_tasks(parts: str) -> Iterator[Task]:
+def _restart_tasks(parts_path: str) -> Iterator[Task]:
     """Yield the tasks that restart the server if a failed measurement made it exit."""
     check_only: Task = {"register": "left", "check_mode": True, "changed_when": False, "ignore_errors": True}
     failed_condition = "failed_result.failed"
@@ -84,7 +84,7 @@ def _restart_tasks(parts: str) -> Iterator[Task]:
             task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": reason}, ignore_errors=True),
             task("Stop it for a clean start", "stopped", stop_arguments),
             task("Read how it was started", "restore_previous", {**NAME_ARGUMENTS, "why": reason}, register="restored"),
-            _serve_again_task(parts, "restored.to_start"),
+            _serve_again_task(parts_path, "restored.to_start"),
         ],
     }
 
@@ -92,7 +92,7 @@ def _restart_tasks(parts: str) -> Iterator[Task]:
 def arm_tasks(
     experiment: Experiment,
     series: str,
-    parts: str,
+    parts_path: str,
     *,
     known_settings: Mapping[str, Mapping[str, Any]],
     changed_flags: Sequence[str],
@@ -102,31 +102,33 @@ def arm_tasks(
     Args:
         experiment: the experiment.
         series: name of the series.
-        parts: path from the playbook to the shared parts.
+        parts_path: path from the playbook to the shared parts.
         known_settings: settings that were read earlier, by arm.
         changed_flags: flags in which two arms differ.
     """
     remaining = remaining_turns(experiment, known_settings)
-    names, lab = remaining.names, _Lab(experiment, series, parts, remaining, changed_flags)
+    names, builder = remaining.names, _TurnBuilder(experiment, series, parts_path, remaining, changed_flags)
     stop_arguments = {**NAME_ARGUMENTS, "stop_timeout_s": "{{ serve.stop_timeout_s }}"}
     block = {
         "name": "Measure the arms",
-        "when": (" and " if experiment.compares else " or ").join(f"({lab.start_condition(name)})" for name in names),
+        "when": (" and " if experiment.compares else " or ").join(
+            f"({builder.start_condition(name)})" for name in names
+        ),
         "block": [
             task("Stop server, keep it for later", "stop_and_keep", stop_arguments),
-            *(lab.turn(turn, number) for number, turn in enumerate(remaining.turns)),
+            *(builder.build_turn(turn, number) for number, turn in enumerate(remaining.turns)),
         ],
         "always": [
             task("Wait for the Docker Engine", "docker_ready"),
             task("Remove last arm", "clear_arm", NAME_ARGUMENTS),
             task("Restore previous server", "restore_previous", NAME_ARGUMENTS, register="restored"),
-            _serve_again_task(parts, "restored.to_start"),
+            _serve_again_task(parts_path, "restored.to_start"),
         ],
     }
-    return [task("Gather facts", "facts"), *lab.preparation_tasks(), *free_memory_tasks(), block, *return_tasks()]
+    return [task("Gather facts", "facts"), *builder.preparation_tasks(), *free_memory_tasks(), block, *return_tasks()]
 
 
-def finished_tasks(parts: str) -> list[Task]:
+def finished_tasks(parts_path: str) -> list[Task]:
     """Return the tasks for a finished experiment, which restore the previous server if an interrupted run did not."""
     return [
         task("Gather facts", "facts"),
@@ -134,21 +136,21 @@ def finished_tasks(parts: str) -> list[Task]:
         task(
             "Restore previous server", "restore_previous", NAME_ARGUMENTS, register="restored", when="cleared.changed"
         ),
-        _serve_again_task(parts, "cleared.changed and restored.to_start"),
+        _serve_again_task(parts_path, "cleared.changed and restored.to_start"),
     ]
 
 
-def _serve_again_task(parts: str, when: str) -> Task:
-    return {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}, "when": when}
+def _serve_again_task(parts_path: str, when: str) -> Task:
+    return {"include": f"{parts_path}/serve_again.yml", "vars": {"what": "restored after the lab"}, "when": when}
 
 
 @dataclass(frozen=True)
-class _Lab:
+class _TurnBuilder:
     """Builds the tasks of the arms' turns on one host."""
 
     experiment: Experiment
     series: str
-    parts: str
+    parts_path: str
     remaining: RemainingTurns
     #: flags in which two arms differ
     changed_flags: Sequence[str]
@@ -169,17 +171,17 @@ class _Lab:
             yield lint_task(name, self.lint_register(name))
         yield from fit_tasks(self.experiment, self.remaining.names)
 
-    def turn(self, turn: Turn, number: int) -> Task:
+    def build_turn(self, turn: Turn, number: int) -> Task:
         """Return an arm's turn.
 
         An arm of a sweep that does not start is skipped. An arm of a pair that does not start ends the comparison.
         """
-        arm, conditions, measure_condition = turn.arm, [self.start_condition(turn.arm)], {}
+        arm, conditions, measure_keywords = turn.arm, [self.start_condition(turn.arm)], {}
         compared_turn = self.remaining.compared_turn
         if compared_turn is not None and number > compared_turn:
             conditions.append(f"not config_{compared_turn}.same")
         if number == compared_turn:
-            measure_condition = {"when": f"not config_{number}.same"}
+            measure_keywords = {"when": f"not config_{number}.same"}
         config = config_arguments(turn, number, self.series, self.remaining, self.changed_flags)
         reason = "{{ failed_result.msg }}"
         rescue = [
@@ -193,9 +195,9 @@ class _Lab:
             "vars": {"to_serve": as_template(f"arms[{arm!r}]")},
             "when": conditions,
             "block": [
-                {"include": f"{self.parts}/arm.yml"},
+                {"include": f"{self.parts_path}/arm.yml"},
                 task("Read engine settings", "engine_config", config, register=f"config_{number}"),
-                *({**measure_task(cell, self.series, ARM_ARGUMENTS), **measure_condition} for cell in turn.cells),
+                *({**measure_task(cell, self.series, ARM_ARGUMENTS), **measure_keywords} for cell in turn.cells),
             ],
             "rescue": rescue,
         }
@@ -204,25 +206,31 @@ class _Lab:
 def _fetch_tasks(arm: Arm) -> Iterator[Task]:
     """Yield the tasks that fetch an arm's image and model."""
     arm_path = f"arms[{arm.name!r}]"
-    need_expressions = {
+    preflight_expressions = {
         "container": f"{arm_path}.spec",
         "image": f"{arm_path}.lock.image",
         "model": f"{arm_path}.lock.model",
     }
-    need_expressions |= {"model_dir": f"{arm_path}.model.dir", "home": "home"}
-    yield task("Run preflight checks", "preflight", as_templates(need_expressions))
-    image = {
+    preflight_expressions |= {"model_dir": f"{arm_path}.model.dir", "home": "home"}
+    yield task("Run preflight checks", "preflight", as_templates(preflight_expressions))
+    image_expressions = {
         "ref": f"{arm_path}.spec.image",
         "manifests": f"{arm_path}.lock.image.manifests",
         "mirror": "host.registry_mirror",
     }
-    image["engine"] = f"{arm_path}.engine.name"
-    yield task("Pull image by digest", "docker_image", as_templates(image))
-    model = {key: f"{arm_path}.model.{key}" for key in ("id", "commit", "files", "dir", "transfer")}
-    yield task("Download model and verify every file", "hf_model", as_templates({**model, "from": "host.model_from"}))
-    further_models = f"{arm_path}.model.models | default([])"
-    args = as_templates({"models": further_models})
-    yield task("Download additional models and verify every file", "second_models", args, when=further_models)
+    image_expressions["engine"] = f"{arm_path}.engine.name"
+    yield task("Pull image by digest", "docker_image", as_templates(image_expressions))
+    model_expressions = {key: f"{arm_path}.model.{key}" for key in ("id", "commit", "files", "dir", "transfer")}
+    yield task(
+        "Download model and verify every file",
+        "hf_model",
+        as_templates({**model_expressions, "from": "host.model_from"}),
+    )
+    further_models_expression = f"{arm_path}.model.models | default([])"
+    args = as_templates({"models": further_models_expression})
+    yield task(
+        "Download additional models and verify every file", "second_models", args, when=further_models_expression
+    )
 
 
 def task(name: str, module: str, args: Mapping[str, Any] | None = None, **keywords: Any) -> Task:
@@ -297,11 +305,11 @@ def fits_register(experiment: Experiment, arm: str) -> str:
 
 def _budget_arguments() -> dict[str, str]:
     """Return the arguments for checking the memory budget of `to_serve`."""
-    need_expressions = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
-    need_expressions["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
-    need_expressions["engine_memory"] = "to_serve.serve.engine_memory | default({})"
-    need_expressions |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
-    return as_templates(need_expressions)
+    expressions = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
+    expressions["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
+    expressions["engine_memory"] = "to_serve.serve.engine_memory | default({})"
+    expressions |= {"reserve_gib": "reserve_gib", "ollama": "ollama", "beside": "beside", "turns": "host.turns"}
+    return as_templates(expressions)
 
 
 def free_memory_tasks(**drain_keywords: Any) -> Iterator[Task]:
@@ -372,11 +380,11 @@ def config_arguments(
     return config
 
 
-def measure_task(cell: Cell, series: str, server: Mapping[str, str]) -> Task:
+def measure_task(cell: Cell, series: str, server_arguments: Mapping[str, str]) -> Task:
     """Return the task that measures a cell and stores the result."""
-    load = {**server, "load": as_template(f"loads[{cell.key!r}]")}
+    load_arguments = {**server_arguments, "load": as_template(f"loads[{cell.key!r}]")}
     storage = {"series": series, "key": cell.key, "arm": cell.arm, "repetition": cell.repetition}
-    return task(f"Measure {cell.arm}: {describe_load(cell)}", "bench", {**load, **storage})
+    return task(f"Measure {cell.arm}: {describe_load(cell)}", "bench", {**load_arguments, **storage})
 
 
 def describe_load(cell: Cell) -> str:

@@ -27,7 +27,7 @@ SCHEMA = 1
 #: the group of streams that tables show, by kind of load; for other kinds, all streams
 SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 #: limits on a results file, enough for ten thousand cells
-MAX_BYTES, MAX_JSON_VALUES = 64 * MIB, 4_000_000
+MAX_RESULTS_BYTES, MAX_JSON_VALUES = 64 * MIB, 4_000_000
 #: maximum length of the path to an invalid value in a message
 MAX_LOCATION_CHARS = 120
 JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
@@ -187,7 +187,7 @@ class Results(StrictModel):
         return next((arm for arm in self.arms if arm.name == name), Arm.model_validate({"name": name}))
 
     @property
-    def sides(self) -> list[str]:
+    def measured_arms(self) -> list[str]:
         """The names of the measured arms, in order."""
         return list(dict.fromkeys(cell.arm for cell in self.cells))
 
@@ -271,7 +271,9 @@ def read_results(path: Path) -> Results:
     path = path / JSON_FILE if path.is_dir() else path
     try:
         data = bounds.sanitize(
-            bounds.parse_json(bounds.read_bytes(path, MAX_BYTES), max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
+            bounds.parse_json(
+                bounds.read_bytes(path, MAX_RESULTS_BYTES), max_bytes=MAX_RESULTS_BYTES, max_values=MAX_JSON_VALUES
+            )
         )
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` lists the experiments.") from None
@@ -301,9 +303,9 @@ def read_results(path: Path) -> Results:
 def to_csv(results: Results) -> str:
     """Return CSV with a row for each cell, and for each group of its streams if there are several."""
     buffer = io.StringIO()
-    names = list(Figures.model_fields)
+    figure_names = list(Figures.model_fields)
     writer = csv.writer(buffer, lineterminator="\n")
-    columns = ["experiment", "host", "arm", "repetition", *LOAD_COLUMNS, "group", "verdict", *names]
+    columns = ["experiment", "host", "arm", "repetition", *LOAD_COLUMNS, "group", "verdict", *figure_names]
     writer.writerow(columns)
     for row in csv_rows(results):
         values = (row.get(name) for name in columns)

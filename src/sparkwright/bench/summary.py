@@ -62,7 +62,7 @@ def print_results(results: Results, out: TextIO | None = None, *, width: int | N
         console.print(line)
     differences = compare.compare_arms(results)
     if differences:
-        first, second = results.sides
+        first, second = results.measured_arms
         console.print()
         print_differences(differences, first, second, out)
 
@@ -74,10 +74,12 @@ def _print_arms(console: Console, results: Results) -> None:
         elif arm.failed:
             console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red")
         elif len(results.arms) > 1:
-            log = "its log was not read"
+            log_description = "its log was not read"
             if arm.effective:
-                log = "its log: chunked prefill {}, prefix caching {}".format(*format_switches(arm.effective))
-            console.print(f"arm {arm.name}: {arm.title} ({log})")
+                log_description = "its log: chunked prefill {}, prefix caching {}".format(
+                    *format_switches(arm.effective)
+                )
+            console.print(f"arm {arm.name}: {arm.title} ({log_description})")
 
 
 def format_switches(logged_settings: dict[str, Any]) -> tuple[str, ...]:
@@ -145,10 +147,10 @@ def _best_lines(results: Results) -> Iterable[str]:
             arms_within_noise = [
                 name for name, rate in rates.items() if name != arm and rate >= rates[arm] * (1 - compare.NOISE_SHARE)
             ]
-            noise = (
+            noise_note = (
                 f"; within {compare.NOISE_SHARE:.0%} of it: {', '.join(arms_within_noise)}" if arms_within_noise else ""
             )
-            yield f"{description}: highest throughput with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise}"
+            yield f"{description}: highest throughput with {results.arm(arm).title or arm}, {rates[arm]:,.1f} tok/s{noise_note}"
 
 
 def _group_lines(row: Row) -> Iterable[str]:
@@ -182,7 +184,7 @@ def print_differences(differences: Sequence[Difference], first: str, second: str
     previous_load = ""
     for difference in differences:
         ratio = "-" if difference.ratio is None else f"{difference.ratio:.3f}"
-        sides = (
+        values = (
             format_number(difference.first, difference.digits),
             format_number(difference.second, difference.digits),
         )
@@ -190,7 +192,7 @@ def print_differences(differences: Sequence[Difference], first: str, second: str
         table.add_row(
             difference.load if difference.load != previous_load else "",
             difference.figure,
-            *sides,
+            *values,
             ratio,
             difference.verdict,
             style=style,
@@ -225,10 +227,10 @@ def _markdown_rows(results: Results, cell: Cell) -> tuple[str, str]:
     model = arm.model_id or arm.title or results.name
     derived = cell.derived
     ttft = _format_ms(cell.figures.ttft_mean_ms)
-    prompt, answer = cell.load["prompt_tokens"], cell.load["output_tokens"]
+    prompt_tokens, answer_tokens = cell.load["prompt_tokens"], cell.load["output_tokens"]
     return (
-        f"| {model} | pp{prompt} | {_format_mean(derived, 'prefill_tok_per_s')} | {ttft} | {ttft} | {ttft} |",
-        f"| {model} | tg{answer} | {_format_mean(derived, 'decode_tok_per_s')} | | | |",
+        f"| {model} | pp{prompt_tokens} | {_format_mean(derived, 'prefill_tok_per_s')} | {ttft} | {ttft} | {ttft} |",
+        f"| {model} | tg{answer_tokens} | {_format_mean(derived, 'decode_tok_per_s')} | | | |",
     )
 
 

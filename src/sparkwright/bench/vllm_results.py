@@ -25,7 +25,7 @@ METRICS = ("ttft", "itl", "tpot", "e2el")
 
 MAX_TEXT_CHARS = 200
 #: size limit of a result, enough for every gap of ten thousand requests
-MAX_BYTES = 256 * MIB
+MAX_RESULT_BYTES = 256 * MIB
 #: maximum number of values, such as gaps; each needs up to about 100 bytes as a Python object
 MAX_JSON_VALUES = 12_000_000
 #: keys of vLLM's JSON, by the names of the lines that it prints
@@ -44,16 +44,16 @@ KEYS_BY_LINE: Mapping[str, str] = {
         for word in ("Mean", "Median", "P99")
     },
 }
-NUMBER_LINE = re.compile(
+NUMBER_LINE_PATTERN = re.compile(
     r"^[# \t]{0,40}(?P<name>[A-Za-z0-9][\w /().-]{0,80}?):[ \t]{1,80}(?P<value>[\d.]{1,40}|inf)\s{0,40}?$", re.M
 )
-LIST_LINE = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
+LIST_LINE_PATTERN = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
 
 
 def read_results(path: Path) -> Results:
     """Read a file. Raises Refused if it is neither the JSON nor the text of `vllm bench serve`."""
     try:
-        text = bounds.read_bytes(path, MAX_BYTES).decode(errors="replace")
+        text = bounds.read_bytes(path, MAX_RESULT_BYTES).decode(errors="replace")
     except bounds.LimitExceeded as error:
         raise Refused(f"{path} {error}.") from None
     except OSError as error:
@@ -72,12 +72,12 @@ def read_results(path: Path) -> Results:
 def parse_printed(text: str) -> dict[str, Any]:
     """Return the figures in the printed text, under the keys of the JSON."""
     data: dict[str, Any] = {}
-    for line in NUMBER_LINE.finditer(text):
-        key = KEYS_BY_LINE.get(line["name"].strip())
+    for number_match in NUMBER_LINE_PATTERN.finditer(text):
+        key = KEYS_BY_LINE.get(number_match["name"].strip())
         if key is not None:
-            value = _number(line["value"])
+            value = _number(number_match["value"])
             data |= {} if value is None else {key: value}
-    for match in LIST_LINE.finditer(text):
+    for match in LIST_LINE_PATTERN.finditer(text):
         try:
             data[match["name"]] = _parse_json(re.sub(r",\s*\]", "]", match["list"]))
         except ValueError:
@@ -173,7 +173,7 @@ def _parse_json_object(text: str) -> dict[str, Any]:
 
 def _parse_json(text: str) -> Any:
     """Parse a JSON text. Raises ValueError if it is invalid, too long or has too many values."""
-    return bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
+    return bounds.parse_json(text, max_bytes=MAX_RESULT_BYTES, max_values=MAX_JSON_VALUES)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:

@@ -1,9 +1,9 @@
 """The listeners of a gateway, and their limits on connections, in total and per client address.
 
-An address is known if it has sent a valid key within the last KNOWN_ADDRESS_MINUTES minutes. Unknown addresses can use only part of the
-connections, and a request's head must arrive within seconds, so that clients without a key can't block clients with a key. The
-gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust their
-connections.
+An address is known if it has sent a valid key within the last KNOWN_ADDRESS_MINUTES minutes. Unknown addresses can use only
+part of the connections, and a request's head must arrive within seconds, so that clients without a key can't block clients with
+a key. The gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust
+their connections.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _admission_rules(total: int) -> Iterator[str]:
     """
     unknown_condition = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"
-    yield f"stick-table type ipv6 size {MAX_ADDRESSES} expire {KNOWN_ADDRESS_MINUTES}m store gpt0,conn_cur,conn_rate({RATE_WINDOW_S}s)"
+    counters = f"gpt0,conn_cur,conn_rate({RATE_WINDOW_S}s)"
+    yield f"stick-table type ipv6 size {MAX_ADDRESSES} expire {KNOWN_ADDRESS_MINUTES}m store {counters}"
     yield "tcp-request connection track-sc0 src,ipmask(32,64)"
     yield f"tcp-request connection reject if {{ sc0_conn_cur gt {known_address_limit(total)} }}"
     yield f"tcp-request connection reject if {unknown_condition} {{ sc0_conn_cur gt {unknown_address_limit(total)} }}"

@@ -283,7 +283,8 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
         first_id, *interim_ids = (f" id {requests.server_number(model, name)}" for name in upstream.names)
         yield f"server {upstream.name} {upstream.address}:{upstream.port}{maxconn_argument}{first_id}"
         for interim_id in interim_ids:
-            yield f"server {upstream.name}{INTERIM_SUFFIX} {upstream.address}:{upstream.interim_port}{maxconn_argument}{interim_id} disabled"
+            interim_address = f"{upstream.address}:{upstream.interim_port}"
+            yield f"server {upstream.name}{INTERIM_SUFFIX} {interim_address}{maxconn_argument}{interim_id} disabled"
     if gateway.waits:
         yield f"server {WAITING_SERVER} {PLACEHOLDER_ADDRESS} backup no-check"
 

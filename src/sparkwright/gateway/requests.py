@@ -142,7 +142,10 @@ def _response_rules(gateway: Gateway) -> Iterator[str]:
     previous_server_sample = f"req.body,json_query('$.previous_response_id'),table_gpt0({TABLE_BACKEND})"
     yield f"http-request set-var(txn.made) {previous_server_sample} if {creation_condition}"
     recording_condition = "{ var(txn.makes) -m bool } { status 200 }"
-    yield f"http-response wait-for-body time {RESPONSE_BODY_TIMEOUT_S}s at-least {MIN_RESPONSE_BODY_BYTES} if {recording_condition}"
+    yield (
+        f"http-response wait-for-body time {RESPONSE_BODY_TIMEOUT_S}s at-least {MIN_RESPONSE_BODY_BYTES} "
+        f"if {recording_condition}"
+    )
     id_extraction = f'regsub("(?s)^.*?\\"id\\": ?\\"(resp_{ID_CHARACTER_PATTERN}+)\\".*$","\\\\1")'
     yield f"http-response set-var(txn.response) 'res.body,bytes(0,{ID_SEARCH_BYTES}),{id_extraction}' if {recording_condition}"
     id_condition = "{ var(txn.response) -m beg resp_ }"

@@ -58,16 +58,14 @@ def global_lines(gateway: Gateway) -> Iterator[str]:
 def report_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules of the hosts' frontend that store and answer a report."""
     for model, upstream in _iter_sleepers(gateway):
-        request_variable, report_variable, needs_variable = (
-            _variable(model, upstream, name) for name in VARIABLE_NAMES
-        )
+        request_var, report_var, wake_var = (_variable(model, upstream, name) for name in VARIABLE_NAMES)
         report_condition = (
             f"{{ var(txn.operation) -m str {answers.quote(f'{ASLEEP_OPERATION} {model.backend}/{upstream.name}')} }}"
         )
         seconds_condition = f"{{ req.fhdr({SECONDS_HEADER}) -m reg ^[0-9]{{1,{len(str(MAX_WAKE_S))}}}$ }}"
-        yield f"http-request set-var({needs_variable}) req.fhdr({SECONDS_HEADER}),add(0) if {report_condition} {seconds_condition}"
-        yield f"http-request set-var({report_variable}) date if {report_condition} {seconds_condition}"
-        row = f'{{"backend":"{model.backend}","server":"{upstream.name}","{LAST_REQUEST_FIELD}":%[date,sub({request_variable})]}}'
+        yield f"http-request set-var({wake_var}) req.fhdr({SECONDS_HEADER}),add(0) if {report_condition} {seconds_condition}"
+        yield f"http-request set-var({report_var}) date if {report_condition} {seconds_condition}"
+        row = f'{{"backend":"{model.backend}","server":"{upstream.name}","{LAST_REQUEST_FIELD}":%[date,sub({request_var})]}}'
         body = answers.quote(f'{{"servers":[{row}]}}')
         yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {report_condition}"
 
@@ -77,24 +75,25 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
     upstream = find_sleeper(model)
     if upstream is None:
         return
-    request_variable, report_variable, needs_variable = (_variable(model, upstream, name) for name in VARIABLE_NAMES)
+    request_var, report_var, wake_var = (_variable(model, upstream, name) for name in VARIABLE_NAMES)
     up_conditions = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
-    recent_report_condition = f"{{ date,sub({report_variable}) lt {REPORT_VALIDITY_S} }}"
+    recent_report_condition = f"{{ date,sub({report_var}) lt {REPORT_VALIDITY_S} }}"
     yield from (f"acl served {condition}" for condition in up_conditions)
     yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {recent_report_condition}"
     asleep_condition = "{ var(txn.asleep) -m bool }"
-    unknown_need_condition = f"{{ var({needs_variable}) -m int 0 }}"
-    yield f"http-request set-var({request_variable}) date if {asleep_condition}"
-    yield f"http-request set-var(txn.wake) var({needs_variable}) if {asleep_condition}"
-    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep_condition} {unknown_need_condition}"
+    unmeasured_condition = f"{{ var({wake_var}) -m int 0 }}"
+    yield f"http-request set-var({request_var}) date if {asleep_condition}"
+    yield f"http-request set-var(txn.wake) var({wake_var}) if {asleep_condition}"
+    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep_condition} {unmeasured_condition}"
     if gateway.waits:
         yield (
             f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition} "
-            f"{{ var({needs_variable}) -m int gt {gateway.queue_s} }}"
+            f"{{ var({wake_var}) -m int gt {gateway.queue_s} }}"
         )
         yield f"http-error {_unavailable_arguments(UNAVAILABLE_MESSAGE, 'overloaded', 'var(txn.wake,5)')}"
         return
-    yield f"http-request return {_unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition} {unknown_need_condition}"
+    unmeasured_refusal = _unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)
+    yield f"http-request return {unmeasured_refusal} if {asleep_condition} {unmeasured_condition}"
     yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition}"
 
 

@@ -45,7 +45,7 @@ def render_page(results: Results) -> str:
         notes=[*summary.extra_lines(results), *summary.problem_lines(results)],
         table=_table_rows(results),
         differences=compare.compare_arms(results),
-        sides=results.sides,
+        sides=results.measured_arms,
         number=summary.format_number,
         charts=[(chart, plot.render_chart(chart)) for chart in build_charts(results)],
         effective=_format_effective,

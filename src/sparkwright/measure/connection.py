@@ -34,10 +34,10 @@ class _Socket(socket.socket):
         self._set_timeout_option(socket.SO_RCVTIMEO, silence_s)
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        while (left_s := self.deadline_s - time.perf_counter()) > 0:
-            is_last_wait = left_s < self.silence_s
+        while (remaining_s := self.deadline_s - time.perf_counter()) > 0:
+            is_last_wait = remaining_s < self.silence_s
             if is_last_wait:
-                self._set_timeout_option(socket.SO_RCVTIMEO, left_s)
+                self._set_timeout_option(socket.SO_RCVTIMEO, remaining_s)
             try:
                 return super().recv_into(*args, **kwargs)
             except BlockingIOError:
@@ -62,10 +62,10 @@ class _TlsSocket(ssl.SSLSocket):
         self.settimeout(silence_s)
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        left_s = self.deadline_s - time.perf_counter()
-        if left_s <= 0:
+        remaining_s = self.deadline_s - time.perf_counter()
+        if remaining_s <= 0:
             raise TimeoutError
-        self.settimeout(min(left_s, self.silence_s))
+        self.settimeout(min(remaining_s, self.silence_s))
         return super().recv_into(*args, **kwargs)
 
 

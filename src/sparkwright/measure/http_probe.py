@@ -148,7 +148,7 @@ def error_text(error: Any) -> str:
 
 
 def request_tokens(
-    api: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
+    api: Http, url: str, model: str, max_tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Response:
     """Request a few tokens or, if the server's task is not generation, send that task's check request. Never raises.
 
@@ -156,7 +156,7 @@ def request_tokens(
         api: the engine's HTTP API.
         url: URL of the server.
         model: served name.
-        tokens: number of tokens to generate.
+        max_tokens: number of tokens to generate.
         timeout_s: time limit for each attempt.
         api_key: key of the server.
         priority: see `openai_api.build_request`.
@@ -164,7 +164,7 @@ def request_tokens(
     if api.task != GENERATE:
         path, request_body = tasks.PROOFS[api.task].request(model)
         return send_request(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
-    body = openai_api.build_request(api, model, CHECK_PROMPT, tokens, priority=priority)
+    body = openai_api.build_request(api, model, CHECK_PROMPT, max_tokens, priority=priority)
     return send_with_fewer_options(api, url, body, api_key=api_key, timeout_s=timeout_s)
 
 
@@ -185,8 +185,10 @@ def check_token(api: Http, url: str, model: str, *, timeout_s: float, api_key: s
     response = request_tokens(api, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
     if response.status == 200 and not response.failure:
-        problem = find_missing_part(api, response.json())
-        return TokenCheck("error" if problem else "made", f"the response was 200 {problem}" if problem else "", token_s)
+        missing_part = describe_missing_part(api, response.json())
+        return TokenCheck(
+            "error" if missing_part else "made", f"the response was 200 {missing_part}" if missing_part else "", token_s
+        )
     if response.error == "timeout":
         return TokenCheck("none", token_s=token_s)
     if response.status in (401, 403):
@@ -195,7 +197,7 @@ def check_token(api: Http, url: str, model: str, *, timeout_s: float, api_key: s
     return TokenCheck("error", error, token_s)
 
 
-def find_missing_part(api: Http, document: Any) -> str:
+def describe_missing_part(api: Http, document: Any) -> str:
     """Describe what a response with status 200 lacks, such as "without a token"; empty if it is complete.
 
     The order in a reranker's response is not checked here but by `verify_health`.

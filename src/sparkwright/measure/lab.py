@@ -45,9 +45,9 @@ class Target:
     model: str
     api_key: str = field(default="", repr=False)
     #: returns the engine's current metrics by role; empty if there are none
-    counters: CounterReader = dict
+    read_counters: CounterReader = dict
     #: returns the current readings of the GPU; empty if there are none
-    gpu_sample: Callable[[], Mapping[str, float | None]] = dict
+    sample_gpu: Callable[[], Mapping[str, float | None]] = dict
 
 
 def measure_load(
@@ -71,14 +71,14 @@ def measure_load(
         Inconclusive: the server is busy with other requests.
         Failed: the server generates no token.
     """
-    server_counters.wait_until_idle(target.counters, idle_s)
+    server_counters.wait_until_idle(target.read_counters, idle_s)
     server = _warm_up(target, spec, timeout_s)
-    counters_before, began_s = dict(target.counters()), time.time()
+    counters_before, began_s = dict(target.read_counters()), time.time()
     phases = workload.build_phases(spec, server)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
-    with LagSampler() as lag, gpu_sampler.GpuSampler(target.gpu_sample) as sampler:
+    with LagSampler() as lag, gpu_sampler.GpuSampler(target.sample_gpu) as sampler:
         for phase in phases:
-            finished = len(outcomes)
+            finished_before = len(outcomes)
             last_outcomes = load.send_all(
                 target.base_url,
                 phase.requests,
@@ -87,12 +87,12 @@ def measure_load(
                 concurrency=phase.concurrency,
                 cap_s=timeout_s,
                 timeout_s=timeout_s,
-                on_done=lambda count, finished=finished: progress(finished + count, total),  # type: ignore[misc]
+                on_done=lambda count, finished_before=finished_before: progress(finished_before + count, total),  # type: ignore[misc]
             )
             outcomes += last_outcomes
         gpu_state = sampler.state
     counters_after = read_settled_counters(
-        target.counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
+        target.read_counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
     )
     return {
         "started_at_s": round(began_s, 3),
@@ -126,7 +126,7 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
 def _acceptance_figures(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> dict[str, float]:
     """Return the statistics of speculative decoding: accepted tokens per draft, and the share accepted at the first position."""
-    acceptance = speculation.acceptance(counters_before, counters_after)
+    acceptance = speculation.compute_acceptance(counters_before, counters_after)
     if acceptance is None:
         return {}
     data = {} if acceptance.per_draft is None else {"accepted_per_draft": acceptance.per_draft}
@@ -200,7 +200,7 @@ def _notes(
 ) -> Iterator[str]:
     """Yield the reasons why figures are missing or may describe the client instead of the server."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
-    streams = sum(outcome.stream is not None for outcome in outcomes)
+    stream_count = sum(outcome.stream is not None for outcome in outcomes)
     if percentiles_unreliable:
         yield f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99), so the p99 of gaps is not reported"
     if totals.largest_gap_s and lag.max_s > MIN_LAG_SHARE_OF_GAP * totals.largest_gap_s:
@@ -208,7 +208,7 @@ def _notes(
         yield f"this client once woke up {lag_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
     if totals.bursts:
         yield (
-            f"{totals.bursts} of {streams} streams came in bursts (a reasoning parser or a proxy delays tokens): "
+            f"{totals.bursts} of {stream_count} streams came in bursts (a reasoning parser or a proxy delays tokens): "
             "they have no decode rate, TTFT or gaps"
         )
     if errors:
@@ -267,10 +267,10 @@ def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {name: value for name, value in derived.items() if value is not None}
 
 
-def _count_chunks_during_prefill(decoding: stream.Stream, long: stream.Stream) -> int:
+def _count_chunks_during_prefill(decoding: stream.Stream, long_stream: stream.Stream) -> int:
     """Return the number of chunks that a stream received during a long prompt's prefill: about one per step if it is chunked."""
-    begin_s = long.sent_s - decoding.sent_s
-    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in decoding.points)
+    prefill_start_s = long_stream.sent_s - decoding.sent_s
+    return sum(prefill_start_s < at_s <= prefill_start_s + (long_stream.ttft_s or 0) for at_s, _ in decoding.points)
 
 
 def _mean_and_deviation(name: str, values: Sequence[float]) -> dict[str, float | None]:

@@ -63,11 +63,13 @@ def send_all(
         timeout_s: maximum time that a stream may send no data.
         on_done: called after each request with the number of finished requests.
     """
-    workers = min(concurrency or len(requests), len(requests))
-    queue = _Queue(base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, workers)
+    worker_count = min(concurrency or len(requests), len(requests))
+    queue = _Queue(
+        base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, worker_count
+    )
     previous_stack_bytes = threading.stack_size(STACK_BYTES)
     try:
-        threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(workers)]
+        threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(worker_count)]
         for thread in threads:
             thread.start()
         queue.ready.wait()
@@ -93,11 +95,11 @@ class _Queue:
         requests: Sequence[Request],
         settings: dict[str, Any],
         on_done: Callable[[int], None],
-        workers: int,
+        worker_count: int,
     ) -> None:
         """Initialize the queue. settings: further arguments of `stream.record`."""
         self.recordings: list[Recording | Exception | None] = [None] * len(requests)
-        self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
+        self.ready, self.begin, self.start_s = threading.Barrier(worker_count + 1), threading.Event(), 0.0
         self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done
         self._waiting_indexes, self._done_count, self._mutex = iter(range(len(requests))), 0, threading.Lock()
 
@@ -110,11 +112,11 @@ class _Queue:
         self.ready.wait()
         self.begin.wait()
         while index is not None:
-            due_s = self.start_s + self._requests[index].at_s
+            send_at_s = self.start_s + self._requests[index].at_s
             if connection is None:
-                _sleep_until(due_s - CONNECT_AHEAD_S)
+                _sleep_until(send_at_s - CONNECT_AHEAD_S)
                 connection = self._open_connection()
-            _sleep_until(due_s)
+            _sleep_until(send_at_s)
             try:
                 body = self._requests[index].body
                 self.recordings[index] = stream.record(self._base_url, body, connection=connection, **self._settings)

@@ -65,11 +65,11 @@ MIN_SANE_ANSWERS = 7
 MAX_GARBAGE_ANSWERS = 1
 
 #: control tokens of tokenizers and templates, which are never part of an answer
-CONTROL_TOKEN = re.compile(
+CONTROL_TOKEN_PATTERN = re.compile(
     r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}"
 )
 #: a word, or a run of other visible characters
-PIECE = re.compile(r"\w+|[^\w\s]+")
+PIECE_PATTERN = re.compile(r"\w+|[^\w\s]+")
 #: a text of at least this many pieces is a loop if a smaller share of them is distinct
 MIN_LOOP_PIECES, MIN_DISTINCT_SHARE = 12, 0.25
 #: a text of at least this many characters, not counting spaces, is a loop if no more than this many are distinct
@@ -88,10 +88,10 @@ class Question:
 
     prompt: str
     #: pattern that matches only the right answer
-    answer: str
+    answer_pattern: str
 
     def is_answered_by(self, text: str) -> bool:
-        return bool(re.search(self.answer, text[:MAX_SEARCHED_CHARS], re.IGNORECASE))
+        return bool(re.search(self.answer_pattern, text[:MAX_SEARCHED_CHARS], re.IGNORECASE))
 
 
 def _build_needle_prompt() -> str:
@@ -274,9 +274,9 @@ def _logprob_gap(step: Sequence[Candidate], token: str) -> float:
     return next((step[0][1] - logprob for candidate, logprob in step if candidate == token), float("inf"))
 
 
-def _excerpt(text: str, char: int) -> str:
-    start = max(0, char - CONTEXT_CHARS)
-    return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])
+def _excerpt(text: str, char_index: int) -> str:
+    start = max(0, char_index - CONTEXT_CHARS)
+    return repr(("…" if start else "") + text[start : char_index + CONTEXT_CHARS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +292,11 @@ class AnswersEvaluation:
 def describe_nonsense(text: str) -> str:
     """Return the reason why no working model generates such a text, as a clause; empty if one could have."""
     text = text[:MAX_SEARCHED_CHARS]
-    pieces, chars = PIECE.findall(text), re.sub(r"\s", "", text)
+    pieces, chars = PIECE_PATTERN.findall(text), re.sub(r"\s", "", text)
     if not chars:
         return "the content is empty"
-    if control := CONTROL_TOKEN.search(text):
-        return f"the content contains the control token {control[0]!r}"
+    if control_match := CONTROL_TOKEN_PATTERN.search(text):
+        return f"the content contains the control token {control_match[0]!r}"
     if len(pieces) >= MIN_LOOP_PIECES and len(set(pieces)) < MIN_DISTINCT_SHARE * len(pieces):
         return f"it repeats {format_count(len(set(pieces)), 'word')} endlessly"
     if len(chars) >= MIN_LOOP_CHARS and len(set(chars)) <= MAX_LOOP_DISTINCT_CHARS:
@@ -336,15 +336,17 @@ def evaluate_answers(answers: Sequence[str], texts: Sequence[str] = ()) -> Answe
     return AnswersEvaluation("sane", score, right_count, evidence)
 
 
-def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh_answer: str, cached_answer: str) -> AnswersEvaluation:
+def evaluate_cached_answer(
+    evaluation: AnswersEvaluation, uncached_answer: str, cached_answer: str
+) -> AnswersEvaluation:
     """Return the evaluation after NEEDLE_QUESTION was repeated. It is doubtful if only one answer is right.
 
     Args:
         evaluation: result of `evaluate_answers`.
-        fresh_answer: the first answer.
+        uncached_answer: the first answer.
         cached_answer: the answer when the prompt was in the prefix cache.
     """
-    is_right = NEEDLE_QUESTION.is_answered_by(fresh_answer)
+    is_right = NEEDLE_QUESTION.is_answered_by(uncached_answer)
     if evaluation.verdict != "sane" or is_right == NEEDLE_QUESTION.is_answered_by(cached_answer):
         return evaluation
     first, second = ("right", "wrong") if is_right else ("wrong", "right")
@@ -353,7 +355,7 @@ def evaluate_cached_answer(evaluation: AnswersEvaluation, fresh_answer: str, cac
         "doubtful",
         message,
         evaluation.right,
-        (f"new: {fresh_answer[:MAX_SHOWN_CHARS]!r}", f"cached: {cached_answer[:MAX_SHOWN_CHARS]!r}"),
+        (f"new: {uncached_answer[:MAX_SHOWN_CHARS]!r}", f"cached: {cached_answer[:MAX_SHOWN_CHARS]!r}"),
     )
 
 

@@ -97,9 +97,9 @@ class ServerClient:
 
 def random_text(word_count: int) -> str:
     """Return random text of this many words, which no prefix cache can contain."""
-    choices = COMMON_WORDS.split()
+    words = COMMON_WORDS.split()
     rng = random.Random(secrets.randbits(64))
-    return " ".join([secrets.token_hex(16), *(rng.choice(choices) for _ in range(word_count))])
+    return " ".join([secrets.token_hex(16), *(rng.choice(words) for _ in range(word_count))])
 
 
 def measure_prefix_reuse(

@@ -39,12 +39,12 @@ def count_active_requests(counters: Mapping[str, float]) -> float | None:
 def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: float) -> Mapping[str, float]:
     """Wait until the server is idle and return its counters. Raises Inconclusive if it is still busy after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
-    while running := count_active_requests(current := get_counters()):
+    while active_requests := count_active_requests(counters := get_counters()):
         if time.monotonic() > deadline_s:
-            message = f"other traffic: {format_count(int(running), 'request')} running or waiting"
+            message = f"other traffic: {format_count(int(active_requests), 'request')} running or waiting"
             raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE_FIX)
         time.sleep(0.1)
-    return current
+    return counters
 
 
 def has_foreign_tokens(served_tokens: float, streamed_tokens: int, capped_streams: int) -> bool:
@@ -76,10 +76,10 @@ def counter_increase(
 
 
 def read_settled_counters(
-    get_counters: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
+    get_counters: Callable[[], Mapping[str, float]], should_reread: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """Return the counters after a measurement, reading them again for up to COUNTER_LAG_S while `is_stale` returns true."""
+    """Return the counters after a measurement, reading them again for up to COUNTER_LAG_S while `should_reread` returns true."""
     deadline_s = time.monotonic() + COUNTER_LAG_S
-    while is_stale(counters := get_counters()) and time.monotonic() <= deadline_s:
+    while should_reread(counters := get_counters()) and time.monotonic() <= deadline_s:
         time.sleep(0.05)
     return counters

@@ -14,7 +14,7 @@ from sparkwright.measure.reference import Unanswered
 from sparkwright.measure.server_counters import counter_increase
 
 #: tested combinations, as (number of streams, temperature); the first, a single greedy stream, is the reference for the others
-CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
+TESTED_COMBINATIONS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 #: questions, one per stream
 QUESTIONS = reference.QUESTIONS[:8]
 #: minimum number of right answers to QUESTIONS for a comparison
@@ -37,7 +37,7 @@ class Acceptance:
     positions: tuple[float, ...]
 
 
-def acceptance(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> Acceptance | None:
+def compute_acceptance(counters_before: Mapping[str, float], counters_after: Mapping[str, float]) -> Acceptance | None:
     """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
     drafts = counter_increase(counters_before, counters_after, engine_http.DRAFTS)
     if not drafts or drafts < 0:
@@ -103,7 +103,7 @@ def query_cells(
     timeout_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """Ask the questions in each of CELLS, but stop after the first cell with a missing answer.
+    """Ask the questions in each of TESTED_COMBINATIONS, but stop after the first cell with a missing answer.
 
     Args:
         http: the engine's HTTP API.
@@ -114,8 +114,8 @@ def query_cells(
         progress: called with the number of finished cells and the total.
     """
     cells: list[Cell] = []
-    for streams, temperature in CELLS:
-        progress(len(cells), len(CELLS))
+    for streams, temperature in TESTED_COMBINATIONS:
+        progress(len(cells), len(TESTED_COMBINATIONS))
 
         def query(question: reference.Question, temperature: float = temperature) -> str:
             options: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
@@ -144,9 +144,9 @@ def describe_failure(cells: Sequence[Cell]) -> str:
     for cell in cells:
         if cell.error:
             return f"with {cell} the server did not answer: {cell.error}"
-    half = len(QUESTIONS) / 2
+    half_count = len(QUESTIONS) / 2
     for cell in cells[1:]:
-        if cell.nonsense > half >= reference_cell.nonsense or (
+        if cell.nonsense > half_count >= reference_cell.nonsense or (
             reference_cell.right >= MIN_CORRECT_ANSWERS and cell.right < reference_cell.right / 2
         ):
             score = f"{cell.right} of {len(QUESTIONS)} simple questions right"

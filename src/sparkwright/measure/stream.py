@@ -24,7 +24,7 @@ from sparkwright.trust import bounds
 READ_BYTES = 1 << 16
 #: maximum size of a chunk, which usually has 300 bytes, or a few kB with many tokens
 MAX_EVENT_BYTES = 1 << 20
-MAX_BYTES = 256 << 20
+MAX_STREAM_BYTES = 256 << 20
 #: maximum number of pieces of a stream, enough for a minute with ten thousand tokens per second, each in its own piece
 MAX_PIECES = 600_000
 MAX_ERROR_BYTES = 1 << 16
@@ -108,8 +108,8 @@ class Stream:
         """The decode rate: tokens per second after the first chunk. None for a stream in bursts or with a single chunk."""
         if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
-        (first_s, first), (last_s, last) = self.points[0], self.points[-1]
-        return (last - first) / (last_s - first_s)
+        (first_s, first_tokens), (last_s, last_tokens) = self.points[0], self.points[-1]
+        return (last_tokens - first_tokens) / (last_s - first_s)
 
     @property
     def request_tok_per_s(self) -> float | None:
@@ -219,7 +219,7 @@ def _receive(
     """Receive pieces and store them with their times. The loop does as little as possible, so that it keeps up."""
     pieces, sent_s, clock, receive = recording.pieces, recording.sent_s, time.perf_counter, response.read1
     count, size = 0, 0
-    while size <= MAX_BYTES and count < MAX_PIECES:
+    while size <= MAX_STREAM_BYTES and count < MAX_PIECES:
         piece = receive(READ_BYTES)
         now_s = clock() - sent_s
         if not piece:
@@ -231,18 +231,18 @@ def _receive(
         if now_s > cap_s:
             recording.capped = True
             return
-    recording.error = f"the stream exceeds {MAX_BYTES >> 20} MiB, or {MAX_PIECES} pieces"
+    recording.error = f"the stream exceeds {MAX_STREAM_BYTES >> 20} MiB, or {MAX_PIECES} pieces"
 
 
 def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS) -> Stream:
     """Return the tokens of a recording. Raises StreamError if it is incomplete or contains an error from the server."""
     reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counter_keys)
-    rest = b""
+    remainder = b""
     for at_s, piece in recording.pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, remainder = (remainder + piece).split(b"\n")
         for line in lines:
             reader.read_line(at_s, line)
-        if len(rest) > MAX_EVENT_BYTES:
+        if len(remainder) > MAX_EVENT_BYTES:
             raise StreamError(f"a chunk exceeds {MAX_EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
     stream = reader.stream
     if recording.error:
@@ -283,17 +283,17 @@ def parse_event_stream(content: bytes, final_types: Collection[str]) -> list[dic
         final_types: types of the event that ends a stream; empty for an API whose streams end with `[DONE]`.
     """
     events: list[dict[str, Any]] = []
-    done = False
+    is_done = False
     for line in content.split(b"\n"):
         data = line[5:].strip()
         if not line.startswith(b"data:") or data == b"[DONE]":
-            done = done or data == b"[DONE]"
+            is_done = is_done or data == b"[DONE]"
             continue
         event = _parse_object(data)
         if error := http_probe.extract_error(event) or http_probe.extract_error(event.get("response")):
             raise StreamError(f"server error: {error}")
         events.append(event)
-    if not events or (events[-1].get("type") not in final_types if final_types else not done):
+    if not events or (events[-1].get("type") not in final_types if final_types else not is_done):
         raise StreamError("the stream ended early")
     return events
 

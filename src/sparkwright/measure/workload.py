@@ -107,7 +107,7 @@ def _build_smoke_phases(load: Load, client: ServerClient) -> list[Phase]:
 
 def _build_serve_phases(load: Load, client: ServerClient) -> list[Phase]:
     prompts = list(itertools.islice(_draw_prompts(load), load.requests))
-    times = arrivals(load)
+    times = arrival_times(load)
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(prompts, times, strict=False):
         # prompts from a data set also begin with random text
@@ -127,10 +127,10 @@ def _build_itl_phases(load: Load, client: ServerClient) -> list[Phase]:
 
 def _build_hol2_phases(load: Load, client: ServerClient) -> list[Phase]:
     """Return a phase with only short prompts, and one with a long prompt followed by short ones."""
-    requests_behind = _equal_requests(load, client, load.shorts, "short", load.after_s)
+    following_requests = _equal_requests(load, client, load.shorts, "short", load.after_s)
     return [
         Phase(_equal_requests(load, client, load.shorts, "short alone")),
-        Phase((_long_request(load, client, 0.0), *requests_behind)),
+        Phase((_long_request(load, client, 0.0), *following_requests)),
     ]
 
 
@@ -138,7 +138,7 @@ def _build_mixed_phases(load: Load, client: ServerClient) -> list[Phase]:
     groups = ["long"] * load.longs + ["short"] * load.shorts
     random.Random(load.seed).shuffle(groups)
     requests = []
-    for group, at_s in zip(groups, arrivals(load), strict=False):
+    for group, at_s in zip(groups, arrival_times(load), strict=False):
         tokens = load.long_tokens if group == "long" else load.prompt_tokens
         requests.append(client.build_sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
@@ -173,7 +173,7 @@ def _long_request(load: Load, client: ServerClient, at_s: float) -> Request:
     return client.build_sized_request(load.long_tokens, 8, at_s=at_s, group="long")
 
 
-def arrivals(load: Load) -> Iterator[float]:
+def arrival_times(load: Load) -> Iterator[float]:
     """Yield the send times of requests in seconds: all 0, or a Poisson process with the load's rate."""
     rng, at_s = random.Random(load.seed), 0.0
     while True:
@@ -241,10 +241,10 @@ def build_load_steps(context: int, streams: int) -> list[LoadStep]:
 
 def format_last_step(rows: object) -> str:
     """Return the last step of a stored load test as text; empty if there is none or it is invalid."""
-    last = rows[-1] if isinstance(rows, list) and rows else None
-    if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
+    last_row = rows[-1] if isinstance(rows, list) and rows else None
+    if not isinstance(last_row, Mapping) or not isinstance(last_row.get("context"), int):
         return ""
-    step = {field.name: last.get(field.name) for field in fields(LoadStep)}
+    step = {field.name: last_row.get(field.name) for field in fields(LoadStep)}
     is_valid = all(
         figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool)) for figure in step.values()
     )

@@ -76,8 +76,8 @@ class Bench(Module["Bench.Args"]):
             args.base_url,
             args.model,
             key,
-            counters=lambda: server_counters.read_counters(http, args.base_url, key)[0],
-            gpu_sample=lambda: nvidia_smi.sample_gpu(context.machine),
+            read_counters=lambda: server_counters.read_counters(http, args.base_url, key)[0],
+            sample_gpu=lambda: nvidia_smi.sample_gpu(context.machine),
         )
         with (
             lock.acquire_measurement(context.state, context.run_id, "a benchmark", note=context.note),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.measure.speculation import acceptance
+from sparkwright.measure.speculation import compute_acceptance
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.sandbox.vllm.metrics import POSITION_METRIC
@@ -350,7 +350,7 @@ def test_drafts_are_counted_by_position_and_a_chunk_has_all_accepted_tokens(
     server = serve(*SPECULATIVE)
     before = read_counters(server)
     chunks = stream_events(server, 120)
-    accepted = acceptance(before, read_counters(server))
+    accepted = compute_acceptance(before, read_counters(server))
     assert accepted is not None and accepted.positions == pytest.approx((0.85, 0.68), abs=0.04)
     assert len(chunks) == pytest.approx(120 / (1 + sum(accepted.positions)), abs=2)
     assert chunks[-1]["usage"]["completion_tokens"] == 120

@@ -132,7 +132,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if measurement.verdict == "new baseline" and not args.baseline_key:
             measurement.verdict = "not compared"
             measurement.reason = "no baseline: the running server belongs to no recipe and was never verified"
-        acceptance = speculation_proof.acceptance(observations.counters_before, observations.counters_after)
+        acceptance = speculation_proof.compute_acceptance(observations.counters_before, observations.counters_after)
         if baseline and measurement.verdict == "proved":
             acceptance_drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
             if acceptance_drop:
