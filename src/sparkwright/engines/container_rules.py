@@ -360,7 +360,7 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
         message = "pid: host: the container can see and kill the processes of the host."
         yield _build_warning(message, "remove it", "pid")
     if (
-        process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
+        process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST_NETWORK
         and request.open_to_network
     ):
         ports = f"port {request.published} and every other port" if request.published else "every port"

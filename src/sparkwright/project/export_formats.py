@@ -18,7 +18,7 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABEL_PREFIX, ContainerSpec
 from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
-from sparkwright.trust.process_option_rules import BRIDGE, HEALTHCHECK_OFF, parse_network
+from sparkwright.trust.process_option_rules import BRIDGE_NETWORK, HEALTHCHECK_OFF, parse_network
 
 #: home folder of the user who starts the container; expanded by the shell or Compose
 HOME = "~"
@@ -175,7 +175,9 @@ def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, An
     networks = dict(map(parse_network, (spec.network, *spec.networks)))
     if list(networks) == [spec.network]:
         return ({"network_mode": spec.network} if spec.network else {}), {}
-    aliases_by_name = {"default" if name in ("", BRIDGE) else name: aliases for name, aliases in networks.items()}
+    aliases_by_name = {
+        "default" if name in ("", BRIDGE_NETWORK) else name: aliases for name, aliases in networks.items()
+    }
     service = {name: {"aliases": aliases} if aliases else None for name, aliases in aliases_by_name.items()}
     return {"networks": service}, {
         "networks": {name: {"external": True} for name in aliases_by_name if name != "default"}

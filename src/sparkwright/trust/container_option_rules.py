@@ -18,18 +18,18 @@ from sparkwright.errors import Refused
 from sparkwright.visible import quote_text
 
 #: a size in Docker's format (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
+_SIZE_PATTERN = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
 MAX_INT64 = 2**63 - 1
-_PORT = re.compile(r"[1-9][0-9]{0,4}")
-_GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
-_LIMIT = re.compile(r"-1|[0-9]{1,19}")
+_PORT_PATTERN = re.compile(r"[1-9][0-9]{0,4}")
+_GPUS_PATTERN = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
+_LIMIT_PATTERN = re.compile(r"-1|[0-9]{1,19}")
 IPC_MODES = ("", "host", "private", "shareable", "none")
 #: ulimits that Docker supports (go-units), without the address space (`as`)
 LIMIT_NAMES = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
-VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
+VOLUME_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
 #: options of any mount, at most one from each group
 MOUNT_MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
 #: options of a mounted host folder, at most one
@@ -52,18 +52,20 @@ def check_size(text: str) -> str:
 
 def parse_size(text: str) -> int:
     """Parse a size in Docker's format, where 1k is 1024, to bytes. Raises Refused for anything else."""
-    match = _SIZE.fullmatch(text)
+    match = _SIZE_PATTERN.fullmatch(text)
     if match is None:
         raise Refused(f"{quote_text(text)} is not a size: write 64gb, 512m or 1024.")
     return int(float(match[1]) * 2 ** (10 * " kmgtp".index((match[2] or " ").lower())))
 
 
 def check_port(text: str) -> str:
-    plain, _, protocol = text.partition("/")
-    *address, host_port, container_port = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
+    without_protocol, _, protocol = text.partition("/")
+    *address, host_port, container_port = (
+        without_protocol.rsplit(":", 2) if without_protocol.count(":") > 1 else ("", *without_protocol.split(":"))[-2:]
+    )
     if "/" in text and protocol not in PROTOCOLS:
         return f"{quote_text(text)}: the protocol must be {', '.join(PROTOCOLS)}."
-    if plain.count(":") == 0 or host_port in ("", "0"):
+    if without_protocol.count(":") == 0 or host_port in ("", "0"):
         return f"{quote_text(text)} does not set the host's port: write HOST:CONTAINER, such as 8000:8000."
     if re.fullmatch(r"[0-9]+-[0-9]+", host_port) or re.fullmatch(r"[0-9]+-[0-9]+", container_port):
         return f"{quote_text(text)} is a range: write an entry for each port, HOST:CONTAINER."
@@ -71,7 +73,7 @@ def check_port(text: str) -> str:
         message = f"{quote_text(address[0])} is not an IP address"
         return f"{quote_text(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
     for port in (host_port, container_port):
-        if not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+        if not _PORT_PATTERN.fullmatch(port) or int(port) > MAX_PORT:
             message = f"{quote_text(port)} is not a port (1 to {MAX_PORT})"
             return f"{quote_text(text)} is not a published port: {message}; write HOST:CONTAINER, such as 8000:8000."
     return ""
@@ -82,8 +84,10 @@ def find_port_conflict(ports: Sequence[str]) -> str:
     all_addresses = ("", "0.0.0.0", "::")
     earlier_ports: list[tuple[str, str, str]] = []
     for published_port in ports:
-        plain, _, protocol = published_port.partition("/")
-        *prefix, host_port, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
+        without_protocol, _, protocol = published_port.partition("/")
+        *prefix, host_port, _ = (
+            without_protocol.rsplit(":", 2) if without_protocol.count(":") > 1 else ("", *without_protocol.split(":"))
+        )
         address, protocol = prefix[0].strip("[]"), protocol or "tcp"
         for other_address, other_port, other_protocol in earlier_ports:
             has_overlap = address == other_address or address in all_addresses or other_address in all_addresses
@@ -95,7 +99,7 @@ def find_port_conflict(ports: Sequence[str]) -> str:
 
 def check_gpus(text: str) -> str:
     message = f'{quote_text(text)} is not a choice of GPUs: write "all", a number, "device=0,1", or "" for no GPU.'
-    return "" if _GPUS.fullmatch(text) else message
+    return "" if _GPUS_PATTERN.fullmatch(text) else message
 
 
 def check_ipc_mode(text: str) -> str:
@@ -110,7 +114,7 @@ def check_limit_name(name: str) -> str:
 
 def check_ulimit(text: str) -> str:
     limits = text.split(":")
-    if len(limits) > 2 or not all(_LIMIT.fullmatch(limit) and int(limit) <= MAX_INT64 for limit in limits):
+    if len(limits) > 2 or not all(_LIMIT_PATTERN.fullmatch(limit) and int(limit) <= MAX_INT64 for limit in limits):
         return f"{quote_text(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
     soft, hard = (float("inf") if int(limit) < 0 else int(limit) for limit in (limits[0], limits[-1]))
     return "" if soft <= hard else f"{quote_text(text)}: the soft limit is above the hard limit."
@@ -122,20 +126,20 @@ def check_volume(text: str) -> str:
         return f"{quote_text(text)} is not a mount: write /host:/container or /host:/container:ro."
     if reason := check_volume_source(parts[0]) or check_mount_target(parts[1]):
         return f"{quote_text(text)}: {reason}"
-    invalid_modes = parts[2].split(",") if len(parts) == 3 else []
-    for group in (*MOUNT_MODES, COPY_MODES if VOLUME_NAME.fullmatch(parts[0]) else PROPAGATION_MODES):
-        matching_modes = [mode for mode in invalid_modes if mode in group]
+    unmatched_modes = parts[2].split(",") if len(parts) == 3 else []
+    for group in (*MOUNT_MODES, COPY_MODES if VOLUME_NAME_PATTERN.fullmatch(parts[0]) else PROPAGATION_MODES):
+        matching_modes = [mode for mode in unmatched_modes if mode in group]
         if len(matching_modes) == 1:
-            invalid_modes.remove(matching_modes[0])
-    message = f"{quote_text(text)}: {quote_text(','.join(invalid_modes))} is not a mount option: ro, rw, z, Z."
-    return message if invalid_modes else ""
+            unmatched_modes.remove(matching_modes[0])
+    message = f"{quote_text(text)}: {quote_text(','.join(unmatched_modes))} is not a mount option: ro, rw, z, Z."
+    return message if unmatched_modes else ""
 
 
 def check_volume_source(text: str) -> str:
     """Check a folder on the host, or the name of a volume."""
     if ":" in text or "\0" in text:
         return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
-    if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
+    if text.startswith(("/", "~/")) or VOLUME_NAME_PATTERN.fullmatch(text):
         return ""
     return f"{quote_text(text)} is not a folder on the host: it must begin with / or ~/."
 
@@ -237,8 +241,8 @@ def normalize_binds(binds: list[str] | None) -> list[str]:
 
 def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
     """Convert limits such as {"memlock": "-1", "nofile": "1024:65536"} to the API's format."""
-    bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
-    return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
+    limit_parts = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
+    return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in limit_parts]
 
 
 def normalize_ulimits(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:

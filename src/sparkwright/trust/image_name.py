@@ -13,11 +13,11 @@ DIGEST_SEPARATOR = "@"
 DOCKER_HUB = "docker.io"
 
 #: grammar of repositories and tags, from distribution/reference: HOST[:PORT]/PATH and a tag
-_LABEL = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
-_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
-_PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
-REPOSITORY = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST}/)?{_PART}(?:/{_PART})*")
-TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_LABEL_PATTERN = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
+_HOST_PATTERN = rf"(?:{_LABEL_PATTERN}(?:\.{_LABEL_PATTERN})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
+_PART_PATTERN = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
+REPOSITORY_PATTERN = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST_PATTERN}/)?{_PART_PATTERN}(?:/{_PART_PATTERN})*")
+TAG_PATTERN = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 MAX_REPOSITORY_BYTES = 255
 
 
@@ -100,8 +100,8 @@ def check_image(ref: str) -> str:
     repository, tag = (head, tail) if colon and "/" not in tail else (name, None)
     if len(repository) > MAX_REPOSITORY_BYTES:
         return "is too long"
-    if not REPOSITORY.fullmatch(repository):
+    if not REPOSITORY_PATTERN.fullmatch(repository):
         return "is not REPOSITORY:TAG; a repository has lowercase letters, digits and . _ - /"
-    if tag is not None and not TAG.fullmatch(tag):
+    if tag is not None and not TAG_PATTERN.fullmatch(tag):
         return "has an invalid tag: at most 128 letters, digits and _ . -"
     return "has a digest that is not sha256: and 64 hex digits" if separator and not DIGEST.fullmatch(digest) else ""

@@ -12,9 +12,9 @@ from sparkwright.trust.names import COMMIT, check_file_name
 from sparkwright.visible import one_line
 
 #: a model's id on the hub: OWNER/NAME, or only NAME for the oldest models
-_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
+_MODEL_ID_PATTERN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 #: substrings that git refuses in the names of branches and tags (git-check-ref-format)
-_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
+_INVALID_REF_PATTERN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
 MAX_REVISION_CHARS = 255
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -33,19 +33,19 @@ SYSTEM_PATHS = (
     "/etc/sudoers.d", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/pam.d",
     "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
 )  # fmt: skip
-_PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
+_CONTAINER_PATH_PATTERN = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def check_model_id(text: str) -> str:
     """Return the reason why a string is not a model's id on a hub; empty if it is valid."""
-    if ".." in text or "--" in text or not _ID.fullmatch(text):
+    if ".." in text or "--" in text or not _MODEL_ID_PATTERN.fullmatch(text):
         return "is not a model's name on the hub, OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def check_revision(text: str) -> str:
     """Return the reason why a string is not a branch, tag or commit; empty if it is valid."""
-    if not text or len(text) > MAX_REVISION_CHARS or text != one_line(text) or _INVALID_REF.search(text):
+    if not text or len(text) > MAX_REVISION_CHARS or text != one_line(text) or _INVALID_REF_PATTERN.search(text):
         return "is not a valid git branch, tag or commit"
     return ""
 
@@ -115,7 +115,7 @@ def _quote_value(value: object) -> str:
 
 def check_container_path(path: str) -> str:
     """Return the reason why a file can't be mounted at a path, beginning with "must"; empty if it can."""
-    if not _PATH.fullmatch(path):
+    if not _CONTAINER_PATH_PATTERN.fullmatch(path):
         return "must be a path in the container, such as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:
         return "must not contain `.` or `..`"

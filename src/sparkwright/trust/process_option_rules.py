@@ -22,10 +22,10 @@ _SIGNALS = (
     "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH",
     "IO", "PWR", "SYS",
 )  # fmt: skip
-TERM = "SIGTERM"
+DEFAULT_STOP_SIGNAL = "SIGTERM"
 #: nanoseconds per unit of Go's durations
 _NS_BY_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION_PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
+_DURATION_PART_PATTERN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
 #: keys of a health check in a recipe, and the Docker API's names for them
 HEALTH_KEYS = {
     "test": "Test",
@@ -34,20 +34,22 @@ HEALTH_KEYS = {
     "start_period": "StartPeriod",
     "retries": "Retries",
 }
-_HEALTH_DURATIONS = ("interval", "timeout", "start_period")
+_HEALTH_DURATION_KEYS = ("interval", "timeout", "start_period")
 HEALTHCHECK_OFF = "NONE"
 _TMPFS_SWITCHES = frozenset(
     ("ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "atime", "noatime", "relatime")
 )
-_TMPFS_VALUES = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid": r"[0-9]{1,9}", "gid": r"[0-9]{1,9}",
+_TMPFS_VALUE_PATTERNS = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid": r"[0-9]{1,9}", "gid": r"[0-9]{1,9}",
             "nr_inodes": r"[0-9]{1,15}[kmgKMG]?", "nr_blocks": r"[0-9]{1,15}[kmgKMG]?"}  # fmt: skip
-_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,255}")
-_DRIVER = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
-HOST, NONE, BRIDGE = "host", "none", "bridge"
-BUILT_IN_NETWORKS = (HOST, NONE, BRIDGE)
+_CPUSET_PATTERN = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,255}")
+_LOG_DRIVER_PATTERN = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
+HOST_NETWORK, NO_NETWORK, BRIDGE_NETWORK = "host", "none", "bridge"
+BUILT_IN_NETWORKS = (HOST_NETWORK, NO_NETWORK, BRIDGE_NETWORK)
 HOST_GATEWAY = "host-gateway"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+_NETWORK_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_HOSTNAME_PATTERN = re.compile(
+    r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
+)
 
 
 def check_memory(text: str) -> str:
@@ -80,7 +82,7 @@ def check_cpuset(text: str) -> str:
 
 def parse_cpuset(text: str | None) -> list[int]:
     """Return the CPU numbers in a set such as 0-3,8; empty if the text is empty or invalid."""
-    if not text or not _CPUS.fullmatch(text):
+    if not text or not _CPUSET_PATTERN.fullmatch(text):
         return []
     ranges = [word.partition("-") for word in text.split(",")]
     return sorted({cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)})
@@ -114,7 +116,7 @@ def check_stop_signal(text: str) -> str:
 
 
 def normalize_stop_signal(text: str | None) -> str:
-    return _signal_name(text or TERM) or str(text)
+    return _signal_name(text or DEFAULT_STOP_SIGNAL) or str(text)
 
 
 def _signal_name(text: str) -> str:
@@ -130,7 +132,7 @@ def _signal_name(text: str) -> str:
 
 def parse_duration_ns(text: str) -> int:
     """Parse a duration in Go's format, such as 1m30s, to nanoseconds. Raises Refused for anything else."""
-    parts = _DURATION_PART.findall(text)
+    parts = _DURATION_PART_PATTERN.findall(text)
     if not parts or "".join(map("".join, parts)) != text:
         raise Refused(f"{quote_text(text)} is not a duration: write 30s or 1m30s.")
     return sum(round(float(number) * _NS_BY_UNIT[unit]) for number, unit in parts)
@@ -142,17 +144,17 @@ def format_duration(duration_ns: int) -> str:
     return f"{duration_ns // _NS_BY_UNIT[unit]}{unit}"
 
 
-def check_healthcheck(check: Mapping[str, str]) -> str:
-    for key, text in check.items():
+def check_healthcheck(healthcheck: Mapping[str, str]) -> str:
+    for key, text in healthcheck.items():
         if key not in HEALTH_KEYS:
             return f"{quote_text(key)} is not a key of a health check: {', '.join(HEALTH_KEYS)}."
         if key == "test" and not text.strip():
             return f"`test` must be a command, or {HEALTHCHECK_OFF} to disable the image's health check."
         if key == "retries" and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
             return f"`retries` must be a whole number from 1, got {quote_text(text)}."
-        if key in _HEALTH_DURATIONS and (reason := _check_duration(text)):
+        if key in _HEALTH_DURATION_KEYS and (reason := _check_duration(text)):
             return f"`{key}`: {reason}"
-    if check.get("test") == HEALTHCHECK_OFF and len(check) > 1:
+    if healthcheck.get("test") == HEALTHCHECK_OFF and len(healthcheck) > 1:
         return f"`test: {HEALTHCHECK_OFF}` disables the health check: remove its other keys."
     return ""
 
@@ -164,10 +166,10 @@ def _check_duration(text: str) -> str:
         return refused.message
 
 
-def health_config(check: Mapping[str, str]) -> dict[str, Any]:
+def health_config(healthcheck: Mapping[str, str]) -> dict[str, Any]:
     """Return a health check in the Docker API's format."""
     config: dict[str, Any] = {}
-    for key, text in check.items():
+    for key, text in healthcheck.items():
         if key == "test":
             config["Test"] = [HEALTHCHECK_OFF] if text == HEALTHCHECK_OFF else ["CMD-SHELL", text]
         else:
@@ -190,7 +192,9 @@ def check_tmpfs(text: str) -> str:
         return reason
     for option in options.split(",") if colon else ():
         name, equals, value = option.partition("=")
-        if option not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
+        if option not in _TMPFS_SWITCHES and not (
+            equals and re.fullmatch(_TMPFS_VALUE_PATTERNS.get(name, "(?!)"), value)
+        ):
             return f"{quote_text(text)}: {quote_text(option)} is not a tmpfs option, such as size=64m or noexec."
     return ""
 
@@ -209,12 +213,12 @@ def normalize_tmpfs(rows: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_log_driver(text: str) -> str:
-    return "" if not text or _DRIVER.fullmatch(text) else f"{quote_text(text)} is not a log driver's name."
+    return "" if not text or _LOG_DRIVER_PATTERN.fullmatch(text) else f"{quote_text(text)} is not a log driver's name."
 
 
 def check_log_options(options: Mapping[str, str]) -> str:
-    invalid = next((name for name in options if not name or re.search(r"[\s=\0]", name)), None)
-    return "" if invalid is None else f"{quote_text(invalid)} is not a log option's name."
+    invalid_name = next((name for name in options if not name or re.search(r"[\s=\0]", name)), None)
+    return "" if invalid_name is None else f"{quote_text(invalid_name)} is not a log option's name."
 
 
 def parse_network(text: str) -> tuple[str, list[str]]:
@@ -237,7 +241,11 @@ def check_network(text: str) -> str:
         return ""
     name, aliases = parse_network(text)
     keys = {word.partition("=")[0] for word in text.split(",")} if "=" in text else set()
-    if not _NAME.fullmatch(name) or keys - {"name", "alias"} or not all(map(_NAME.fullmatch, aliases)):
+    if (
+        not _NETWORK_NAME_PATTERN.fullmatch(name)
+        or keys - {"name", "alias"}
+        or not all(map(_NETWORK_NAME_PATTERN.fullmatch, aliases))
+    ):
         return f"{quote_text(text)} is not a network: write host, a network's name, or name=NETWORK,alias=NAME."
     if name in (*BUILT_IN_NETWORKS, "default") and aliases:
         return f"{quote_text(text)}: only networks made with `docker network create` support aliases."
@@ -246,7 +254,7 @@ def check_network(text: str) -> str:
 
 def check_additional_network(text: str) -> str:
     name = parse_network(text)[0]
-    if name in (HOST, NONE) or not text:
+    if name in (HOST_NETWORK, NO_NETWORK) or not text:
         return f"{quote_text(text)} can't be used as an additional network."
     return check_network(text)
 
@@ -259,24 +267,24 @@ def user_networks(texts: Iterable[str]) -> list[str]:
 
 def check_hostname(text: str) -> str:
     message = f"{quote_text(text)} is not a host name: letters, digits, hyphens and dots, at most 63."
-    return "" if not text or _HOSTNAME.fullmatch(text) else message
+    return "" if not text or _HOSTNAME_PATTERN.fullmatch(text) else message
 
 
-def _split_host(text: str) -> tuple[str, str]:
+def _split_extra_host(text: str) -> tuple[str, str]:
     """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker has accepted since version 25."""
     name, *address = re.split("[:=]", text, maxsplit=1)
     return name, "".join(address).removeprefix("[").removesuffix("]")
 
 
 def check_extra_host(text: str) -> str:
-    name, address = _split_host(text)
-    if _HOSTNAME.fullmatch(name) and (address == HOST_GATEWAY or is_ip_address(address)):
+    name, address = _split_extra_host(text)
+    if _HOSTNAME_PATTERN.fullmatch(name) and (address == HOST_GATEWAY or is_ip_address(address)):
         return ""
     return f"{quote_text(text)} is not a host: write NAME:ADDRESS or NAME:{HOST_GATEWAY}."
 
 
 def format_extra_hosts(texts: Sequence[str]) -> list[str]:
-    return [":".join(_split_host(text)) for text in texts]
+    return [":".join(_split_extra_host(text)) for text in texts]
 
 
 def normalize_extra_hosts(texts: Iterable[str] | None) -> list[str]:

@@ -11,48 +11,50 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.trust.redact import MASK
-from sparkwright.trust.secret_names import TOKEN, is_possible_secret_name, is_secret, is_setting
+from sparkwright.trust.secret_names import TOKEN_PATTERN, is_possible_secret_name, is_secret, is_setting
 
-_PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL)
+_PEM_PATTERN = re.compile(
+    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
+)
 #: a URL's password, or its user information if that has no password and is at least 16 characters long
-_URL_PASSWORD = re.compile(
+_URL_PASSWORD_PATTERN = re.compile(
     r"(://(?:[^/?#\s:@\"'\\]{0,200}:(?=[^/?#\s:@\"'\\])|(?=[^/?#\s:@\"'\\]{16})))([^/?#\s:@\"'\\]{1,500})(?=@)"
 )
 #: an Authorization or Cookie header, with or without quotes; the secret is the rest of the line
-_HEADER = re.compile(
+_HEADER_PATTERN = re.compile(
     r"((?:authorization|cookie)\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}\\{0,8}[\"']?(?:(?:bearer|basic|token|digest|apikey)\s{1,8})?)"
     r"([^\s\"'\\][^\"'\\\r\n]{0,4000})",
     re.IGNORECASE,
 )
-_BEARER = re.compile(
+_BEARER_PATTERN = re.compile(
     r"(\b[Bb](?:earer|EARER)\s{1,8})(?=[a-z]{0,40}[A-Z0-9._~+/=-]|[a-z]{20})([A-Za-z0-9._~+/=:-]{6,4000})"
 )
 #: programs with a one-letter option for the password
-_LOGIN = re.compile(
+_LOGIN_PATTERN = re.compile(
     r"(?<![\w-])(sshpass\s{1,8}-p\s{0,8}[\"']?|(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump)\s[^|;&\n]{0,200}?\s-p[\"']?|"
     r"redis-cli\s[^|;&\n]{0,200}?-a\s{1,8}[\"']?|login\s[^|;&\n]{0,200}?(?<!\S)-p\s{1,8}[\"']?)([^\s\"']{1,500})"
 )
 #: an option with USER:PASSWORD, such as curl's, up to the colon; the value is in the same word, next word or next list item
-_USER_OPTION = re.compile(
+_USER_OPTION_PATTERN = re.compile(
     r"(?<![\w-])(?:-[uU]|--(?:proxy-)?user)"
     r"(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|\s{1,8}(?:\\\n\s{0,40})?|(?<![a-z]{2})|=)"
     r"(?:(?P<slashes>\\{0,8})(?P<quote>[\"'])[^:\"'/\r\n]{1,200}|[^\s:\"'/\\]{1,200}):"
 )
-_PLAIN = re.compile(r"[^\s\"']{0,500}")
+_UNQUOTED_VALUE_PATTERN = re.compile(r"[^\s\"']{0,500}")
 #: one-letter options for a password, and the programs that have them
 _PASSWORD_PROGRAMS = {"-p": frozenset(("login", "sshpass")), "-a": frozenset(("redis-cli",))}
 _USER_OPTIONS = ("-u", "--user", "--proxy-user", "-U")
-_USER_PASSWORD = re.compile(r"([^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
-_OPTION_USER_PASSWORD = re.compile(r"((?:-[uU]=?|--(?:proxy-)?user=)[^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
+_USER_PASSWORD_PATTERN = re.compile(r"([^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
+_OPTION_USER_PASSWORD_PATTERN = re.compile(r"((?:-[uU]=?|--(?:proxy-)?user=)[^:/\r\n]{1,200}:)(.{1,4000})", re.DOTALL)
 #: a name and the text between it and its value: an assignment with or without quotes, the space before a command's or list's next
 #: word, or the text up to `value` in an object with `name`. "no token: the server hangs" is excluded.
-_NAMED = re.compile(
+_NAMED_VALUE_PATTERN = re.compile(
     r"(?<![A-Za-z0-9_.-])(?<!no )(?P<dashes>-{0,2})(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,100})"
     r"(?P<between>\\{0,8}[\"']?\s{0,8}(?:=|:(?!//))\s{0,8}\[?\s{0,8}"
     r"|\\{0,8}[\"']?\s{0,8},?\s{0,8}\\{0,8}[\"']?[Vv]alue\\{0,8}[\"']?\s{0,8}[:=]\s{0,8}"
     r"|(?P<next>\\{0,8}[\"']\s{0,8},\s{0,8}|\s{0,8}\n\s{0,40}-\s{1,8}|[ \t]{1,8}(?:\\\n\s{0,40})?))"
 )
-_PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
+_PAIR_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}=")
 #: maximum distances to search for an opening and a closing quote
 MAX_LOOKBEHIND_CHARS, MAX_LOOKAHEAD_CHARS = 4096, 16384
 _VALUE_END_CHARS = frozenset(";&|<>)}]\r\n\t ")
@@ -64,13 +66,13 @@ def mask_text(content: str, mask: str = MASK) -> str:
     def mask_second_group(match: re.Match[str]) -> str:
         return match[0] if is_setting(match[2]) else match[1] + mask
 
-    content = _PEM.sub(rf"\1{mask}\2", content)
-    content = _URL_PASSWORD.sub(mask_second_group, content)
-    content = _HEADER.sub(mask_second_group, content)
-    content = _BEARER.sub(rf"\1{mask}", content)
-    content = _LOGIN.sub(mask_second_group, content)
+    content = _PEM_PATTERN.sub(rf"\1{mask}\2", content)
+    content = _URL_PASSWORD_PATTERN.sub(mask_second_group, content)
+    content = _HEADER_PATTERN.sub(mask_second_group, content)
+    content = _BEARER_PATTERN.sub(rf"\1{mask}", content)
+    content = _LOGIN_PATTERN.sub(mask_second_group, content)
     content = _mask_user_passwords(content, mask)
-    return TOKEN.sub(mask, _mask_named_values(content, mask))
+    return TOKEN_PATTERN.sub(mask, _mask_named_values(content, mask))
 
 
 def mask_value(data: Any, name: str = "", mask: str = MASK) -> Any:
@@ -105,8 +107,8 @@ def mask_words(words: Sequence[Any], mask: str = MASK, name: str = "") -> list[A
         if not isinstance(word, str):
             masked.append(mask_value(word, name, mask))
             continue
-        if (login := _OPTION_USER_PASSWORD.fullmatch(word)) and not is_setting(login[2]):
-            masked.append(login[1] + mask)
+        if (user_password := _OPTION_USER_PASSWORD_PATTERN.fullmatch(word)) and not is_setting(user_password[2]):
+            masked.append(user_password[1] + mask)
         elif word.startswith("-") and not word[1:2].isspace():
             flag, equals, _ = word.partition("=")
             programs = _PASSWORD_PROGRAMS.get(flag, frozenset())
@@ -118,11 +120,11 @@ def mask_words(words: Sequence[Any], mask: str = MASK, name: str = "") -> list[A
         elif (
             n
             and words[n - 1] in _USER_OPTIONS
-            and (login := _USER_PASSWORD.fullmatch(word))
-            and not is_setting(login[2])
+            and (user_password := _USER_PASSWORD_PATTERN.fullmatch(word))
+            and not is_setting(user_password[2])
         ):
-            masked.append(login[1] + mask)
-        elif _PAIR.match(word) and "\n" not in word:
+            masked.append(user_password[1] + mask)
+        elif _PAIR_PATTERN.match(word) and "\n" not in word:
             variable, _, value = word.partition("=")
             masked.append(f"{variable}={mask_value(value, variable, mask)}")
         else:
@@ -164,15 +166,21 @@ def _mask_user_passwords(content: str, mask: str) -> str:
     """Mask the password in options with USER:PASSWORD, up to the closing quote or the next space."""
     parts: list[str] = []
     position = 0
-    for match in _USER_OPTION.finditer(content):
+    for match in _USER_OPTION_PATTERN.finditer(content):
         begin, quote, depth = match.end(), match["quote"], len(match["slashes"] or "")
         if begin < position:
             continue
         opening = content[match.start() - 1 : match.start()]
         if not quote and match["next"] in ("", "=") and opening in ("'", '"'):  # "--user=name:a password"
             quote, depth = opening, _count_backslashes_before(content, match.start() - 1)
-        plain = _PLAIN.match(content, begin)
-        end = _closing_quote_end(content, begin, quote, depth) - 1 - depth if quote else plain.end() if plain else begin
+        unquoted_value = _UNQUOTED_VALUE_PATTERN.match(content, begin)
+        end = (
+            _closing_quote_end(content, begin, quote, depth) - 1 - depth
+            if quote
+            else unquoted_value.end()
+            if unquoted_value
+            else begin
+        )
         if end > begin and not content.startswith("$(", begin) and not is_setting(content[begin:end]):
             parts += [content[position:begin], mask]
             position = end
@@ -183,7 +191,7 @@ def _mask_named_values(content: str, mask: str) -> str:
     """Mask values that are assigned to, or follow, the name of a secret."""
     parts: list[str] = []
     position = 0
-    for match in _NAMED.finditer(content):
+    for match in _NAMED_VALUE_PATTERN.finditer(content):
         if (
             match.start() < position
             or not is_possible_secret_name(match["name"])

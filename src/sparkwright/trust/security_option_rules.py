@@ -17,13 +17,15 @@ CAPABILITIES = (
     "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM",
 )  # fmt: skip
 ALL_CAPABILITIES = "ALL"
-_ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
-_USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
-_GROUP = re.compile(_ACCOUNT)
+_ACCOUNT_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_USER_PATTERN = re.compile(rf"{_ACCOUNT_PATTERN}(:{_ACCOUNT_PATTERN})?")
+_GROUP_PATTERN = re.compile(_ACCOUNT_PATTERN)
 #: kernel settings of a container (Docker's list); settings of a single interface belong to its network
-_IPC_SYSCTL = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
-_NETWORK_SYSCTL = re.compile(r"net\.[\w./-]+")
-_INTERFACE_SYSCTL = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
+_IPC_SYSCTL_PATTERN = re.compile(
+    r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+"
+)
+_NETWORK_SYSCTL_PATTERN = re.compile(r"net\.[\w./-]+")
+_INTERFACE_SYSCTL_PATTERN = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
 
 
 def check_capability(text: str) -> str:
@@ -59,8 +61,8 @@ def check_security_opt(text: str) -> str:
     }
     if is_valid_value.get(name, False):
         return ""
-    forms = "no-new-privileges, seccomp=unconfined, apparmor=PROFILE, label=disable"
-    return f"{quote_text(text)} is not a security option: {forms}."
+    examples = "no-new-privileges, seccomp=unconfined, apparmor=PROFILE, label=disable"
+    return f"{quote_text(text)} is not a security option: {examples}."
 
 
 def normalize_security_opts(texts: Iterable[str] | None) -> list[str]:
@@ -80,21 +82,29 @@ def check_device(text: str) -> str:
     message = f"{quote_text(text)} is not a device: write /dev/NAME, /dev/NAME:/dev/NAME or /dev/NAME:/dev/NAME:rwm."
     if len(parts) > 3 or not parts[0].startswith("/") or "\0" in text:
         return message
-    if len(parts) == 3 and not _is_access(parts[2]):
+    if len(parts) == 3 and not _is_device_access(parts[2]):
         return f"{quote_text(text)}: the permissions of a device are r, w and m, each at most once."
-    return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else message
+    return (
+        ""
+        if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_device_access(parts[1]))
+        else message
+    )
 
 
-def _is_access(text: str) -> bool:
+def _is_device_access(text: str) -> bool:
     """Return True if a string is a device's permissions: r (read), w (write) and m (mknod), each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 
 def device_mapping(text: str) -> dict[str, str]:
     """Convert HOST[:CONTAINER][:ACCESS] to the Docker API's format."""
-    host_path, *rest = text.split(":")
-    access = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
-    return {"PathOnHost": host_path, "PathInContainer": rest[0] if rest else host_path, "CgroupPermissions": access}
+    host_path, *remaining_parts = text.split(":")
+    access = remaining_parts.pop() if remaining_parts and not remaining_parts[-1].startswith("/") else "rwm"
+    return {
+        "PathOnHost": host_path,
+        "PathInContainer": remaining_parts[0] if remaining_parts else host_path,
+        "CgroupPermissions": access,
+    }
 
 
 def device_mappings(texts: Iterable[str]) -> list[dict[str, str]]:
@@ -112,18 +122,18 @@ def normalize_devices(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
 
 def check_user(text: str) -> str:
     message = f"{quote_text(text)} is not a user: write NAME, UID, NAME:GROUP or UID:GID."
-    return "" if not text or _USER.fullmatch(text) else message
+    return "" if not text or _USER_PATTERN.fullmatch(text) else message
 
 
 def check_group(text: str) -> str:
-    return "" if _GROUP.fullmatch(text) else f"{quote_text(text)} is not a group: write its name or its number."
+    return "" if _GROUP_PATTERN.fullmatch(text) else f"{quote_text(text)} is not a group: write its name or its number."
 
 
 def check_sysctls(settings: Mapping[str, str]) -> str:
     for name, value in settings.items():
-        if _INTERFACE_SYSCTL.match(name):
+        if _INTERFACE_SYSCTL_PATTERN.match(name):
             return f"{quote_text(name)} is a setting of one interface: use net.*.all or net.*.default."
-        if not _NETWORK_SYSCTL.fullmatch(name) and not _IPC_SYSCTL.fullmatch(name):
+        if not _NETWORK_SYSCTL_PATTERN.fullmatch(name) and not _IPC_SYSCTL_PATTERN.fullmatch(name):
             return (
                 f"{quote_text(name)} can't be set for a container: use net.*, fs.mqueue.*, kernel.shm* or kernel.msg*."
             )
@@ -134,7 +144,7 @@ def check_sysctls(settings: Mapping[str, str]) -> str:
 
 def is_network_sysctl(sysctl: str) -> bool:
     """Return True for a kernel setting of the network, False for one of shared memory or message queues."""
-    return _NETWORK_SYSCTL.fullmatch(sysctl) is not None
+    return _NETWORK_SYSCTL_PATTERN.fullmatch(sysctl) is not None
 
 
 # -- options that disable confinement --------------------------------------------------------------

@@ -29,16 +29,16 @@ from sparkwright.trust.bounds import MAX_NUMBER
 from sparkwright.visible import one_line
 
 Shape = Any
-Built = TypeVar("Built")
+DataclassT = TypeVar("DataclassT")
 ABSENT = object()
 TYPE_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: largest time in seconds since the epoch that every calendar can represent, at the end of the year 9998
 MAX_TIME_S = 253_370_764_800
 #: limits on an engine's options and the length of an option's shape; vLLM 0.32.0 has 320 options with up to 900 characters
 MAX_OPTIONS, MAX_SHAPE_CHARS = 2000, 8000
-_VERSION = re.compile(r"\d[\w.+-]{0,40}")
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
-_SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
+_VERSION_PATTERN = re.compile(r"\d[\w.+-]{0,40}")
+_OPTION_NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
+_OPTION_SHAPE_PATTERN = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 class ShapeError(ValueError):
@@ -134,7 +134,7 @@ def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
     return [valid_part for valid_part in valid_parts if valid_part is not None]
 
 
-def build_dataclass(dataclass_type: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
+def build_dataclass(dataclass_type: type[DataclassT], data: Mapping[str, Any], **fields: Any) -> DataclassT:
     """Construct a dataclass from a validated JSON object, ignoring unknown fields, which a newer version may send.
 
     fields: values that override those of data.
@@ -295,7 +295,7 @@ def check_engine_options(value: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):
         raise ValueError("must be {like: VERSION, differ: {NAME: SHAPE}}.")
-    if not isinstance(value["like"], str) or not _VERSION.fullmatch(value["like"]):
+    if not isinstance(value["like"], str) or not _VERSION_PATTERN.fullmatch(value["like"]):
         raise ValueError("`like` must be a version.")
     options = value["differ"].items()
     if len(options) > MAX_OPTIONS or not all(_is_option(name, shape) for name, shape in options):
@@ -304,6 +304,8 @@ def check_engine_options(value: Any) -> dict[str, Any] | None:
 
 
 def _is_option(name: Any, shape: Any) -> bool:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _OPTION_NAME_PATTERN.fullmatch(name):
         return False
-    return shape is None or (isinstance(shape, str) and len(shape) <= MAX_SHAPE_CHARS and bool(_SHAPE.fullmatch(shape)))
+    return shape is None or (
+        isinstance(shape, str) and len(shape) <= MAX_SHAPE_CHARS and bool(_OPTION_SHAPE_PATTERN.fullmatch(shape))
+    )

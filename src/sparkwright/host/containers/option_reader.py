@@ -44,7 +44,7 @@ def read_options(container: Inspect, image: Inspect) -> dict[str, Any]:
 def read_network(container: Inspect) -> str:
     """Return the container's network with its aliases, as in a recipe; empty if it is Docker's default bridge."""
     network = option_table.read_networks(container)[0]
-    return "" if network == process_option_rules.BRIDGE else network
+    return "" if network == process_option_rules.BRIDGE_NETWORK else network
 
 
 def _read_value(option: DockerOption, container: Inspect, image: Inspect) -> Any:

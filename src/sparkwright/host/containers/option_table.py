@@ -134,7 +134,7 @@ def _normalize_network(network: str) -> str:
 def has_default_hostname(container: Inspect) -> bool:
     """Return True if Docker chose the hostname: the container's id or, on the host's network, the host's name."""
     is_id = container["Config"].get("Hostname") in (None, "", str(container.get("Id", ""))[:12])
-    return is_id or container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
+    return is_id or container["HostConfig"].get("NetworkMode") == process_option_rules.HOST_NETWORK
 
 
 def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:

@@ -168,7 +168,9 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         port_status = "in use by this server" if is_used_by_server else "free"
         yield PreflightFinding("port", "ok", f"port {port} is {port_status}")
         return
-    on_host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
+    on_host_network = (
+        process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST_NETWORK
+    )
     port_settings = ["the engine's flag `port` in the recipe"] if on_host_network else []
     fix = (
         containers.fix_to_stop_rank(rank_container)

@@ -11,7 +11,7 @@ from sparkwright.project.importing.docker_command import find_variables, split_a
 from sparkwright.project.importing.foreign_recipe import DROP_ANSWER, ForeignRecipe, ImportReport, format_value
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust.image_name import ImageReference, check_image
-from sparkwright.trust.process_option_rules import HOST
+from sparkwright.trust.process_option_rules import HOST_NETWORK
 from sparkwright.trust.secret_names import is_secret, is_secret_name
 from sparkwright.visible import one_line
 
@@ -100,7 +100,7 @@ def _running_container(foreign: ForeignRecipe, server_command: ServerCommand, re
     if foreign.network:
         container["network"] = foreign.network
     _drop_unsupported(container, report)
-    if foreign.network == HOST and not foreign.ports:
+    if foreign.network == HOST_NETWORK and not foreign.ports:
         reason = "the first deploy replaces the container, because one that sparkwright creates also records the port"
         report.add("note", "network host", reason)
     container["ports"] = foreign.ports

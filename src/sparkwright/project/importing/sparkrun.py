@@ -31,7 +31,7 @@ from sparkwright.project.importing.foreign_recipe import (
     word_list,
 )
 from sparkwright.trust.names import check_file_name
-from sparkwright.trust.process_option_rules import HOST
+from sparkwright.trust.process_option_rules import HOST_NETWORK
 from sparkwright.visible import join_first, one_line
 
 #: known values of `recipe_version`
@@ -149,7 +149,9 @@ def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRe
         words = split_command(fill_placeholders(command, values, report))
     else:
         words = _build_flags(foreign, values, report)
-    foreign = parse_arguments(build_arguments(image, words, network=[HOST], env=format_pairs(env)), foreign, report)
+    foreign = parse_arguments(
+        build_arguments(image, words, network=[HOST_NETWORK], env=format_pairs(env)), foreign, report
+    )
     for key in (key for key in data if key not in READ_KEYS | HOOKS.keys() and data[key] not in (None, "", [], {})):
         report.add("dropped", key, DROPPED_KEYS.get(key, "unknown key"))
     report.add("dropped", "privileged, --rm", "sparkrun starts containers with them, sparkwright does not")

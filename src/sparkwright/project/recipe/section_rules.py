@@ -29,11 +29,11 @@ def check_container(file: Any, source: Document) -> Iterator[Mistake]:
 
 def is_on_host_network(file: Any) -> bool:
     """Return True if the container uses the host's network, so that its server listens on the host's addresses."""
-    return bool(process_option_rules.parse_network(file.container.network)[0] == process_option_rules.HOST)
+    return bool(process_option_rules.parse_network(file.container.network)[0] == process_option_rules.HOST_NETWORK)
 
 
 def _check_reachable(file: Any) -> Iterator[Mistake]:
-    if file.container.network == process_option_rules.NONE:
+    if file.container.network == process_option_rules.NO_NETWORK:
         message = "`container.network: none`: nothing can reach the server."
         yield message, ("container", "network"), "Remove it, or name a network."
 
@@ -55,8 +55,8 @@ def _check_host_ports(file: Any) -> Iterator[Mistake]:
 def _check_networks(file: Any) -> Iterator[Mistake]:
     container = file.container
     names = [process_option_rules.parse_network(network)[0] for network in container.networks]
-    first = process_option_rules.parse_network(container.network)[0] or process_option_rules.BRIDGE
-    if names and first in (process_option_rules.HOST, process_option_rules.NONE):
+    first = process_option_rules.parse_network(container.network)[0] or process_option_rules.BRIDGE_NETWORK
+    if names and first in (process_option_rules.HOST_NETWORK, process_option_rules.NO_NETWORK):
         message = f"`container.networks`: with `network: {first}` a container cannot join other networks."
         yield message, ("container", "networks"), "Remove one of them."
     for n, name in enumerate(names):
@@ -255,7 +255,11 @@ def apply_parallel(file: RecipeFile, source: Document) -> RecipeFile:
     for message, place, fix in _find_parallel_mistakes(file, file.parallel, source):
         raise Refused(message, where=source.where(*place), fix=fix)
     return file.model_copy(
-        update={"container": file.container.model_copy(update={"network": process_option_rules.HOST, "networks": ()})}
+        update={
+            "container": file.container.model_copy(
+                update={"network": process_option_rules.HOST_NETWORK, "networks": ()}
+            )
+        }
     )
 
 
