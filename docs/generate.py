@@ -142,7 +142,7 @@ def _code() -> str:
         "engines": ", ".join(one.title for one in served),
         "one model over several hosts": ", ".join(split),
         "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
-        "recipes are taken from": f"{format_detection.FORMATS} ([how](recipes-in.md))",
+        "recipes are taken from": f"{format_detection.SUPPORTED_FORMATS_TEXT} ([how](recipes-in.md))",
         "recipes are written as": ", ".join(f"`{name}`" for name in recipe_exchange.EXPORT_FORMATS),
         "settings are written for": ", ".join(f"`{name}`" for name in client_formats.FORMATS),
         "a secret comes from": ", ".join(f"`{name}`" for name in SecretSource.model_fields),

@@ -110,8 +110,8 @@ def test_changes_in_different_places_are_merged(project: Path, newer: Path) -> N
     append_text(newer / PART, "\n- name: New in this version\n  facts:\n")
     assert ejection.file_state(project, PART).is_outdated
     texts = ejection.compare(project, PART)
-    assert "+- name: New in this version" in texts.diff(own=False)
-    assert "+- name: Request a token" in texts.diff(own=True)
+    assert "+- name: New in this version" in texts.diff(of_project=False)
+    assert "+- name: Request a token" in texts.diff(of_project=True)
     assert texts.conflicts == []
     ejection.write_ejected(project, PART, texts.merge())
     merged = (project / PART).read_text()

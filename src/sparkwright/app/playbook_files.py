@@ -79,7 +79,7 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
                 where=_conflict_location(comparison),
                 fix=_conflict_hint(name),
             )
-        ejection.write_ejected(root, name, comparison.own if mine else comparison.merge())
+        ejection.write_ejected(root, name, comparison.project_text if mine else comparison.merge())
     if json:
         print_json_line(_file_json(ejection.file_state(root, name)))
     elif has_shipped_changes and not check:
@@ -162,7 +162,11 @@ def _differences(comparison: Comparison | None) -> dict[str, Any]:
     if comparison is None:
         return {"shipped_changes": [], "own_changes": [], "conflicts": []}
     spans = [{"start": change.start + 1, "end": max(change.end, change.start + 1)} for change in comparison.conflicts]
-    return {"shipped_changes": comparison.diff(own=False), "own_changes": comparison.diff(own=True), "conflicts": spans}
+    return {
+        "shipped_changes": comparison.diff(of_project=False),
+        "own_changes": comparison.diff(of_project=True),
+        "conflicts": spans,
+    }
 
 
 def print_outdated_files(root: Path) -> None:

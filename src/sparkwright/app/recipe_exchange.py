@@ -224,7 +224,7 @@ def _refuse_open_questions(imported_recipe: ImportedRecipe, *, as_json: bool) ->
 def _print_report(report: ImportReport) -> None:
     for row_kind in ROW_KINDS:
         for row in (row for row in report.rows if row.kind == row_kind):
-            print_prose(f"  {row_kind:<{KIND_WIDTH}}  {row.what}{f': {row.reason}' if row.reason else ''}")
+            print_prose(f"  {row_kind:<{KIND_WIDTH}}  {row.subject}{f': {row.reason}' if row.reason else ''}")
 
 
 def _new_recipe_path(name: str) -> Path:

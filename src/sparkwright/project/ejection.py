@@ -27,10 +27,10 @@ ORIGINALS_FOLDER = ".ejected"
 #: git blob ids of the files that `init` of earlier versions copied, by file name; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
-_NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
+_NOTE_PATTERN = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
                    r"\{# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16}) #\})")  # fmt: skip
 
-_INCLUDE = re.compile(r"(?m)\binclude: {0,9}['\"]?([^\s'\"#}]{1,200})")
+_INCLUDE_PATTERN = re.compile(r"(?m)\binclude: {0,9}['\"]?([^\s'\"#}]{1,200})")
 
 #: shipped: only in the package; ejected: an unchanged copy; changed: a copy with changes; copied: an unchanged copy that an
 #: earlier version's `init` made; own: a file that is not shipped
@@ -71,7 +71,7 @@ class Comparison:
     name: str
     version: str
     original: str
-    own: str
+    project_text: str
     shipped: str
 
     @property
@@ -80,21 +80,23 @@ class Comparison:
         shipped_changes = _diff_changes(self.original, self.shipped)
         return [
             change
-            for change in _diff_changes(self.original, self.own)
+            for change in _diff_changes(self.original, self.project_text)
             if any(map(change.conflicts_with, shipped_changes))
         ]
 
     def merge(self) -> str:
         """Return the original with the changes of both sides, if there are no `conflicts`."""
         lines = self.original.splitlines(keepends=True)
-        changes = {*_diff_changes(self.original, self.own), *_diff_changes(self.original, self.shipped)}
+        changes = {*_diff_changes(self.original, self.project_text), *_diff_changes(self.original, self.shipped)}
         for change in sorted(changes, key=lambda change: change.start, reverse=True):
             lines[change.start : change.end] = change.lines
         return "".join(lines)
 
-    def diff(self, *, own: bool) -> list[str]:
-        """Return a unified diff from the original to the project's text if `own`, else to the shipped one."""
-        new_text, title = (self.own, f"{self.name}, yours") if own else (self.shipped, f"sparkwright {__version__}")
+    def diff(self, *, of_project: bool) -> list[str]:
+        """Return a unified diff from the original to the project's text if `of_project`, else to the shipped one."""
+        new_text, title = (
+            (self.project_text, f"{self.name}, yours") if of_project else (self.shipped, f"sparkwright {__version__}")
+        )
         lines = difflib.unified_diff(
             self.original.splitlines(),
             new_text.splitlines(),
@@ -106,11 +108,11 @@ class Comparison:
         return list(lines)
 
 
-def _diff_changes(before: str, after: str) -> list[Change]:
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+def _diff_changes(old_text: str, new_text: str) -> list[Change]:
+    old_lines, new_lines = old_text.splitlines(keepends=True), new_text.splitlines(keepends=True)
+    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
     return [
-        Change(start, end, tuple(new[first:last]))
+        Change(start, end, tuple(new_lines[first:last]))
         for tag, start, end, first, last in matcher.get_opcodes()
         if tag != "equal"
     ]
@@ -154,10 +156,10 @@ def eject(project: Path, name: str) -> FileState:
 
 def write_ejected(project: Path, name: str, text: str) -> None:
     """Write `text` as a project's file, and the currently shipped file as its original, adding the note to both."""
-    shipped = _read_shipped_text(name)
-    note = f"ejected from sparkwright {__version__}, {hashlib.sha256(shipped.encode()).hexdigest()[:HASH_CHARS]}"
+    shipped_text = _read_shipped_text(name)
+    note = f"ejected from sparkwright {__version__}, {hashlib.sha256(shipped_text.encode()).hexdigest()[:HASH_CHARS]}"
     _write_files(
-        project, {f"{ORIGINALS_FOLDER}/{name}": _add_note(name, shipped, note), name: _add_note(name, text, note)}
+        project, {f"{ORIGINALS_FOLDER}/{name}": _add_note(name, shipped_text, note), name: _add_note(name, text, note)}
     )
 
 
@@ -167,25 +169,25 @@ def compare(project: Path, name: str) -> Comparison:
     if original is None or not (project / name).is_file():
         fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file into a project that has none."
         raise Refused(f"{name} was not ejected in this project.", fix=fix)
-    note = _NOTE.search(original)
+    note = _NOTE_PATTERN.search(original)
     version = (note[1] or note[3]) if note else "an unknown version"
-    own = document.read_text(project / name)
-    return Comparison(name, version, _strip_note(original), _strip_note(own), _read_shipped_text(name))
+    project_text = document.read_text(project / name)
+    return Comparison(name, version, _strip_note(original), _strip_note(project_text), _read_shipped_text(name))
 
 
 def file_state(project: Path, name: str) -> FileState:
     if not (project / name).is_file():
         return FileState(name, "shipped")
-    shipped = (shipped_files.shipped_folder() / name).is_file()
+    is_shipped = (shipped_files.shipped_folder() / name).is_file()
     if _try_read_text(project / ORIGINALS_FOLDER / name) is not None:
-        if not shipped:
+        if not is_shipped:
             return FileState(name, "changed", is_outdated=True)
         texts = compare(project, name)
-        state: StateName = "ejected" if texts.own == texts.original else "changed"
+        state: StateName = "ejected" if texts.project_text == texts.original else "changed"
         return FileState(name, state, texts.version, is_outdated=texts.original != texts.shipped)
     if is_unchanged_copy(project, name):
         return FileState(name, "copied")
-    return FileState(name, "changed" if shipped or name in load_earlier_copies() else "own")
+    return FileState(name, "changed" if is_shipped or name in load_earlier_copies() else "own")
 
 
 def list_states(project: Path) -> list[FileState]:
@@ -241,7 +243,7 @@ def _find_schema_reference(project: Path, name: str) -> str:
     for folder in ("hosts", "recipes", "playbooks"):
         for path in sorted((project / folder).rglob("*.yml")):
             first_line = (_try_read_text(path) or "").partition("\n")[0]
-            if first_line.startswith(shipped_files.SCHEMA_MARK) and first_line.endswith(f"../{name}"):
+            if first_line.startswith(shipped_files.SCHEMA_LINE_PREFIX) and first_line.endswith(f"../{name}"):
                 referrer = path.relative_to(project).as_posix()
                 if folder != "playbooks" or not is_unchanged_copy(project, referrer):
                     return f"the first line of {referrer} refers to it"
@@ -278,7 +280,7 @@ def _find_includes(project: Path, playbook: str, names: Collection[str]) -> set[
     queue, included = [playbook], set[str]()
     while queue:
         name = queue.pop()
-        for part in _INCLUDE.findall(_try_read_text(project / name) or ""):
+        for part in _INCLUDE_PATTERN.findall(_try_read_text(project / name) or ""):
             path = os.path.normpath(f"{name}/../{part}")
             if path in names and path not in included:
                 included.add(path)
@@ -299,15 +301,15 @@ def _read_shipped_text(name: str) -> str:
 
 
 def _strip_note(text: str) -> str:
-    return _NOTE.sub("", text, count=1)
+    return _NOTE_PATTERN.sub("", text, count=1)
 
 
 def _add_note(name: str, text: str, note: str) -> str:
     """Insert a note after the first line of a playbook, or before the first line of a template."""
     if not name.endswith(".yml"):
         return f"{{# {note} #}}{text}"
-    first, end, rest = text.partition("\n")
-    return f"{first}{end}# {note}\n{rest}"
+    first_line, newline, other_lines = text.partition("\n")
+    return f"{first_line}{newline}# {note}\n{other_lines}"
 
 
 def _write_files(project: Path, texts: dict[str, str]) -> None:

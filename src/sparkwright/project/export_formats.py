@@ -26,12 +26,14 @@ HOME = "~"
 SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart", "network_mode")
 #: map from an option of a recipe's container to the Compose key with the same value
 COMPOSE_KEYS = {
-    docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
+    docker_command.recipe_field(option): key
+    for key, option in compose_file.DOCKER_OPTION_NAMES.items()
+    if key not in SPECIAL_KEYS
 }
 #: sparkrun's runtimes, by engine
 SPARKRUN_RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
 #: a file pattern that names a quantisation, such as *Q4_K_M*.gguf
-_QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
+_QUANTISATION_PATTERN = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
 
 
 @dataclass
@@ -62,8 +64,8 @@ def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
         fix = "Put their content into the image, or pass it in flags."
         raise Refused("no other format supports `files`.", where=recipe.source.where("files"), fix=fix)
     host = Host("host", "host", home=HOME)
-    standalone = file.model_copy(update={"server_key": None, "parallel": None})
-    variables = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone), pins)
+    standalone_file = file.model_copy(update={"server_key": None, "parallel": None})
+    variables = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone_file), pins)
     spec = ContainerSpec.from_json(variables["container"])
     labels = {name: text for name, text in spec.labels.items() if not name.startswith(OWN_LABEL_PREFIX)}
     digest = str((pins.get("image") or {}).get("digest", ""))
@@ -178,8 +180,8 @@ def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, An
     aliases_by_name = {
         "default" if name in ("", BRIDGE_NETWORK) else name: aliases for name, aliases in networks.items()
     }
-    service = {name: {"aliases": aliases} if aliases else None for name, aliases in aliases_by_name.items()}
-    return {"networks": service}, {
+    service_networks = {name: {"aliases": aliases} if aliases else None for name, aliases in aliases_by_name.items()}
+    return {"networks": service_networks}, {
         "networks": {name: {"external": True} for name in aliases_by_name if name != "default"}
     }
 
@@ -272,7 +274,7 @@ def _sparkrun_model_name(export: Export) -> str:
     model = export.recipe.file.model
     if not model.file:
         return model.id
-    match = _QUANTISATION.fullmatch(model.file.rpartition("/")[2])
+    match = _QUANTISATION_PATTERN.fullmatch(model.file.rpartition("/")[2])
     if match is None or "*" in match[1]:
         where = export.recipe.source.where("model", "file")
         raise Refused("sparkrun needs the quantisation of a GGUF, which this pattern does not contain.", where=where)

@@ -16,7 +16,7 @@ from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.models import TlsFile
 from sparkwright.trust.names import expand_home
 
-MAX_BYTES = 256 * 1024
+MAX_CERTIFICATE_BYTES = 256 * 1024
 
 
 def check(project: Path, gateway: Gateway) -> None:
@@ -44,7 +44,7 @@ def _read_certificate(project: Path, tls: TlsFile, where: str) -> str:
     name = visible.display_name(tls.certificate)
     try:
         with path.open("rb") as file:
-            return file.read(MAX_BYTES).decode("ascii")
+            return file.read(MAX_CERTIFICATE_BYTES).decode("ascii")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not PEM text"
         raise Refused(f"`tls.certificate`: cannot read {name}: {reason}.", where=where) from None
@@ -53,23 +53,23 @@ def _read_certificate(project: Path, tls: TlsFile, where: str) -> str:
 def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
     encoding = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     try:
-        parsed = x509.load_pem_x509_certificate(certificate.encode())
-        certificate_public_key = parsed.public_key().public_bytes(*encoding)
+        parsed_certificate = x509.load_pem_x509_certificate(certificate.encode())
+        certificate_public_key = parsed_certificate.public_key().public_bytes(*encoding)
     except (ValueError, UnsupportedAlgorithm):
         raise Refused(
             f"`tls.certificate`: {name} contains no certificate.", where=where, fix="It must be in PEM format."
         ) from None
     try:
-        private_public_key = load_pem_private_key(key.encode(), None).public_key().public_bytes(*encoding)
+        derived_public_key = load_pem_private_key(key.encode(), None).public_key().public_bytes(*encoding)
     except TypeError:
         fix = "Use one without a password: `openssl pkey -in KEY -out PLAIN`."
         raise Refused("`tls.key`: the key is encrypted.", where=where, fix=fix) from None
     except (ValueError, UnsupportedAlgorithm):
         raise Refused("`tls.key`: not a private key.", where=where, fix="It must be in PEM format.") from None
-    if private_public_key != certificate_public_key:
+    if derived_public_key != certificate_public_key:
         fix = "Use the certificate's own key."
         raise Refused(f"`tls`: the key does not match the certificate {name}.", where=where, fix=fix)
-    _refuse_dates(parsed.not_valid_before_utc, parsed.not_valid_after_utc, name, where)
+    _refuse_dates(parsed_certificate.not_valid_before_utc, parsed_certificate.not_valid_after_utc, name, where)
 
 
 def _refuse_dates(valid_from: datetime.datetime, valid_until: datetime.datetime, name: str, where: str) -> None:

@@ -49,13 +49,13 @@ def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple
     return configuration, servers
 
 
-def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
+def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed_hosts: Collection[str]) -> None:
     """Raise Refused if deploying these hosts would cause a conflict of model names or ports at the gateway.
 
     Other hosts with unreadable recipes are ignored.
     """
     servers = list(load_readable_servers(project, inventory, gateway))
-    for server in (server for server in servers if server.host.name in deployed):
+    for server in (server for server in servers if server.host.name in deployed_hosts):
         names = set(server.recipe.served_names)
         group = [server, *(other for other in servers if other is not server and names & {*other.recipe.served_names})]
         checks = ((_check_same_name, group), (_check_shared_names, group), (_check_ports, [server]))
@@ -80,9 +80,9 @@ def _serving_hosts(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
 
 
 def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, servers: list[Server]) -> model.Gateway:
-    file, by_name = gateway.file, _group_by_model(servers)
-    simulated = inventory.machines[gateway.host].connection == "sandbox"
-    models = tuple(_build_model(project, inventory, gateway, name, group) for name, group in by_name.items())
+    file, servers_by_model = gateway.file, _group_by_model(servers)
+    is_simulated = inventory.machines[gateway.host].connection == "sandbox"
+    models = tuple(_build_model(project, inventory, gateway, name, group) for name, group in servers_by_model.items())
     body_bytes = (
         file.limits.body_mib * MIB
         if file.limits.body_mib
@@ -90,7 +90,7 @@ def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, server
     )
     return model.Gateway(
         name=gateway.name,
-        address=ALL_ADDRESSES if file.publish == "lan" and not simulated else LOOPBACK,
+        address=ALL_ADDRESSES if file.publish == "lan" and not is_simulated else LOOPBACK,
         port=file.port,
         control_port=gateway.control_port,
         tls=file.tls != "none",
@@ -111,14 +111,14 @@ def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, server
 
 
 def _build_client(name: str, file: ClientFile) -> model.Client:
-    end = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
+    expiry = datetime.combine(file.until, datetime.min.time(), UTC) + timedelta(days=1) if file.until else None
     return model.Client(
         name,
         models=tuple(file.models),
         requests_per_minute=file.requests_per_minute or 0,
         concurrent=file.concurrent or 0,
         tokens_per_day=file.tokens_per_day or 0,
-        expires_at_s=int(end.timestamp()) if end else 0,
+        expires_at_s=int(expiry.timestamp()) if expiry else 0,
     )
 
 
@@ -130,21 +130,23 @@ def _group_by_model(servers: Iterable[Server]) -> dict[str, list[Server]]:
 
 
 def _build_model(project: Path, inventory: Inventory, gateway: Gateway, name: str, group: list[Server]) -> model.Model:
-    first = group[0].recipe
+    first_recipe = group[0].recipe
     contexts = [server.recipe.engine.flags.context(server.recipe.file.flags) or 0 for server in group]
-    task = first.file.task
-    check = build_request(first.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
+    task = first_recipe.file.task
+    check_request = (
+        build_request(first_recipe.engine.http, name, "1", 1) if task == GENERATE else PROOFS[task].request(name)[1]
+    )
     return model.Model(
         name=name,
         upstreams=tuple(_build_upstream(project, inventory, gateway, server) for server in group),
         context=min(contexts),
-        check_body=json.dumps(check, separators=(",", ":")),
-        key=first.key_secret if first.file.server_key else "",
+        check_body=json.dumps(check_request, separators=(",", ":")),
+        key=first_recipe.key_secret if first_recipe.file.server_key else "",
         task=task,
         on_demand=all(server.host.turns for server in group),
         aliases=_model_aliases(gateway, group[0]),
-        adapters=first.adapter_names,
-        dialects=tuple(name for name in dialects.OTHER_DIALECTS if name in first.file.expect.probes),
+        adapters=first_recipe.adapter_names,
+        dialects=tuple(name for name in dialects.OTHER_DIALECTS if name in first_recipe.file.expect.probes),
     )
 
 
@@ -249,14 +251,14 @@ def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
 
 def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield a mistake for each additional served name that two models share, or that some servers of a model lack."""
-    groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
-    for first, group in groups.items():
+    groups, main_names = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
+    for main_name, group in groups.items():
         for server in group:
             where = server.recipe.source.where(server.recipe.file.engine)
             for name in server.recipe.served_names[1:]:
                 quoted_name = f"`{visible.display_name(name)}`"
-                if owners.setdefault(name, first) != first:
-                    message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
+                if main_names.setdefault(name, main_name) != main_name:
+                    message = f"{quoted_name} is a served name of both `{main_names[name]}` and `{main_name}`."
                     yield (
                         message,
                         where,
@@ -265,8 +267,8 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
                 lacking_server = next((other for other in group if name not in other.recipe.served_names), None)
                 if lacking_server is not None:
                     message = (
-                        f"{server.host.name} also serves `{first}` as {quoted_name}, but {lacking_server.host.name} does not: "
-                        "a request could go to either."
+                        f"{server.host.name} also serves `{main_name}` as {quoted_name}, but {lacking_server.host.name} "
+                        "does not: a request could go to either."
                     )
                     yield (
                         message,
@@ -353,9 +355,9 @@ def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
 
 
 def _port_conflict(gateway: Gateway, key: str, reason: str) -> Mistake:
-    default = key == "control_port" and gateway.file.control_port is None
-    subject = f"`{gateway.name}.gateway.{key}`{', which is `port` + 1 by default' if default else ''}"
-    fix = "Set `control_port`, or choose another `port`." if default else "Choose another one."
+    is_default = key == "control_port" and gateway.file.control_port is None
+    subject = f"`{gateway.name}.gateway.{key}`{', which is `port` + 1 by default' if is_default else ''}"
+    fix = "Set `control_port`, or choose another `port`." if is_default else "Choose another one."
     return f"{subject}: {gateway.ports[key]} {reason}.", gateway.where(key), fix
 
 

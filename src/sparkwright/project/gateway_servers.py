@@ -38,8 +38,8 @@ class Server:
     @property
     def used_ports(self) -> set[int]:
         """All ports that the server uses on its host."""
-        others = self.recipe.file.container.ports[1:]
-        return {self.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
+        other_ports = self.recipe.file.container.ports[1:]
+        return {self.port, *(int(text.split(":")[-2]) for text in other_ports if text.split(":")[-2].isdigit())}
 
     @property
     def where(self) -> str:
@@ -61,8 +61,8 @@ def interim_port(project: Path, inventory: Inventory, server: Server) -> int:
         return 0
     is_above_max = server.port + INTERIM_PORT_OFFSET > MAX_PORT
     candidate = server.port - INTERIM_PORT_OFFSET if is_above_max else server.port + INTERIM_PORT_OFFSET
-    used = _used_ports(project, inventory, server.host)
-    while candidate in used:
+    used_ports = _used_ports(project, inventory, server.host)
+    while candidate in used_ports:
         candidate += 1
     return candidate if candidate <= MAX_PORT else 0
 
@@ -115,9 +115,9 @@ def _certificate_fingerprint(project: Path, gateway: Gateway) -> str:
 
 def fingerprint(pem: str) -> str:
     """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is no certificate."""
-    _, begin, rest = pem.partition(PEM_BEGIN)
-    first, end, _ = rest.partition(PEM_END)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + first + end)).hexdigest()
+    _, begin, remainder = pem.partition(PEM_BEGIN)
+    body, end, _ = remainder.partition(PEM_END)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + body + end)).hexdigest()
 
 
 def _gateway_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:

@@ -25,13 +25,15 @@ from sparkwright.trust.names import PLATFORM
 from sparkwright.trust.shapes import check_engine_options
 
 FILE_NAME = "spark.lock"
-FORMAT = 1
+FORMAT_NUMBER = 1
 LINE_WIDTH = 160
 #: conflict markers of git, Mercurial and patch
-_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
+_CONFLICT_PATTERN = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
 #: size limit; a lock with a hundred models is 1 MB
-MAX_BYTES = 16 * 2**20
-DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
+MAX_LOCK_BYTES = 16 * 2**20
+DIGEST_PATTERN, SHA256_PATTERN, COMMIT_PATTERN = (
+    f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT)
+)
 
 
 def model_key(model_id: str, revision: str, file: str = "") -> str:
@@ -56,15 +58,15 @@ class ManifestEntry(Strict):
     """An image's manifest for one platform."""
 
     platform: Platform = schema_field("such as linux/arm64")
-    digest: str = schema_field("digest of its manifest", pattern=DIGEST)
-    config: str = schema_field("digest of its config: its Id on a host with overlay2", pattern=DIGEST)
+    digest: str = schema_field("digest of its manifest", pattern=DIGEST_PATTERN)
+    config: str = schema_field("digest of its config: its Id on a host with overlay2", pattern=DIGEST_PATTERN)
     size_bytes: int = schema_field("download size of a pull", ge=0)
 
 
 class ImageEntry(Strict):
     """An image: its tag's digest at the time of pinning."""
 
-    digest: str = schema_field("digest of the index, or of the manifest if there is only one", pattern=DIGEST)
+    digest: str = schema_field("digest of the index, or of the manifest if there is only one", pattern=DIGEST_PATTERN)
     platforms: list[Platform] = schema_field("such as linux/arm64", default_factory=list)
     engine_version: str | None = schema_field("version reported by the image; null if unknown", None, max_length=80)
     options: Annotated[dict[str, Any] | None, BeforeValidator(check_engine_options)] = schema_field(
@@ -80,8 +82,8 @@ class FileEntry(Strict):
 
     path: FileName = schema_field("path relative to the model's folder")
     size_bytes: int = Field(ge=0, le=model_files.MAX_FILE_BYTES, strict=True)
-    sha256: str | None = schema_field("SHA-256 of a large file", None, pattern=SHA256)
-    blob_id: str | None = schema_field("git's blob id of a small file", None, pattern=COMMIT)
+    sha256: str | None = schema_field("SHA-256 of a large file", None, pattern=SHA256_PATTERN)
+    blob_id: str | None = schema_field("git's blob id of a small file", None, pattern=COMMIT_PATTERN)
 
     @model_validator(mode="after")
     def _check_hash(self) -> Self:
@@ -93,7 +95,7 @@ class FileEntry(Strict):
 class ModelEntry(Strict):
     """A model: its branch's commit at the time of pinning."""
 
-    commit: str = Field(pattern=COMMIT)
+    commit: str = Field(pattern=COMMIT_PATTERN)
     config: dict[str, Any] | None = schema_field(
         "parts of its config.json that determine its kind: layers, sizes of recurrent states, lengths", None
     )
@@ -117,7 +119,7 @@ class ModelEntry(Strict):
 class LockFile(Strict):
     """spark.lock: pinned images and models."""
 
-    schema_number: int = Field(FORMAT, alias="schema")
+    schema_number: int = Field(FORMAT_NUMBER, alias="schema")
     images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
     models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
 
@@ -150,13 +152,13 @@ class Lock:
 
     def save(self, project: Path) -> None:
         """Write spark.lock atomically, with sorted entries."""
-        head = shipped_files.schema_line("lock", depth=0)
-        head += "# Written by sparkwright; commit it. Pinned digests of image tags and commits of model branches.\n"
+        header = shipped_files.schema_line("lock", depth=0)
+        header += "# Written by sparkwright; commit it. Pinned digests of image tags and commits of model branches.\n"
         images = {ref: _mark_rows(image, "manifests") for ref, image in sorted(self.images.items())}
         models = {key: _mark_rows(_drop_null_keys(model), "files") for key, model in sorted(self.models.items())}
-        body = {"schema": FORMAT, "images": images, "models": models}
+        body = {"schema": FORMAT_NUMBER, "images": images, "models": models}
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LINE_WIDTH)
-        write_atomically(project / FILE_NAME, (head + text).encode(), mode=0o644)
+        write_atomically(project / FILE_NAME, (header + text).encode(), mode=0o644)
 
 
 def load(project: Path) -> Lock:
@@ -164,8 +166,8 @@ def load(project: Path) -> Lock:
     path = project / FILE_NAME
     if not path.exists():
         return Lock()
-    text = document.read_text(path, max_bytes=MAX_BYTES)
-    if conflict := _CONFLICT.search(text):
+    text = document.read_text(path, max_bytes=MAX_LOCK_BYTES)
+    if conflict := _CONFLICT_PATTERN.search(text):
         where = f"{document.format_path(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
         fix = "Take one side with git, then run `invoke lock` to add missing entries; or delete the file and run `invoke lock`."
         raise Refused("unresolved merge conflict.", where=where, fix=fix)
@@ -180,12 +182,14 @@ def load(project: Path) -> Lock:
 
 def _refuse_other_format(source: document.Document) -> None:
     """Raise Refused for a lock in another format. Called before validation, because that format may have other keys."""
-    number = source.data.get("schema", FORMAT) if isinstance(source.data, dict) else FORMAT
-    if type(number) is int and number != FORMAT:
-        is_newer = number > FORMAT
+    number = source.data.get("schema", FORMAT_NUMBER) if isinstance(source.data, dict) else FORMAT_NUMBER
+    if type(number) is int and number != FORMAT_NUMBER:
+        is_newer = number > FORMAT_NUMBER
         problem = "newer than this sparkwright" if is_newer else "unknown to this sparkwright"
         fix = "Upgrade sparkwright here." if is_newer else "Delete the file and run `invoke lock`."
-        raise Refused(f"lock format {number} is {problem} (format {FORMAT}).", where=source.where("schema"), fix=fix)
+        raise Refused(
+            f"lock format {number} is {problem} (format {FORMAT_NUMBER}).", where=source.where("schema"), fix=fix
+        )
 
 
 def build_entry(kind: str, key: str, response: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,16 +198,18 @@ def build_entry(kind: str, key: str, response: Mapping[str, Any]) -> dict[str, A
     Raises Refused if the response is invalid.
     """
     kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
-    model = kinds[kind]
-    return validate(model, document.Document(Path(key), _select_known_fields(model, response))).model_dump(mode="json")
+    entry_model = kinds[kind]
+    return validate(entry_model, document.Document(Path(key), _select_known_fields(entry_model, response))).model_dump(
+        mode="json"
+    )
 
 
 def _select_known_fields(model: type[Strict], response: Mapping[str, Any]) -> dict[str, Any]:
     """Drop unknown fields of a response and its rows, which a newer host may report."""
-    rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
+    models_by_field: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
     return {
-        name: [_select_known_fields(rows[name], row) if isinstance(row, Mapping) else row for row in value]
-        if name in rows and isinstance(value, list)
+        name: [_select_known_fields(models_by_field[name], row) if isinstance(row, Mapping) else row for row in value]
+        if name in models_by_field and isinstance(value, list)
         else value
         for name, value in response.items()
         if name in model.model_fields
@@ -230,7 +236,7 @@ class _Dumper(yaml.SafeDumper):
 
     def analyze_scalar(self, scalar: str) -> Any:
         analysis = super().analyze_scalar(scalar)
-        if re.fullmatch(DIGEST, scalar):  # unquoted, as in earlier locks; the colon does not need quotes
+        if re.fullmatch(DIGEST_PATTERN, scalar):  # unquoted, as in earlier locks; the colon does not need quotes
             analysis.allow_flow_plain = True
         return analysis
 

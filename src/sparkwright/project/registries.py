@@ -20,15 +20,15 @@ REGISTRIES_FILE, LOCK_FILE = "registries.yml", "registries.lock"
 LOCK_HEADER = "# Written by sparkwright: the pinned commit of each registry. Commit this file.\n"
 
 #: URLs that are safe to pass to git: no password, no option, no transport that runs a program
-_REMOTE = re.compile(
+_REMOTE_URL_PATTERN = re.compile(
     r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"
 )
-_LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
+_LOCAL_URL_PATTERN = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
 def url_error(url: str) -> str:
     """Return the reason why a URL must not be passed to git; empty if it is safe."""
-    if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
+    if _REMOTE_URL_PATTERN.fullmatch(url) or _LOCAL_URL_PATTERN.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
@@ -105,7 +105,7 @@ def load_commits(project: Path) -> dict[str, tuple[str, str]]:
         return {}
     source = document.load(path)
     rows = source.data if isinstance(source.data, dict) else {}
-    by_name = {}
+    commits_by_name = {}
     for name, row in rows.items():
         commit, url = (row.get("commit"), row.get("url")) if isinstance(row, dict) else (None, None)
         if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(url, str):
@@ -114,8 +114,8 @@ def load_commits(project: Path) -> dict[str, tuple[str, str]]:
                 where=source.where(name),
                 fix=f"Delete {LOCK_FILE}; it is written again.",
             )
-        by_name[str(name)] = (commit, url)
-    return by_name
+        commits_by_name[str(name)] = (commit, url)
+    return commits_by_name
 
 
 def pin(project: Path, registry: Registry, commit: str) -> None:

@@ -11,7 +11,7 @@ from sparkwright.errors import Refused
 
 Size = int | str
 
-_BATCH_SIZE = re.compile(r"-?[0-9]{1,9}%?")
+_BATCH_SIZE_PATTERN = re.compile(r"-?[0-9]{1,9}%?")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RolloutPolicy:
 def batch_size_error(size: object) -> str:
     """Return the error message for an invalid batch size; empty if it is valid."""
     text = "" if isinstance(size, bool) else str(size)
-    if not _BATCH_SIZE.fullmatch(text):
+    if not _BATCH_SIZE_PATTERN.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
     if not text.endswith("%"):
         return "" if int(text) >= 1 else f"a batch size must be at least 1, got {text}."

@@ -21,15 +21,17 @@ EJECTABLE_FOLDERS = ("playbooks", "templates")
 SCHEMA_FOLDER = ".sparkwright/schemas"
 #: folder of the schemas among the shipped files
 SHIPPED_SCHEMA_FOLDER = "schemas"
-SCHEMA_MARK = "# yaml-language-server: $schema="
-_SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/")
+SCHEMA_LINE_PREFIX = "# yaml-language-server: $schema="
+_SHIPPED_SCHEMA_LINE_PATTERN = re.compile(
+    rf"\A{re.escape(SCHEMA_LINE_PREFIX)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/"
+)
 
 
 def shipped_folder() -> Path:
     """Return the folder of the shipped files: `starter` in the installed package, or the root of a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / "starter"
-    return installed if installed.is_dir() else package.parent.parent
+    package_folder = Path(__file__).parents[1]
+    installed_folder = package_folder / "starter"
+    return installed_folder if installed_folder.is_dir() else package_folder.parent.parent
 
 
 def find_file(project: Path, name: str) -> Path | None:
@@ -103,23 +105,23 @@ def schema_line(kind: str, *, depth: int = 1) -> str:
         kind: name of the schema, such as "recipe".
         depth: number of folders between the file and the project's folder.
     """
-    return f"{SCHEMA_MARK}{'../' * depth}{SCHEMA_FOLDER}/{kind}.json\n"
+    return f"{SCHEMA_LINE_PREFIX}{'../' * depth}{SCHEMA_FOLDER}/{kind}.json\n"
 
 
 def to_project_text(text: str) -> str:
     """Return the text of a shipped file with the schema path of a project in its first line."""
-    return _SHIPPED_LINE.sub(rf"{SCHEMA_MARK}\1{SCHEMA_FOLDER}/", text)
+    return _SHIPPED_SCHEMA_LINE_PATTERN.sub(rf"{SCHEMA_LINE_PREFIX}\1{SCHEMA_FOLDER}/", text)
 
 
 def refresh_schemas(project: Path) -> None:
     """Update a project's copies of the schemas. Errors are ignored, because only editors use them."""
     with contextlib.suppress(OSError):
-        ignored = private.create_folder(project / SCHEMA_FOLDER).parent / ".gitignore"
-        if not ignored.exists():
-            ignored.write_text("*\n")
-    for shipped in (shipped_folder() / SHIPPED_SCHEMA_FOLDER).glob("*.json"):
-        copy = project / SCHEMA_FOLDER / shipped.name
+        gitignore = private.create_folder(project / SCHEMA_FOLDER).parent / ".gitignore"
+        if not gitignore.exists():
+            gitignore.write_text("*\n")
+    for shipped_path in (shipped_folder() / SHIPPED_SCHEMA_FOLDER).glob("*.json"):
+        copy_path = project / SCHEMA_FOLDER / shipped_path.name
         with contextlib.suppress(OSError):
-            content = shipped.read_bytes()
-            if not copy.is_file() or copy.read_bytes() != content:
-                copy.write_bytes(content)
+            content = shipped_path.read_bytes()
+            if not copy_path.is_file() or copy_path.read_bytes() != content:
+                copy_path.write_bytes(content)

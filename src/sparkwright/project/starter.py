@@ -100,8 +100,8 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, excluded
     contents = plan_files(texts or {}, excluded)
     targets = [folder / name for name in contents]
     _refuse_existing(targets)
-    gitignore = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
-    contents_by_path = {**dict(zip(targets, contents.values(), strict=True)), **gitignore}
+    gitignore_content = {} if (folder / ".gitignore").exists() else {folder / ".gitignore": GITIGNORE.encode()}
+    contents_by_path = {**dict(zip(targets, contents.values(), strict=True)), **gitignore_content}
     new_folders = [path for path in _parent_folders(contents_by_path) if not path.exists()]
     try:
         for target, content in contents_by_path.items():
@@ -119,8 +119,8 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, excluded
 def plan_files(texts: Mapping[str, str], excluded: Collection[str] = ()) -> dict[str, bytes]:
     """Return what `write_starter` writes with these arguments: contents by path in the project."""
     top = shipped_folder()
-    shipped = {str(path.relative_to(top)): path for path in list_files()}
-    starter_texts = {name: path.read_text() for name, path in shipped.items() if name not in excluded}
+    shipped_paths = {str(path.relative_to(top)): path for path in list_files()}
+    starter_texts = {name: path.read_text() for name, path in shipped_paths.items() if name not in excluded}
     return {name: shipped_files.to_project_text(text).encode() for name, text in {**starter_texts, **texts}.items()}
 
 
@@ -148,20 +148,20 @@ def build_patch(folder: Path) -> str:
     if not Project.is_project(folder):
         message = f"no hosts/ and recipes/ in {folder.resolve()}."
         raise Refused(message, fix="Name the project's folder: `init FOLDER --diff`.")
-    shipped = [
+    shipped_paths = [
         (path.relative_to(shipped_folder()), path) for path in _shipped_paths(shipped_folder(), COMPARED_FOLDERS)
     ]
     return "".join(
         _patch_file(name, folder, path)
-        for name, path in shipped
+        for name, path in shipped_paths
         if name.parts[0] not in shipped_files.SHIPPED_FOLDERS or (folder / name).exists()
     )
 
 
-def _patch_file(name: Path, folder: Path, shipped: Path) -> str:
+def _patch_file(name: Path, folder: Path, shipped_path: Path) -> str:
     path = folder / name
     before_lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
-    after_lines = shipped_files.to_project_text(shipped.read_text()).splitlines(keepends=True)
+    after_lines = shipped_files.to_project_text(shipped_path.read_text()).splitlines(keepends=True)
     before_name = f"a/{name}" if path.exists() else "/dev/null"
     lines = difflib.unified_diff(before_lines, after_lines, before_name, f"b/{name}")
     terminated_lines = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
@@ -177,7 +177,7 @@ def _shipped_paths(top: Path, folders: Sequence[str]) -> list[Path]:
 
 def write_pair(root: Path) -> list[Path]:
     """Write the files of a simulated pair and return their paths. Raises Refused before the first write if one exists."""
-    groups = root / "hosts" / GROUPS_FILE
+    groups_path = root / "hosts" / GROUPS_FILE
     texts = {
         root / f"hosts/{name}.yml": shipped_files.schema_line("host") + PAIR_HOST_TEXT.format(name=name, place=n)
         for n, name in enumerate((PAIR_HEAD, PAIR_WORKER), 1)
@@ -185,10 +185,10 @@ def write_pair(root: Path) -> list[Path]:
     texts[root / f"recipes/{PAIR_RECIPE}.yml"] = shipped_files.schema_line("recipe") + PAIR_RECIPE_TEXT
     if existing_paths := [path for path in texts if path.exists()]:
         raise Refused(f"{existing_paths[0]} already exists.", fix="Remove it first.")
-    groups_text = groups.read_text() if groups.exists() else shipped_files.schema_line("groups")
+    groups_text = groups_path.read_text() if groups_path.exists() else shipped_files.schema_line("groups")
     if any(line.startswith(f"{PAIR_GROUP}:") for line in groups_text.splitlines()):
-        raise Refused(f"{groups} already has a group {PAIR_GROUP}.", fix="Remove it first.")
-    texts[groups] = groups_text + ("" if groups_text.endswith("\n") or not groups_text else "\n") + PAIR_GROUP_TEXT
+        raise Refused(f"{groups_path} already has a group {PAIR_GROUP}.", fix="Remove it first.")
+    texts[groups_path] = groups_text + ("" if groups_text.endswith("\n") or not groups_text else "\n") + PAIR_GROUP_TEXT
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import yaml
 from sparkwright.project import shipped_files, starter
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.lockfile import Lock
-from sparkwright.project.shipped_files import SCHEMA_MARK
+from sparkwright.project.shipped_files import SCHEMA_LINE_PREFIX
 from tests.project.importing.forms import import_recipe
 
 
@@ -50,8 +50,8 @@ def check_first_line_schema(path: Path) -> Path:
     """Validate a file against the schema in its first line. Return the schema's path."""
     text = path.read_text()
     first, _, _ = text.partition("\n")
-    assert first.startswith(SCHEMA_MARK), path
-    schema = (path.parent / first.removeprefix(SCHEMA_MARK)).resolve()
+    assert first.startswith(SCHEMA_LINE_PREFIX), path
+    schema = (path.parent / first.removeprefix(SCHEMA_LINE_PREFIX)).resolve()
     load_validator(schema.read_text()).validate(yaml.safe_load(text))
     return schema
 

@@ -40,7 +40,7 @@ _LIST_TAGS, _MAPPING_TAGS = (None, "!", "tag:yaml.org,2002:seq"), (None, "!", "t
 _RESOLVER: Any = Resolver()
 _CONSTRUCTOR: Any = SafeConstructor()
 #: maximum size of a file; the largest recipe is 5 kB
-MAX_BYTES = MIB
+MAX_FILE_BYTES = MIB
 #: number of parsed texts to keep
 CACHE_SIZE = 64
 MAX_MESSAGE_CHARS = 300
@@ -87,10 +87,14 @@ class Composer:
             if len(self._events) > MAX_VALUES:
                 self._refuse(event, f"more than {MAX_VALUES:,} values.")
             self._events.append(event)
-        starts = [index for index, event in enumerate(self._events) if isinstance(event, yaml.DocumentStartEvent)]
-        if len(starts) > 1:
-            self._refuse(self._events[starts[1]], "a second YAML document starts here; a file may have only one.")
-        return self._compose_value(starts[0] + 1, ())[0] if starts else None
+        start_indexes = [
+            index for index, event in enumerate(self._events) if isinstance(event, yaml.DocumentStartEvent)
+        ]
+        if len(start_indexes) > 1:
+            self._refuse(
+                self._events[start_indexes[1]], "a second YAML document starts here; a file may have only one."
+            )
+        return self._compose_value(start_indexes[0] + 1, ())[0] if start_indexes else None
 
     def _compose_value(self, index: int, place: Place) -> tuple[Any, int]:
         """Return the value that starts at an event, and the index of the event after it."""
@@ -116,12 +120,12 @@ class Composer:
 
     def _compose_alias(self, event: Any, place: Place) -> Any:
         """Return the anchored value. It is composed again, so that its parts have lines at this place too."""
-        start, name = self._anchors.get(event.anchor), one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)
-        if start is None:
+        start_index, name = self._anchors.get(event.anchor), one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)
+        if start_index is None:
             self._refuse(event, f"no anchor &{name} before this alias.")
-        if start in self._open_indexes:
+        if start_index in self._open_indexes:
             self._refuse(event, f"the alias *{name} refers to itself.")
-        return self._compose_value(start, place)[0]
+        return self._compose_value(start_index, place)[0]
 
     def _compose_list(self, index: int, place: Place) -> tuple[list[Any], int]:
         self._check_tag(self._events[index], _LIST_TAGS)
@@ -210,36 +214,36 @@ class Document:
     #: 1-based line of each key and list item, by its place
     lines: dict[Place, int] = field(default_factory=dict)
     #: included files, by the place of their content in `data`
-    grafts: dict[Place, Document] = field(default_factory=dict)
+    included_documents: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
         """Return "file:line" of a place, or of the nearest enclosing place."""
-        for end in range(len(place), -1, -1):
-            if place[:end] in self.grafts:
-                return self.grafts[place[:end]].where(*place[end:])
-            if place[:end] in self.lines:
-                return f"{format_path(self.path)}:{self.lines[place[:end]]}"
+        for length in range(len(place), -1, -1):
+            if place[:length] in self.included_documents:
+                return self.included_documents[place[:length]].where(*place[length:])
+            if place[:length] in self.lines:
+                return f"{format_path(self.path)}:{self.lines[place[:length]]}"
         return format_path(self.path)
 
     def is_included_at(self, *place: str | int) -> bool:
         """Return True if the value at this place is the whole content of an included file."""
-        if place in self.grafts:
+        if place in self.included_documents:
             return True
-        ends = (end for end in range(len(place) - 1, -1, -1) if place[:end] in self.grafts)
-        return any(self.grafts[place[:end]].is_included_at(*place[end:]) for end in ends)
+        lengths = (length for length in range(len(place) - 1, -1, -1) if place[:length] in self.included_documents)
+        return any(self.included_documents[place[:length]].is_included_at(*place[length:]) for length in lengths)
 
     def paths(self) -> set[Path]:
         """Return the paths of the file and all included files."""
-        return {self.path}.union(*(included.paths() for included in self.grafts.values()))
+        return {self.path}.union(*(included.paths() for included in self.included_documents.values()))
 
 
-def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
+def load(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> Document:
     """Read a YAML file. Raises Refused if it is missing, too large, not valid YAML, or has a duplicate key."""
     data, lines = _compose_cached(read_text(path, max_bytes=max_bytes), format_path(path))
     return Document(path, copy.deepcopy(data), lines)
 
 
-def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> str:
     """Return the text of a user's file. Raises Refused if it is missing, too large, or not in UTF-8."""
     try:
         raw = bounds.read_bytes(path, max_bytes)
@@ -274,13 +278,15 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
         data = composer.compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
+        line_suffix = f":{mark.line + 1}" if mark else ""
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indentation(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
         if "nesting depth" in message:  # libyaml's own limit, which may be lower
-            raise Refused(f"{TOO_DEEP}.", where=f"{where}{line}") from None
-        raise Refused(f"not YAML: {one_line(message, max_chars=MAX_MESSAGE_CHARS)}.", where=f"{where}{line}") from None
+            raise Refused(f"{TOO_DEEP}.", where=f"{where}{line_suffix}") from None
+        raise Refused(
+            f"not YAML: {one_line(message, max_chars=MAX_MESSAGE_CHARS)}.", where=f"{where}{line_suffix}"
+        ) from None
     except yaml.reader.ReaderError as error:
         line_number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
         raise Refused("not YAML: it contains a control character.", where=f"{where}:{line_number}") from None
@@ -326,5 +332,5 @@ def format_path(path: Path) -> str:
 
 def _indentation(text: str, line: int) -> str:
     """Return the indentation of a line. line: counted from 0."""
-    content = next(islice(text.split("\n"), line, None), "")
-    return content[: len(content) - len(content.lstrip())]
+    line_text = next(islice(text.split("\n"), line, None), "")
+    return line_text[: len(line_text) - len(line_text.lstrip())]

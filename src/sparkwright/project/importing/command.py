@@ -27,9 +27,9 @@ MAX_PROGRAM_WORDS = 4
 #: programs of servers whose recipes cannot be imported
 UNSUPPORTED_SERVERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 #: an option and its value in one list item, such as `--port 8000`; not JSON or `--name=some text`
-_TWO_WORDS = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
+_OPTION_WITH_VALUE_PATTERN = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
 #: an option with one dash; not a negative number
-_SHORT_OPTION = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
+_SHORT_OPTION_PATTERN = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 @dataclass
@@ -54,23 +54,27 @@ class ServerCommand:
 
 def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
     """Return the parsed command of a recipe. Raises Refused if its engine or an option is not supported."""
-    target = engine.get_engine(_find_engine(foreign, report))
-    imports = target.imports
+    target_engine = engine.get_engine(_find_engine(foreign, report))
+    imports = target_engine.imports
     if imports is None:
-        raise Refused(f"recipes for {target.title} cannot be imported.", fix="Write one by hand: docs/files/recipe.md.")
+        raise Refused(
+            f"recipes for {target_engine.title} cannot be imported.", fix="Write one by hand: docs/files/recipe.md."
+        )
     program, words = _split_program(_split_items(foreign.words, report), imports)
     words = imports.expand_short_options(words)
     if foreign.kind == docker_command.KIND:
-        words = docker_command.extract_options(words, _build_flag_check(target), foreign, report)
+        words = docker_command.extract_options(words, _build_flag_check(target_engine), foreign, report)
     _refuse_short_option(words, imports)
-    parsed = target.command(words)
+    parsed = target_engine.command(words)
     flags = dict(parsed.flags)
-    model = parsed.model or _take_stray_model(flags, target)
-    known_flags = target.flags.properties().keys() | target.flags.SET_BY.keys()
+    model = parsed.model or _take_stray_model(flags, target_engine)
+    known_flags = target_engine.flags.properties().keys() | target_engine.flags.SET_BY.keys()
     for name in flags:
         if name.partition(".")[0] not in known_flags:
-            report.add("note", f"--{name}", f"not in sparkwright's table of {target.title} options; kept unchanged")
-    return ServerCommand(target, imports, model, flags, program)
+            report.add(
+                "note", f"--{name}", f"not in sparkwright's table of {target_engine.title} options; kept unchanged"
+            )
+    return ServerCommand(target_engine, imports, model, flags, program)
 
 
 def _split_items(words: Sequence[str], report: ImportReport) -> list[str]:
@@ -78,7 +82,9 @@ def _split_items(words: Sequence[str], report: ImportReport) -> list[str]:
     split_words: list[str] = []
     for item in words:
         is_leading = not any(word.startswith("-") for word in split_words)
-        if _TWO_WORDS.fullmatch(item) or (is_leading and " " in item.strip() and not item.startswith(("-", "{"))):
+        if _OPTION_WITH_VALUE_PATTERN.fullmatch(item) or (
+            is_leading and " " in item.strip() and not item.startswith(("-", "{"))
+        ):
             parts = split_command(item)
             reason = f"one item with several words: read as {' and '.join(parts[:4])}"
             report.add("note", one_line(item, max_chars=80), reason)
@@ -105,7 +111,7 @@ def _build_flag_check(target: Engine) -> Callable[[str], bool]:
 
 def _refuse_short_option(words: Sequence[str], imports: ImportTable) -> None:
     """Raise Refused for an option with one dash, unless the engine has such options."""
-    option = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION.fullmatch(word)), "")
+    option = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION_PATTERN.fullmatch(word)), "")
     if option:
         fix = "Put Docker's options before the image; use the engine's long options, or remove it."
         raise Refused(f"`{one_line(option, max_chars=60)}` in the command is not an option of the engine.", fix=fix)
@@ -143,17 +149,17 @@ def find_engine_name(texts: Iterable[str]) -> str:
 
 def _split_program(words: Sequence[str], imports: ImportTable) -> tuple[tuple[str, ...], list[str]]:
     """Return the words that start the engine, including the image's wrapper script, and the words after them."""
-    end = 0
+    program_length = 0
     for n, word in enumerate(words[:MAX_PROGRAM_WORDS]):
         if word.startswith("-") and word != MODULE_FLAG:
             break
         if _is_program(word, imports):
-            end = n + 1
-    if not end and words and words[0].rpartition("/")[2] in PYTHON_PROGRAMS:
-        end = 3 if words[1:2] == [MODULE_FLAG] else 1
-    while words[end : end + 1] == [SERVE_WORD]:
-        end += 1
-    return tuple(words[:end]), list(words[end:])
+            program_length = n + 1
+    if not program_length and words and words[0].rpartition("/")[2] in PYTHON_PROGRAMS:
+        program_length = 3 if words[1:2] == [MODULE_FLAG] else 1
+    while words[program_length : program_length + 1] == [SERVE_WORD]:
+        program_length += 1
+    return tuple(words[:program_length]), list(words[program_length:])
 
 
 def _is_program(word: str, imports: ImportTable) -> bool:

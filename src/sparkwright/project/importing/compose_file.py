@@ -18,9 +18,9 @@ from sparkwright.project.importing.foreign_recipe import (
     as_mapping,
     as_text,
     as_texts,
-    by_type,
     partial_mapping,
     scalar,
+    shape_by_type,
     word_list,
 )
 from sparkwright.trust.secret_names import is_secret_name
@@ -28,9 +28,9 @@ from sparkwright.visible import one_line
 
 KIND = "a compose file"
 EXTENDS_KEY = "extends"
-_VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
+_VARIABLE_PATTERN = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
 #: equivalent option of `docker run` for each key of a service
-OPTIONS = {
+DOCKER_OPTION_NAMES = {
     "environment": "env", "ports": "publish", "volumes": "volume", "network_mode": "network", "container_name": "name",
     "ipc": "ipc", "shm_size": "shm-size", "user": "user", "working_dir": "workdir", "hostname": "hostname", "pid": "pid",
     "init": "init", "privileged": "privileged", "stop_signal": "stop-signal", "restart": "restart", "mem_limit": "memory",
@@ -42,23 +42,27 @@ OPTIONS = {
 PAIR_KEYS = ("environment", "labels", "sysctls")
 LIST_KEYS = ("cap_add", "cap_drop", "security_opt", "devices", "dns", "tmpfs", "group_add")
 READ_KEYS = {"image", "command", "entrypoint", "deploy"}
-_PORT = partial_mapping(published=scalar, target=scalar)
-_VOLUME = partial_mapping(source=scalar, target=scalar)
-_LIMIT = by_type("a number or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(soft=scalar, hard=scalar)))
-_NAMED = by_type("a mapping or a list", (dict, VARIABLES_SHAPE), (list, word_list))
-_LIST = by_type("a list", (SCALAR_TYPES, scalar), (list, word_list))
-_DEVICES = partial_mapping(resources=partial_mapping(reservations=partial_mapping(devices=[object]), limits={}))
-_SERVICE = {
-    **partial_mapping(**{key: _LIST if key in LIST_KEYS else scalar for key in OPTIONS}, image=scalar),
+_PORT_SHAPE = partial_mapping(published=scalar, target=scalar)
+_VOLUME_SHAPE = partial_mapping(source=scalar, target=scalar)
+_LIMIT_SHAPE = shape_by_type(
+    "a number or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(soft=scalar, hard=scalar))
+)
+_PAIRS_SHAPE = shape_by_type("a mapping or a list", (dict, VARIABLES_SHAPE), (list, word_list))
+_LIST_SHAPE = shape_by_type("a list", (SCALAR_TYPES, scalar), (list, word_list))
+_DEPLOY_SHAPE = partial_mapping(resources=partial_mapping(reservations=partial_mapping(devices=[object]), limits={}))
+_SERVICE_SHAPE = {
     **partial_mapping(
-        command=COMMAND_SHAPE, entrypoint=COMMAND_SHAPE, **dict.fromkeys((*PAIR_KEYS, "extra_hosts"), _NAMED)
+        **{key: _LIST_SHAPE if key in LIST_KEYS else scalar for key in DOCKER_OPTION_NAMES}, image=scalar
     ),
-    **partial_mapping(ports=[by_type("a port or a mapping", (SCALAR_TYPES, scalar), (dict, _PORT))]),
-    **partial_mapping(volumes=[by_type("a string or a mapping", (str, scalar), (dict, _VOLUME))]),
-    **partial_mapping(ulimits={str: _LIMIT}, deploy=_DEVICES),
+    **partial_mapping(
+        command=COMMAND_SHAPE, entrypoint=COMMAND_SHAPE, **dict.fromkeys((*PAIR_KEYS, "extra_hosts"), _PAIRS_SHAPE)
+    ),
+    **partial_mapping(ports=[shape_by_type("a port or a mapping", (SCALAR_TYPES, scalar), (dict, _PORT_SHAPE))]),
+    **partial_mapping(volumes=[shape_by_type("a string or a mapping", (str, scalar), (dict, _VOLUME_SHAPE))]),
+    **partial_mapping(ulimits={str: _LIMIT_SHAPE}, deploy=_DEPLOY_SHAPE),
 }
 #: shape of a file, checked before it is read
-SHAPE = {"services": {str: (None, _SERVICE)}}
+SHAPE = {"services": {str: (None, _SERVICE_SHAPE)}}
 #: keys that an import drops, each with the reason
 DROPPED_KEYS = {
     "healthcheck": "sparkwright checks that the server generates (`health.install`)",
@@ -89,8 +93,8 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     command_words = [*entrypoint[1:], *_command_words(service.get("command"), fill_variables)]
     options = {"entrypoint": entrypoint[:1]}
     for key, value in service.items():
-        if key in OPTIONS:
-            options[OPTIONS[key]] = [fill_variables(word) for word in _option_values(key, value)]
+        if key in DOCKER_OPTION_NAMES:
+            options[DOCKER_OPTION_NAMES[key]] = [fill_variables(word) for word in _option_values(key, value)]
         elif key == "deploy":
             _report_deploy(as_mapping(value), report)
         elif key not in READ_KEYS:
@@ -146,7 +150,7 @@ def _build_interpolator(report: ImportReport) -> Callable[[str], str]:
             return match[0]
         return report.ask(f"variable.{name}", f"the file uses the environment variable {name}: its value") or match[0]
 
-    return lambda text: _VARIABLE.sub(interpolate, text)
+    return lambda text: _VARIABLE_PATTERN.sub(interpolate, text)
 
 
 def _command_words(value: Any, fill_variables: Callable[[str], str]) -> list[str]:

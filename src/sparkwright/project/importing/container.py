@@ -23,7 +23,7 @@ DROPPED_OPTIONS = {
     "pid": "the server does not need the host's processes",
 }
 #: variables from which clients of the hub read a token
-HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
+HUB_TOKEN_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
 #: settings for downloads in the container, which have no effect because the host downloads the model
 DOWNLOAD_VARIABLES = frozenset(
     {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
@@ -40,14 +40,14 @@ def build_container(
     foreign: ForeignRecipe,
     server_command: ServerCommand,
     section: dict[str, Any],
-    cluster: bool,
+    uses_cluster: bool,
     report: ImportReport,
 ) -> dict[str, Any]:
     """Return the recipe's `container`.
 
     Args:
         section: the engine's flags; the port is removed from them.
-        cluster: True for a recipe with `parallel`, which uses the hosts' network.
+        uses_cluster: True for a recipe with `parallel`, which uses the hosts' network.
     """
     container: dict[str, Any] = {"name": name}
     if foreign.adopted:
@@ -60,17 +60,17 @@ def build_container(
         else:
             container[option] = list(value) if isinstance(value, tuple) else value
             report.add("kept", f"{option} {one_line(format_value(value), max_chars=60)}")
-    if foreign.network and not cluster:
+    if foreign.network and not uses_cluster:
         reason = "the port is published instead"
         if foreign.network != "host":
             reason = "Docker's default bridge is used, and the port published"
         report.add("dropped", f"network {foreign.network}", reason)
-    if not cluster:
+    if not uses_cluster:
         container["ports"] = [_published_port(foreign, server_command, section, report)]
-    set_by_cluster = frozenset(
-        server_command.engine.parallel.VARIABLES if cluster and server_command.engine.parallel else ()
+    cluster_variables = frozenset(
+        server_command.engine.parallel.VARIABLES if uses_cluster and server_command.engine.parallel else ()
     )
-    if env := select_environment(foreign.env, set_by_cluster, report):
+    if env := select_environment(foreign.env, cluster_variables, report):
         container["env"] = env
     if volumes := _select_volumes(foreign, report):
         container["volumes"] = volumes
@@ -182,11 +182,13 @@ def _select_volumes(foreign: ForeignRecipe, report: ImportReport) -> list[str]:
     return volumes
 
 
-def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], report: ImportReport) -> dict[str, str]:
-    """Return the variables for the recipe. set_by_cluster: those that a cluster sets for each member."""
+def select_environment(
+    env: Mapping[str, str], cluster_variables: frozenset[str], report: ImportReport
+) -> dict[str, str]:
+    """Return the variables for the recipe. cluster_variables: those that a cluster sets for each member."""
     selected_variables: dict[str, str] = {}
     for name, value in env.items():
-        if name in HUB_TOKENS:
+        if name in HUB_TOKEN_VARIABLES:
             report.add("secret", name, f"not written: {HUB_TOKEN_HINT}")
         elif is_secret(name, value) or is_secret_name(name):
             reason = (
@@ -195,7 +197,7 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
             report.add("secret", name, reason)
         elif name in DOWNLOAD_VARIABLES:
             report.add("dropped", name, "the host downloads the model, not the container")
-        elif name in set_by_cluster:
+        elif name in cluster_variables:
             report.add("dropped", name, "the cluster sets it for each member")
         elif find_variables(value):
             question = f"the variable {name} is set from the shell ({value}). Enter its value, or `{DROP_ANSWER}`"

@@ -1,4 +1,4 @@
-"""Parses `docker run` commands. Readers of other formats build such arguments too, and parse them here."""
+"""Parses `docker run` commands. Importers of other formats convert their input to `docker run` arguments and use this parser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIASES = {
     "-h": "--hostname", "--net": "--network", "--dns-servers": "--dns",
 }  # fmt: skip
 #: options without a value, each with the reason for dropping it
-SWITCHES = {
+DROPPED_SWITCHES = {
     "-d": "servers always run in the background", "--detach": "servers always run in the background",
     "-i": "a server needs no terminal", "--interactive": "a server needs no terminal",
     "-t": "a server needs no terminal", "--tty": "a server needs no terminal",
@@ -53,9 +53,9 @@ SHELL_OPERATORS = {
     ">": "a redirection",
     "(": "a subshell",
 }
-_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
-_VARIABLE = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w{0,100}=")
+_LINE_CONTINUATION_PATTERN = re.compile(r"\\[ \t]*\r?\n")
+_VARIABLE_PATTERN = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
+_ASSIGNMENT_PATTERN = re.compile(r"[A-Za-z_]\w{0,100}=")
 SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
 
 
@@ -64,16 +64,16 @@ def recipe_field(option: str) -> str:
     return RECIPE_FIELDS.get(ALIASES.get(f"--{option}", f"--{option}"), "")
 
 
-def matches(line: str) -> bool:
-    """Return True if a text is a `docker run` command, with or without `sudo` and leading comments."""
-    words = _strip_comments(line).split(None, 4)
+def matches(text: str) -> bool:
+    """Return True if the text is a `docker run` command, with or without `sudo` and leading comments."""
+    words = _strip_comments(text).split(None, 4)
     words = words[1:] if words[:1] == ["sudo"] else words
     return words[:2] in (["docker", "run"], ["podman", "run"]) or words[:3] == ["docker", "container", "run"]
 
 
-def parse(line: str, report: ImportReport) -> ForeignRecipe:
+def parse(text: str, report: ImportReport) -> ForeignRecipe:
     """Return the recipe of a `docker run` command. Raises Refused for shell syntax and unknown options."""
-    words = split_command(_strip_comments(line))
+    words = split_command(_strip_comments(text))
     foreign = parse_arguments(words[words.index("run") + 1 :], ForeignRecipe(KIND, ""), report)
     foreign.name = str(foreign.options.get("name") or "")
     return foreign
@@ -114,66 +114,66 @@ def format_pairs(values: Mapping[str, str]) -> list[str]:
 def extract_options(
     words: Sequence[str], is_flag: Callable[[str], bool], foreign: ForeignRecipe, report: ImportReport
 ) -> list[str]:
-    """Move Docker's options that follow the image, and would be passed to the engine, to `foreign`. Return the other words.
+    """Move Docker's options after the image, where Docker would pass them to the engine, into `foreign`. Return the other words.
 
     Args:
         words: the words after the image.
         is_flag: returns True for an option of the engine.
     """
     engine_words: list[str] = []
-    rest = list(words)
-    while rest:
-        flag = rest[0].partition("=")[0]
+    remaining_words = list(words)
+    while remaining_words:
+        flag = remaining_words[0].partition("=")[0]
         docker_flag = ALIASES.get(flag, flag)
-        is_docker_option = any(docker_flag in table for table in (SWITCHES, RECIPE_FIELDS, DROPPED_OPTIONS))
-        if not docker_flag.startswith("-") or is_flag(rest[0]) or not is_docker_option:
-            engine_words.append(rest.pop(0))
+        is_docker_option = any(docker_flag in table for table in (DROPPED_SWITCHES, RECIPE_FIELDS, DROPPED_OPTIONS))
+        if not docker_flag.startswith("-") or is_flag(remaining_words[0]) or not is_docker_option:
+            engine_words.append(remaining_words.pop(0))
             continue
-        remaining = _parse_option(rest, foreign, report)
-        option = " ".join(rest[: len(rest) - len(remaining)])
+        words_after = _parse_option(remaining_words, foreign, report)
+        option = " ".join(remaining_words[: len(remaining_words) - len(words_after)])
         report.add("translated", option, "an option after the image, where Docker would pass it to the engine")
-        rest = remaining
+        remaining_words = words_after
     return engine_words
 
 
-def _strip_comments(line: str) -> str:
-    """Return a pasted text without comments and shell prompt."""
-    lines = [line for line in line.strip().splitlines() if not line.lstrip().startswith("#")]
+def _strip_comments(text: str) -> str:
+    """Strip comments and the shell prompt from pasted text."""
+    lines = [line for line in text.strip().splitlines() if not line.lstrip().startswith("#")]
     return "\n".join(lines).strip().removeprefix("$ ")
 
 
 def _parse_option(words: list[str], foreign: ForeignRecipe, report: ImportReport) -> list[str]:
     """Parse the option at the beginning of the words, and return the words after it."""
-    first = words[0]
-    if len(first) > 2 and first[:2] in SWITCHES:  # -itd, -dp 8000:8000
-        words = [first[:2], f"-{first[2:]}", *words[1:]]
+    first_word = words[0]
+    if len(first_word) > 2 and first_word[:2] in DROPPED_SWITCHES:  # -itd, -dp 8000:8000
+        words = [first_word[:2], f"-{first_word[2:]}", *words[1:]]
     flag, equals, value = words[0].partition("=")
-    rest = words[1:]
+    words_after = words[1:]
     if (
         not flag.startswith("--")
-        and flag not in SWITCHES
+        and flag not in DROPPED_SWITCHES
         and flag[:2] in ("-p", "-v", "-e", "-w", "-u", "-h", "-m", "-l")
         and len(flag) > 2
     ):
         flag, equals, value = flag[:2], "=", words[0][2:]
     flag = ALIASES.get(flag, flag)
-    if flag in SWITCHES:
-        report.add("dropped", flag, SWITCHES[flag])
-        return rest
+    if flag in DROPPED_SWITCHES:
+        report.add("dropped", flag, DROPPED_SWITCHES[flag])
+        return words_after
     name = RECIPE_FIELDS.get(flag, "")
     value_type = get_type_hints(ContainerSpec).get(name)
     if value_type in (bool, bool | None):
         foreign.options[name] = value.lower() != "false" if equals else True
-        return rest
+        return words_after
     if not name and flag not in DROPPED_OPTIONS and flag != "--mount":
         fix = "Remove it, and add an equivalent setting to the recipe by hand."
         raise Refused(f"unknown option `{one_line(flag, max_chars=60)}` of docker run.", fix=fix)
     if not equals:
-        if not rest:
+        if not words_after:
             raise Refused(f"`{flag}` of the docker run command has no value.")
-        value, rest = rest[0], rest[1:]
+        value, words_after = words_after[0], words_after[1:]
     _set_option(flag, name, value_type, value, foreign, report)
-    return rest
+    return words_after
 
 
 def _set_option(
@@ -223,14 +223,14 @@ def _parse_mount(value: str, foreign: ForeignRecipe, report: ImportReport) -> No
         report.add("dropped", f"--mount {value}", "only bind mounts of host folders are supported")
 
 
-def split_command(line: str) -> list[str]:
+def split_command(text: str) -> list[str]:
     """Return the words of a single command. Raises Refused for several commands, and for syntax that needs a shell."""
-    if len(line) > MAX_CHARS:
+    if len(text) > MAX_CHARS:
         raise Refused(f"the command line is longer than {MAX_CHARS} characters.")
-    joined_line = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
-    _refuse_shell(joined_line)
+    joined_text = _LINE_CONTINUATION_PATTERN.sub(" ", text).rstrip().rstrip("\\").strip()
+    _reject_shell_syntax(joined_text)
     try:
-        words = shlex.split(joined_line, comments=False)
+        words = shlex.split(joined_text, comments=False)
     except ValueError as error:
         raise Refused(f"the command line cannot be split into words: {str(error).lower()}.") from None
     if len(words) > MAX_WORDS:
@@ -247,23 +247,23 @@ def unwrap_shell(words: list[str]) -> list[str]:
 
 def split_assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables set before a command (`A=1 vllm serve ...` or `env A=1 ...`), and the command."""
-    rest = words[1:] if words[:1] == ["env"] else list(words)
+    remaining_words = words[1:] if words[:1] == ["env"] else list(words)
     variables: dict[str, str] = {}
-    while rest and _ASSIGNMENT.match(rest[0]):
-        name, _, value = rest.pop(0).partition("=")
+    while remaining_words and _ASSIGNMENT_PATTERN.match(remaining_words[0]):
+        name, _, value = remaining_words.pop(0).partition("=")
         variables[name] = value
-    return variables, rest
+    return variables, remaining_words
 
 
 def find_variables(word: str) -> list[str]:
     """Return the shell variables in a word, such as $HOME or ${HOME}."""
-    return _VARIABLE.findall(word)
+    return _VARIABLE_PATTERN.findall(word)
 
 
-def _refuse_shell(line: str) -> None:
+def _reject_shell_syntax(text: str) -> None:
     """Raise Refused for the first unquoted shell syntax."""
     quote, is_escaped = "", False
-    for n, char in enumerate(line):
+    for n, char in enumerate(text):
         if is_escaped:
             is_escaped = False
         elif char == "\\" and quote != "'":
@@ -272,16 +272,16 @@ def _refuse_shell(line: str) -> None:
             quote = "" if quote else char
         elif quote == "'":
             continue
-        elif char == "`" or line.startswith("$(", n):
-            raise _shell_error("a command substitution (`$(...)`)", line, n)
+        elif char == "`" or text.startswith("$(", n):
+            raise _shell_error("a command substitution (`$(...)`)", text, n)
         elif not quote and char == "\n":
-            raise _shell_error("a second command on a new line", line, n)
+            raise _shell_error("a second command on a new line", text, n)
         elif not quote and char in SHELL_OPERATORS:
-            raise _shell_error(SHELL_OPERATORS[char], line, n)
+            raise _shell_error(SHELL_OPERATORS[char], text, n)
 
 
-def _shell_error(syntax: str, line: str, position: int) -> Refused:
+def _shell_error(syntax: str, text: str, position: int) -> Refused:
     # the text after the position is not shown, because it may be the rest of a key that contains this character
-    context = one_line(secret_patterns.mask_text(line[:position])[-20:] + line[position : position + 1], max_chars=60)
+    context = one_line(secret_patterns.mask_text(text[:position])[-20:] + text[position : position + 1], max_chars=60)
     fix = "An import does not run a shell: remove this syntax, and import only the command that starts the server."
     return Refused(f"the command has {syntax}, at '{context}'.", fix=fix)

@@ -38,51 +38,51 @@ def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, repo
             fix = "A recipe starts one server; a `gateway` combines several at one address (docs/gateway.md)."
             raise Refused(f"`--{name} {format_value(flags[name])}` starts several copies of the model.", fix=fix)
         flags.pop(name, None)
-    gpus = tensor * pipeline
-    if gpus == 1 and foreign.hosts > 1:
-        tensor = gpus = foreign.hosts
+    gpu_count = tensor * pipeline
+    if gpu_count == 1 and foreign.hosts > 1:
+        tensor = gpu_count = foreign.hosts
         reason = f"the recipe is for {foreign.hosts} hosts without a split: tensor parallelism over all of them"
         report.add("note", "hosts", reason)
-    if gpus > 1 and foreign.hosts == 1:
-        report.add("dropped", f"split over {gpus}", "the recipe is for one host, and a Spark has one GPU")
-        tensor = pipeline = gpus = 1
-    elif gpus > 1 and not foreign.hosts:
-        question = f"the model is split over {gpus} GPUs, and a Spark has one: the number of hosts"
-        if report.ask("hosts", question, ("1", str(gpus))) != str(gpus):
-            tensor = pipeline = gpus = 1
+    if gpu_count > 1 and foreign.hosts == 1:
+        report.add("dropped", f"split over {gpu_count}", "the recipe is for one host, and a Spark has one GPU")
+        tensor = pipeline = gpu_count = 1
+    elif gpu_count > 1 and not foreign.hosts:
+        question = f"the model is split over {gpu_count} GPUs, and a Spark has one: the number of hosts"
+        if report.ask("hosts", question, ("1", str(gpu_count))) != str(gpu_count):
+            tensor = pipeline = gpu_count = 1
     for name in imports.backends:
         if name in flags:
-            reason = "the cluster sets it for each member" if gpus > 1 else "there is only one host"
+            reason = "the cluster sets it for each member" if gpu_count > 1 else "there is only one host"
             report.add("dropped", f"--{name} {format_value(flags.pop(name))}", reason)
-    if gpus == 1:
+    if gpu_count == 1:
         return {}
-    if gpus > MAX_HOSTS:
-        raise Refused(f"the model is split over {gpus} hosts; a cluster has at most {MAX_HOSTS}.")
+    if gpu_count > MAX_HOSTS:
+        raise Refused(f"the model is split over {gpu_count} hosts; a cluster has at most {MAX_HOSTS}.")
     if server_command.engine.parallel is None:
         fix = "Choose a smaller quantisation, or a recipe for another engine."
         raise Refused(
-            f"the model needs {gpus} hosts, but {server_command.engine.title} can serve only from one.", fix=fix
+            f"the model needs {gpu_count} hosts, but {server_command.engine.title} can serve only from one.", fix=fix
         )
-    reason = f"parallel: a cluster of {gpus} hosts, one GPU each (docs/clusters.md)"
-    report.add("translated", f"split over {gpus}", reason)
+    reason = f"parallel: a cluster of {gpu_count} hosts, one GPU each (docs/clusters.md)"
+    report.add("translated", f"split over {gpu_count}", reason)
     return {name: size for name, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
 
 
 def resolve_flags(
-    server_command: ServerCommand, report: ImportReport, *, cluster: bool, adopted: bool
+    server_command: ServerCommand, report: ImportReport, *, uses_cluster: bool, is_adopted: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the flags for the recipe's section, and other keys of the recipe.
 
-    adopted: the flags are those of a running container, and are kept if possible.
+    is_adopted: the flags are those of a running container, and are kept if possible.
     """
     imports, flags = server_command.imports, server_command.flags
     other_keys: dict[str, Any] = {}
-    if (address := flags.pop(imports.host, None)) is not None and adopted:
+    if (address := flags.pop(imports.host, None)) is not None and is_adopted:
         flags[imports.host] = address
-    elif address is not None and not cluster:
+    elif address is not None and not uses_cluster:
         reason = "`publish` and `container.ports` determine who can reach the server"
         report.add("dropped", f"--{imports.host} {format_value(address)}", reason)
-    elif cluster and address not in (None, "0.0.0.0", "::"):
+    elif uses_cluster and address not in (None, "0.0.0.0", "::"):
         flags[imports.host] = address
     for name in imports.key:
         if flags.pop(name, None) is None:
@@ -102,14 +102,14 @@ def resolve_flags(
         if name in flags:
             reason = "the host downloads the model, and mounts its folder"
             report.add("dropped", f"--{name} {format_value(flags.pop(name))}", reason)
-    if not adopted:
+    if not is_adopted:
         files = _resolve_files(server_command, report)
         if models := _resolve_further_models(server_command, report):
             other_keys["models"] = models
         if files:
             other_keys["files"] = files
     for name in flags:
-        if adopted or cluster or name != server_command.engine.flags.PORT:
+        if is_adopted or uses_cluster or name != server_command.engine.flags.PORT:
             report.add("kept", f"--{name}")
     return flags, other_keys
 

@@ -38,7 +38,7 @@ class ReportRow:
 
     kind: RowKind
     #: key, flag or option of the source
-    what: str
+    subject: str
     #: replacement in the recipe, or reason for dropping it
     reason: str = ""
 
@@ -66,10 +66,10 @@ class ImportReport:
     #: keys of the questions and answers that were used
     used_keys: set[str] = field(default_factory=set)
 
-    def add(self, kind: RowKind, what: str, reason: str = "") -> None:
+    def add(self, kind: RowKind, subject: str, reason: str = "") -> None:
         """Add a row, with secrets masked, unless it exists already."""
-        what = one_line(secret_patterns.mask_text(what), max_chars=MAX_ROW_CHARS)
-        self.rows.setdefault(ReportRow(kind, what, secret_patterns.mask_text(reason)))
+        subject = one_line(secret_patterns.mask_text(subject), max_chars=MAX_ROW_CHARS)
+        self.rows.setdefault(ReportRow(kind, subject, secret_patterns.mask_text(reason)))
 
     def ask(self, key: str, text: str, choices: Iterable[str] = ()) -> str:
         """Return the user's answer to a question. If there is none, add the question to the report and return "".
@@ -99,7 +99,7 @@ class ImportReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "rows": [{"sort": row.kind, "what": row.what, "why": row.reason} for row in self.rows],
+            "rows": [{"sort": row.kind, "what": row.subject, "why": row.reason} for row in self.rows],
             "questions": [
                 {"key": question.key, "question": question.text, "choices": list(question.choices)}
                 for question in self.questions
@@ -201,7 +201,7 @@ def word_list(value: Any) -> list[Any]:
     return items
 
 
-def by_type(expected: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
+def shape_by_type(expected: str, *kinds: tuple[Any, Shape]) -> Callable[[Any], Any]:
     """Return a shape that depends on the type of the value.
 
     Args:
@@ -235,7 +235,7 @@ def format_value(value: Any) -> str:
 
 
 VARIABLES_SHAPE = {str: scalar}
-COMMAND_SHAPE = by_type("a string or a list", (SCALAR_TYPES, scalar), (list, word_list))
+COMMAND_SHAPE = shape_by_type("a string or a list", (SCALAR_TYPES, scalar), (list, word_list))
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sparkwright.project.importing import compose_file, docker_command, foreign_
 from sparkwright.project.importing.foreign_recipe import ForeignRecipe, ImportReport
 from sparkwright.trust.shapes import ShapeError
 
-FORMATS = (
+SUPPORTED_FORMATS_TEXT = (
     "a recipe of vllm-project/recipes, of sparkrun (version 2 or 1) or of eugr, a compose file, or a docker run line"
 )
 
@@ -40,7 +40,7 @@ KINDS_BY_FIRST_LINE = (
 MAX_SEARCHED_CHARS, MAX_SEARCHED_LINES = 20_000, 40
 
 
-def _find_other_kind(text: str, path: Path) -> str:
+def _find_unsupported_kind(text: str, path: Path) -> str:
     """Return the kind of a file that cannot be imported, for a message; empty if it is not one of the usual ones."""
     if kind := KINDS_BY_SUFFIX.get(path.suffix.lower(), "a Dockerfile" if path.name == "Dockerfile" else ""):
         return kind
@@ -64,13 +64,13 @@ def parse(text: str, path: Path, report: ImportReport) -> ForeignRecipe:
     """
     if docker_command.matches(text):
         return docker_command.parse(text, report)
-    if kind := _find_other_kind(text, path):
-        fix = f"It must be {FORMATS}. For a docker run line in it: `recipe.import 'docker run ...'`."
+    if kind := _find_unsupported_kind(text, path):
+        fix = f"It must be {SUPPORTED_FORMATS_TEXT}. For a docker run line in it: `recipe.import 'docker run ...'`."
         raise Refused(f"this is {kind}, which cannot be imported.", where=document.format_path(path), fix=fix)
     parsed = document.parse(text, path)
     where = document.format_path(path)
     if not isinstance(parsed.data, dict):
-        raise Refused(f"this is not {FORMATS}.", where=where)
+        raise Refused(f"this is not {SUPPORTED_FORMATS_TEXT}.", where=where)
     try:
         data = foreign_recipe.resolve_merges(parsed.data)
     except ShapeError as error:
@@ -89,4 +89,4 @@ def parse(text: str, path: Path, report: ImportReport) -> ForeignRecipe:
         raise error if error.where else Refused(error.message, where=where, fix=error.fix) from None
     if "image" in data and "container" in data:
         raise Refused("this is already a sparkwright recipe.", where=where, fix="Copy it to recipes/.")
-    raise Refused(f"this is not {FORMATS}.", where=where, fix="Formats: docs/recipes-in.md.")
+    raise Refused(f"this is not {SUPPORTED_FORMATS_TEXT}.", where=where, fix="Formats: docs/recipes-in.md.")

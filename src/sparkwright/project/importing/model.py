@@ -14,11 +14,11 @@ from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 
 #: a quantisation that is safe in a file pattern
-_QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
+_QUANTISATION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 #: cache of the hub's client in a container that runs as root
-HUB_CACHE = "/root/.cache/huggingface"
+HUB_CACHE_FOLDER = "/root/.cache/huggingface"
 #: a path that needs no quotes in a shell
-_PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
+_PLAIN_PATH_PATTERN = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 
 @dataclass
@@ -79,11 +79,16 @@ def resolve_model(foreign: ForeignRecipe, server_command: ServerCommand, report:
 
 def _note_cached_files(foreign: ForeignRecipe, model: ImportedModel, report: ImportReport) -> None:
     """Report how to reuse the files in the host's hub cache, so that a deploy does not download them again."""
-    cache = next((volume.partition(":")[0] for volume in foreign.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
-    if not cache or not _PLAIN_PATH.fullmatch(cache):
+    cache_folder = next(
+        (volume.partition(":")[0] for volume in foreign.volumes if volume.split(":")[1:2] == [HUB_CACHE_FOLDER]), ""
+    )
+    if not cache_folder or not _PLAIN_PATH_PATTERN.fullmatch(cache_folder):
         return
-    files, folder = f"{cache}/hub/models--{model.id.replace('/', '--')}/snapshots", model.to_yaml()["dir"]
-    command = f"mkdir -p {folder} && sudo cp -rlL {files}/*/. {folder}/"
+    snapshots_folder, folder = (
+        f"{cache_folder}/hub/models--{model.id.replace('/', '--')}/snapshots",
+        model.to_yaml()["dir"],
+    )
+    command = f"mkdir -p {folder} && sudo cp -rlL {snapshots_folder}/*/. {folder}/"
     reason = f"to reuse the container's files without a download or more disk space, run there: `{command}`"
     report.add("note", f"{folder} on the host", reason)
 
@@ -92,7 +97,7 @@ def _select_file(file: str, quantisation: str, server_command: ServerCommand, re
     if file:
         return file
     suffix = server_command.engine.files.SUFFIX if server_command.engine.files else ""
-    if quantisation and _QUANTISATION.fullmatch(quantisation):
+    if quantisation and _QUANTISATION_PATTERN.fullmatch(quantisation):
         pattern = f"*{quantisation}*{suffix}"
         report.add("translated", quantisation, f"model.file: {pattern}; `lock` checks that it matches a single model")
         return pattern

@@ -28,7 +28,7 @@ from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
 
 #: names of locally built images
-LOCAL_IMAGE = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
+LOCAL_IMAGE_PATTERN = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
 #: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); their tags move every night
 IMAGE_SUBSTITUTES = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
 MAX_NAME_CHARS = 60
@@ -63,7 +63,7 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
     recipe_name = slug(name or foreign.name or model_section.id.rpartition("/")[2])
     parallel = flags.extract_parallel(foreign, server_command, report)
     engine_section, other_keys = flags.resolve_flags(
-        server_command, report, cluster=bool(parallel), adopted=foreign.adopted
+        server_command, report, uses_cluster=bool(parallel), is_adopted=foreign.adopted
     )
     engine_section |= _served_name_flag(server_command, engine_section, source_name, model_section, report)
     foreign.task = foreign.task or _find_task(foreign, server_command, engine_section, report)
@@ -103,8 +103,8 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
 
 def _render_recipe(data: Mapping[str, Any], foreign: ForeignRecipe, origin: str) -> str:
     source = _single_line(origin) if origin == foreign.kind else f"{_single_line(origin)} ({foreign.kind})"
-    head = f"{shipped_files.schema_line('recipe')}# Imported from {source}.\n\n"
-    return head + yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120)
+    header = f"{shipped_files.schema_line('recipe')}# Imported from {source}.\n\n"
+    return header + yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120)
 
 
 def _served_name_flag(
@@ -174,7 +174,7 @@ def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportR
         reason = f"the source names none: {imports.image}, the release that sparkwright's tables are based on"
         report.add("translated", "image", reason)
         return imports.image, ""
-    is_local = LOCAL_IMAGE.fullmatch(image_text) is not None
+    is_local = LOCAL_IMAGE_PATTERN.fullmatch(image_text) is not None
     if is_local and foreign.adopted:
         report.add("note", image_text, "the image is not from a registry: push it to one, so that `lock` can pin it")
         return ImageReference.parse(image_text).by_tag, ""

@@ -38,7 +38,7 @@ from sparkwright.visible import join_first, one_line
 VERSIONS = ("1", "2")
 
 #: keys with commands to run, each with its effect
-HOOKS = {
+HOOK_EFFECTS = {
     "pre_exec": "commands in the container before the server starts",
     "post_exec": "commands in the container after the server has started",
     "post_commands": "commands on the machine that started the server",
@@ -70,24 +70,24 @@ READ_KEYS = {
     *("mode", "solo_only", "cluster_only", "min_nodes", "max_nodes", "container", "containers", "defaults", "env"),
     *("command", "mods", "overrides", "include"),
 }
-_TEXTS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
-_OVERRIDE = partial_mapping(when=VARIABLES_SHAPE, defaults=VARIABLES_SHAPE, env=VARIABLES_SHAPE, container=scalar)
+_TEXT_KEYS = ("name", "description", "model", "model_revision", "runtime", "mode", "container", "command")
+_OVERRIDE_SHAPE = partial_mapping(when=VARIABLES_SHAPE, defaults=VARIABLES_SHAPE, env=VARIABLES_SHAPE, container=scalar)
 #: shape of a file, checked before it is read
 SHAPE = {
-    **partial_mapping(**dict.fromkeys((*_TEXTS, "recipe_version", "sparkrun_version"), scalar)),
+    **partial_mapping(**dict.fromkeys((*_TEXT_KEYS, "recipe_version", "sparkrun_version"), scalar)),
     **partial_mapping(
         metadata=partial_mapping(description=scalar),
         defaults=VARIABLES_SHAPE,
         env=VARIABLES_SHAPE,
         containers=VARIABLES_SHAPE,
     ),
-    **partial_mapping(overrides=[_OVERRIDE], mods=word_list),
+    **partial_mapping(overrides=[_OVERRIDE_SHAPE], mods=word_list),
 }
 #: names of a Spark's architecture
 ARM_NAMES = ("arm64", "aarch64")
 TAKE_ANSWER = "take"
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
-_ESCAPED_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
+_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
+_ESCAPED_PLACEHOLDER_PATTERN = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
 MOD_SCRIPT = "run.sh"
 #: effect of a script, by a word in it
 SCRIPT_EFFECTS = {
@@ -124,7 +124,7 @@ def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRe
     if data.get("include"):
         fix = "Import the included recipe, or replace `include` with its content."
         raise Refused("the recipe extends another one (`include`), which is not in the file.", fix=fix)
-    for name, effect in HOOKS.items():
+    for name, effect in HOOK_EFFECTS.items():
         if data.get(name):
             _refuse_hook(name, effect, data[name], report)
     refuse_mods(data.get("mods"), path, report)
@@ -152,7 +152,9 @@ def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRe
     foreign = parse_arguments(
         build_arguments(image, words, network=[HOST_NETWORK], env=format_pairs(env)), foreign, report
     )
-    for key in (key for key in data if key not in READ_KEYS | HOOKS.keys() and data[key] not in (None, "", [], {})):
+    for key in (
+        key for key in data if key not in READ_KEYS | HOOK_EFFECTS.keys() and data[key] not in (None, "", [], {})
+    ):
         report.add("dropped", key, DROPPED_KEYS.get(key, "unknown key"))
     report.add("dropped", "privileged, --rm", "sparkrun starts containers with them, sparkwright does not")
     return foreign
@@ -205,8 +207,8 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
     name = ENGINES_BY_RUNTIME.get(foreign.engine, "")
     if not name:
         return []
-    target = engine.get_engine(name)
-    words = [] if target.imports and target.imports.repository else [values["model"]]
+    target_engine = engine.get_engine(name)
+    words = [] if target_engine.imports and target_engine.imports.repository else [values["model"]]
     vllm_imports = engine.get_engine(engine.DEFAULT_ENGINE).imports
     assert vllm_imports is not None
     # keys of `defaults` whose names differ from vLLM's flags
@@ -224,10 +226,10 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
         if flag != flag_name:
             report.add("translated", key, f"--{flag}")
         words += [f"--{flag}"] if value == "true" else [] if value == "false" else [f"--{flag}", value]
-    if target.imports and target.imports.repository:
-        words += [f"--{target.imports.repository}", values["model"]]
-    elif target.flags.SET_BY and name == "sglang":
-        words = [f"--{next(iter(target.flags.SET_BY))}", *words]
+    if target_engine.imports and target_engine.imports.repository:
+        words += [f"--{target_engine.imports.repository}", values["model"]]
+    elif target_engine.flags.SET_BY and name == "sglang":
+        words = [f"--{next(iter(target_engine.flags.SET_BY))}", *words]
     return words
 
 
@@ -250,7 +252,7 @@ def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) 
     for n, override in enumerate(data.get("overrides") or (), 1):
         conditions = as_mapping(override.get("when"))
         condition = one_line(", ".join(f"{key}: {as_text(value)}" for key, value in conditions.items()), max_chars=120)
-        if _is_applied(conditions, condition, n, launch, report):
+        if _should_apply(conditions, condition, n, launch, report):
             for key in ("defaults", "env"):
                 if override.get(key):
                     recipe[key] = as_mapping(recipe.get(key)) | as_mapping(override[key])
@@ -262,7 +264,7 @@ def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) 
     return recipe
 
 
-def _is_applied(conditions: dict[str, Any], condition: str, n: int, launch: Launch, report: ImportReport) -> bool:
+def _should_apply(conditions: dict[str, Any], condition: str, n: int, launch: Launch, report: ImportReport) -> bool:
     facts = {"nodes": [str(launch.hosts)], "tp": [str(launch.tensor)], "arch": list(ARM_NAMES)}
     if any(key in facts and as_text(value) not in facts[key] for key, value in conditions.items()):
         return False
@@ -291,7 +293,7 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
         question = f"the command has a placeholder {{{name}}} without a value in the recipe: its value"
         return report.ask(f"placeholder.{name}", question) or "0"
 
-    pattern = _ESCAPED_PLACEHOLDER if "{{" in template else _PLACEHOLDER
+    pattern = _ESCAPED_PLACEHOLDER_PATTERN if "{{" in template else _PLACEHOLDER_PATTERN
     replace: Callable[[re.Match[str]], str] = substitute
     return pattern.sub(replace, template)
 

@@ -19,9 +19,9 @@ from sparkwright.project.importing.foreign_recipe import (
     as_mapping,
     as_text,
     as_texts,
-    by_type,
     partial_mapping,
     scalar,
+    shape_by_type,
     word_list,
 )
 from sparkwright.visible import one_line
@@ -30,7 +30,7 @@ KIND = "vllm-project/recipes"
 #: keys under which these recipes have settings for a DGX Spark
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
 #: memory of a Spark for one server, GB: 128 minus the system's own use
-SPARK_GB = 112
+SPARK_MEMORY_GB = 112
 MAX_SPARKS = 8
 SINGLE_HOST_STRATEGY, MULTI_HOST_STRATEGY = "single_node_tp", "multi_node_tp"
 TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
@@ -48,29 +48,31 @@ DROPPED_KEYS = {
     "hardware_opt_in_features": "opt-in features: add their flags by hand",
     "hardware_notes": "notes for readers",
 }
-_LAYER = partial_mapping(extra_args=word_list, extra_env=VARIABLES_SHAPE, docker_image=object)
-_BY_HARDWARE = {str: (None, _LAYER)}
-_STRATEGY = partial_mapping(extra_args=word_list, extra_env=VARIABLES_SHAPE, hardware_overrides=_BY_HARDWARE)
-_VARIANT = {
-    **_LAYER,
-    **partial_mapping(model_id=scalar, precision=scalar, min_vllm_version=scalar, hardware_overrides=_BY_HARDWARE),
+_LAYER_SHAPE = partial_mapping(extra_args=word_list, extra_env=VARIABLES_SHAPE, docker_image=object)
+_HARDWARE_SHAPE = {str: (None, _LAYER_SHAPE)}
+_STRATEGY_SHAPE = partial_mapping(extra_args=word_list, extra_env=VARIABLES_SHAPE, hardware_overrides=_HARDWARE_SHAPE)
+_VARIANT_SHAPE = {
+    **_LAYER_SHAPE,
+    **partial_mapping(model_id=scalar, precision=scalar, min_vllm_version=scalar, hardware_overrides=_HARDWARE_SHAPE),
     **partial_mapping(supported_hardware=word_list, precision_hardware=partial_mapping(brand=scalar)),
 }
-_DEPENDENCY = by_type("a string or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(command=scalar)))
-_MODEL = partial_mapping(model_id=scalar, min_vllm_version=scalar, base_args=word_list, base_env=VARIABLES_SHAPE)
+_DEPENDENCY_SHAPE = shape_by_type(
+    "a string or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(command=scalar))
+)
+_MODEL_SHAPE = partial_mapping(model_id=scalar, min_vllm_version=scalar, base_args=word_list, base_env=VARIABLES_SHAPE)
 #: shape of a file, checked before it is read
 SHAPE = {
     **partial_mapping(
-        meta=partial_mapping(title=scalar, hardware={}, tasks=word_list), hardware_overrides=_BY_HARDWARE
+        meta=partial_mapping(title=scalar, hardware={}, tasks=word_list), hardware_overrides=_HARDWARE_SHAPE
     ),
-    "model": _MODEL,
-    "variants": {str: (None, _VARIANT)},
+    "model": _MODEL_SHAPE,
+    "variants": {str: (None, _VARIANT_SHAPE)},
     **partial_mapping(
         features={str: (None, partial_mapping(args=word_list))},
         opt_in_features=word_list,
         compatible_strategies=word_list,
     ),
-    **partial_mapping(strategy_overrides={str: (None, _STRATEGY)}, dependencies=[_DEPENDENCY]),
+    **partial_mapping(strategy_overrides={str: (None, _STRATEGY_SHAPE)}, dependencies=[_DEPENDENCY_SHAPE]),
 }
 
 
@@ -84,7 +86,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
 
     Raises Refused for a recipe for vLLM-Omni, and for a model that the supported number of Sparks cannot serve.
     """
-    meta, base = as_mapping(data.get("meta")), as_mapping(data["model"])
+    meta, model_section = as_mapping(data.get("meta")), as_mapping(data["model"])
     if data.get("omni"):
         fix = "sparkwright supports servers for text, vectors and scores."
         raise Refused("the recipe needs vLLM-Omni, which generates images, audio or video.", fix=fix)
@@ -95,10 +97,10 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     strategy = SINGLE_HOST_STRATEGY if host_count == 1 else MULTI_HOST_STRATEGY
     if PROFILE not in as_mapping(meta.get("hardware")):
         report.add("note", PROFILE, "the DGX Spark is not in the recipe's list of tested hardware")
-    args, env = _collect_arguments(data, base, variant, strategy, report)
+    args, env = _collect_arguments(data, model_section, variant, strategy, report)
     _resolve_dependencies(data, report)
-    model_id = as_text(variant.get("model_id") or base.get("model_id"))
-    image = _select_image(base, variant, report)
+    model_id = as_text(variant.get("model_id") or model_section.get("model_id"))
+    image = _select_image(model_section, variant, report)
     imports = engine.get_engine("vllm").imports
     tensor_words = [f"--{imports.tensor}", str(host_count)] if imports and host_count > 1 else []
     title = as_text(meta.get("title"))
@@ -106,7 +108,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     suffix = "" if name == "default" else f"-{name}"
     foreign = ForeignRecipe(
         kind=KIND,
-        name=f"{as_text(base.get('model_id')).rpartition('/')[2]}{suffix}",
+        name=f"{as_text(model_section.get('model_id')).rpartition('/')[2]}{suffix}",
         description=f"{title}, {precision}" if precision else title,
         engine="vllm",
         model=model_id,
@@ -134,7 +136,9 @@ def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, di
     spark_variants = [
         name for name, variant in variants.items() if PROFILE in as_mapping(variant.get("hardware_overrides"))
     ]
-    names = spark_variants or list_fitting(SPARK_GB) or list_fitting(SPARK_GB * MAX_SPARKS) or list(variants)
+    names = (
+        spark_variants or list_fitting(SPARK_MEMORY_GB) or list_fitting(SPARK_MEMORY_GB * MAX_SPARKS) or list(variants)
+    )
     if len(names) == 1:
         report.add("note", f"variant {names[0]}", _describe_variant(variants[names[0]]))
         return names[0], variants[names[0]]
@@ -161,25 +165,27 @@ def _describe_variant(variant: dict[str, Any]) -> str:
 
 def _host_count(data: dict[str, Any], name: str, variant: dict[str, Any], report: ImportReport) -> int:
     """Return the number of Sparks with enough memory: a power of two, so that attention heads can be split evenly."""
-    needed_gb, hosts = _memory_gb(variant), 1
-    while hosts * SPARK_GB < needed_gb:
-        hosts *= 2
-    if hosts == 1:
+    required_gb, host_count = _memory_gb(variant), 1
+    while host_count * SPARK_MEMORY_GB < required_gb:
+        host_count *= 2
+    if host_count == 1:
         return 1
     fix = "Choose a smaller checkpoint with `--answer variant=NAME`, if there is one."
-    if hosts > MAX_SPARKS:
-        raise Refused(f"the checkpoint {name} needs {needed_gb:g} GB: more than {MAX_SPARKS} Sparks have.", fix=fix)
+    if host_count > MAX_SPARKS:
+        raise Refused(f"the checkpoint {name} needs {required_gb:g} GB: more than {MAX_SPARKS} Sparks have.", fix=fix)
     if MULTI_HOST_STRATEGY not in as_texts(data.get("compatible_strategies")):
         message = (
-            f"the checkpoint {name} needs {needed_gb:g} GB, more than a Spark has, and cannot be split over hosts."
+            f"the checkpoint {name} needs {required_gb:g} GB, more than a Spark has, and cannot be split over hosts."
         )
         raise Refused(message, fix=fix)
-    report.add("note", f"{needed_gb:g} GB", f"too much for one Spark: split over {hosts}, {SPARK_GB} GB each")
-    return hosts
+    report.add(
+        "note", f"{required_gb:g} GB", f"too much for one Spark: split over {host_count}, {SPARK_MEMORY_GB} GB each"
+    )
+    return host_count
 
 
 def _collect_arguments(
-    data: dict[str, Any], base: dict[str, Any], variant: dict[str, Any], strategy: str, report: ImportReport
+    data: dict[str, Any], model_section: dict[str, Any], variant: dict[str, Any], strategy: str, report: ImportReport
 ) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and environment variables for a Spark, in the order of command-synthesis.js."""
     variant_overrides = as_mapping(variant.get("hardware_overrides"))
@@ -197,7 +203,7 @@ def _collect_arguments(
         *generation_layers,
         overrides.get(PROFILE),
     ]
-    words, env = as_texts(base.get("base_args")), as_mapping(base.get("base_env"))
+    words, env = as_texts(model_section.get("base_args")), as_mapping(model_section.get("base_env"))
     for layer in (as_mapping(layer) for layer in layers):
         words += as_texts(layer.get("extra_args"))
         env |= as_mapping(layer.get("extra_env"))
@@ -227,14 +233,14 @@ def _resolve_dependencies(data: dict[str, Any], report: ImportReport) -> None:
             report.add("dropped", "dependencies", f"not installed: {commands}")
 
 
-def _select_image(base: dict[str, Any], variant: dict[str, Any], report: ImportReport) -> str:
+def _select_image(model_section: dict[str, Any], variant: dict[str, Any], report: ImportReport) -> str:
     spark_layer = as_mapping(as_mapping(variant.get("hardware_overrides")).get(PROFILE))
-    image_value = spark_layer.get("docker_image") or variant.get("docker_image") or base.get("docker_image")
+    image_value = spark_layer.get("docker_image") or variant.get("docker_image") or model_section.get("docker_image")
     while isinstance(image_value, dict):
         image_value = next((image_value[key] for key in (BRAND, "cu130", "default") if key in image_value), None)
     image = as_text(image_value)
-    min_version = as_text(variant.get("min_vllm_version") or base.get("min_vllm_version"))
-    if not image and (base.get("nightly_required") or min_version == "nightly"):
+    min_version = as_text(variant.get("min_vllm_version") or model_section.get("min_vllm_version"))
+    if not image and (model_section.get("nightly_required") or min_version == "nightly"):
         question = (
             "the recipe needs a nightly build of vLLM: its image, as REPOSITORY:TAG with a dated tag, not `nightly`"
         )

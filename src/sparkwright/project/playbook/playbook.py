@@ -124,7 +124,7 @@ def splice_includes(source: Document, project: Path) -> Document:
     """
     splicer = _IncludeSplicer(source, project, (source.path.resolve(),), 0, [])
     data = splicer.splice(source.data, ())
-    return replace(source, data=data, grafts=splicer.grafts)
+    return replace(source, data=data, included_documents=splicer.included_documents)
 
 
 class _IncludeSplicer:
@@ -144,7 +144,7 @@ class _IncludeSplicer:
         self.opened_paths = opened_paths
         self.depth = depth
         self.included = included
-        self.grafts: dict[Place, Document] = {}
+        self.included_documents: dict[Place, Document] = {}
 
     def splice(self, value: Any, place: Place) -> Any:
         """Return a list of plays or tasks with its includes replaced, at every depth."""
@@ -184,7 +184,9 @@ class _IncludeSplicer:
             included, self.project, (*self.opened_paths, path.resolve()), self.depth, self.included
         )
         tasks = splicer.splice(included.data, ())
-        self.grafts[(*place, "block")] = replace(included, data=tasks, grafts=splicer.grafts)
+        self.included_documents[(*place, "block")] = replace(
+            included, data=tasks, included_documents=splicer.included_documents
+        )
         keywords = {key: value for key, value in item.items() if key != "include"}
         return {"name": include.include, **keywords, "block": tasks}
 
