@@ -75,7 +75,7 @@ def exclude_workers(selection: Selection, command: str) -> Selection:
     if not workers:
         return selection
     if len(workers) == len(selection.hosts) and (cluster := workers[0].cluster):
-        message = f"{workers[0].name} is {cluster.place(workers[0].name)}: only the head answers `{command}`."
+        message = f"{workers[0].name} is {cluster.describe_rank(workers[0].name)}: only the head answers `{command}`."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
     hosts = [host for host in selection.hosts if host not in workers]
     members = [member for member in selection.fleet.members if member.host in hosts]

@@ -15,7 +15,7 @@ from sparkwright.engines import budget
 from sparkwright.engines.budget import SYSTEM_ROW, Budget, Row, StartFacts
 from sparkwright.errors import Refused
 from sparkwright.project import catalogue, shipped_files
-from sparkwright.project.inventory.rules import PATTERN_CHARACTERS_HINT, UNMATCHABLE_NAME
+from sparkwright.project.inventory.rules import PATTERN_CHARACTERS_HINT, UNMATCHABLE_NAME_PATTERN
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.project.recipe.scope import DEFAULT_SHM_SIZE
@@ -272,7 +272,7 @@ def refuse_name(name: str, kind: str = "name") -> None:
     if not HOST_NAME_PATTERN.fullmatch(name) or UNMATCHABLE_NAME.search(name) or name in ("all", "groups", "ungrouped"):
         fix = (
             f"Use letters, digits, `.`, `_` and `-`: {PATTERN_CHARACTERS_HINT}."
-            if UNMATCHABLE_NAME.search(name)
+            if UNMATCHABLE_NAME_PATTERN.search(name)
             else "Choose another."
         )
         raise Refused(f"'{one_line(name, max_chars=80)}' can't be a {kind}.", fix=fix)

@@ -65,7 +65,7 @@ _SERVICE_SHAPE = {
 SHAPE = {"services": {str: (None, _SERVICE_SHAPE)}}
 #: keys that an import drops, each with the reason
 DROPPED_KEYS = {
-    "healthcheck": "sparkwright checks that the server generates (`health.install`)",
+    "healthcheck": "sparkwright itself checks that the server generates text (`health.install`)",
     "depends_on": "a recipe starts only one container",
     "env_file": "the variables in it were not imported: add them under container.env",
     "networks": "Docker's default bridge is used, and the port published",

@@ -19,7 +19,7 @@ from sparkwright.visible import one_line
 DROPPED_OPTIONS = {
     "privileged": "the server does not need full root privileges; `devices` and `cap_add` grant individual ones",
     "restart": "the restart policy is `unless-stopped`, once the server is verified",
-    "healthcheck": "sparkwright checks that the server generates (`health.install`)",
+    "healthcheck": "sparkwright itself checks that the server generates text (`health.install`)",
     "pid": "the server does not need the host's processes",
 }
 #: variables from which clients of the hub read a token

@@ -24,7 +24,8 @@ DROPPED_SWITCHES = {
     "-d": "servers always run in the background", "--detach": "servers always run in the background",
     "-i": "a server needs no terminal", "--interactive": "a server needs no terminal",
     "-t": "a server needs no terminal", "--tty": "a server needs no terminal",
-    "--rm": "the previous server is kept for a rollback", "--no-healthcheck": "sparkwright checks that the server generates",
+    "--rm": "the previous server is kept for a rollback",
+    "--no-healthcheck": "sparkwright itself checks that the server generates text",
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "servers always run in the background",
 }  # fmt: skip
@@ -37,7 +38,7 @@ DROPPED_OPTIONS = {
     "--storage-opt": "", "--volume-driver": "",
     **dict.fromkeys(
         ("--health-cmd", "--health-interval", "--health-retries", "--health-timeout", "--health-start-period"),
-        "sparkwright checks that the server generates",
+        "sparkwright itself checks that the server generates text",
     ),
 }  # fmt: skip
 #: names in a recipe's `container`, by option

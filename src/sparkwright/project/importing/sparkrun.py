@@ -46,7 +46,7 @@ HOOK_EFFECTS = {
 #: keys that an import drops, each with the reason
 DROPPED_KEYS = {
     "benchmark": "use `bench.serve`",
-    "readiness": "sparkwright checks that the server generates, which is stricter",
+    "readiness": "sparkwright itself checks that the server generates text, which is stricter",
     "builder": "images are pulled, not built",
     "builder_config": "images are pulled, not built",
     "build_args": "images are pulled, not built",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 #: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; its RDMA adapter's name has `path` too: rocep1s0f1
-PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
+PCI_INTERFACE_PATTERN = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Fabric:
     @property
     def hcas(self) -> tuple[str, ...]:
         """RDMA adapters; if none are set, the names that rdma-core's 60-rdma-persistent-naming gives them."""
-        matches = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
+        matches = (PCI_INTERFACE_PATTERN.fullmatch(name) for name in self.interfaces)
         return self.adapters or tuple(f"roce{match['path']}" for match in matches if match)
 
 
@@ -59,7 +59,7 @@ class Cluster:
     def rank(self, host: str) -> int:
         return self.members.index(host)
 
-    def place(self, host: str) -> str:
+    def describe_rank(self, host: str) -> str:
         """Return "rank N of CLUSTER", for messages."""
         return f"rank {self.rank(host)} of {self.name}"
 

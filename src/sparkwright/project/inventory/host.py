@@ -86,7 +86,7 @@ class Host:
     @property
     def title(self) -> str:
         """Name, with rank and cluster if it belongs to one."""
-        return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
+        return f"{self.name} ({self.cluster.describe_rank(self.name)})" if self.cluster else self.name
 
     @property
     def is_worker(self) -> bool:

@@ -68,9 +68,9 @@ def match_hosts(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequenc
         if part[0] == "!":
             matched_names -= _resolve_word(part[1:], hosts, groups)
     if not matched_names and (recipe := next((part[2:] for part in parts if part.startswith("&/")), "")):
-        selected = ", ".join(part for part in parts if not part.startswith("&/"))
-        serving = ", ".join(groups[f"/{recipe}"])
-        raise Refused(f"{selected} does not serve the recipe {recipe!r}.", fix=f"Served by: {serving}.")
+        selected_text = ", ".join(part for part in parts if not part.startswith("&/"))
+        serving_hosts_text = ", ".join(groups[f"/{recipe}"])
+        raise Refused(f"{selected_text} does not serve the recipe {recipe!r}.", fix=f"Served by: {serving_hosts_text}.")
     if not matched_names:
         raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
     return [name for name in hosts if name in matched_names]
@@ -108,12 +108,16 @@ def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:
     folder = project / "hosts"
     try:
         groups = _load_mapping(folder / GROUPS_FILE)
-        by_name = {host.name: host for path in list_host_files(folder) for host in _read_hosts(path, groups)}
-        members_by_group = {**implied_groups(by_name), **group_members(by_name, groups)}
-        names = match_hosts(pattern, list(by_name), members_by_group) if pattern else []
+        hosts_by_name = {host.name: host for path in list_host_files(folder) for host in _read_hosts(path, groups)}
+        members_by_group = {**implied_groups(hosts_by_name), **group_members(hosts_by_name, groups)}
+        names = match_hosts(pattern, list(hosts_by_name), members_by_group) if pattern else []
     except (Refused, AttributeError, TypeError, KeyError):
         return []  # validation reports the mistake
-    return [by_name[name] for name in names if by_name[name].connection == "ssh" and _has_valid_types(by_name[name])]
+    return [
+        hosts_by_name[name]
+        for name in names
+        if hosts_by_name[name].connection == "ssh" and _has_valid_types(hosts_by_name[name])
+    ]
 
 
 def list_host_files(folder: Path) -> list[Path]:

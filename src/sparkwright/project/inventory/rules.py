@@ -22,7 +22,7 @@ from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, 
 
 URL_PASSWORD_FIX = "Remove user and password from the URL."
 #: finds names that no pattern can match: with a character that patterns use, a space at an end, or nothing at all
-UNMATCHABLE_NAME = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
+UNMATCHABLE_NAME_PATTERN = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 PATTERN_CHARACTERS_HINT = "`, : ! & * ? [ ]` have a special meaning in patterns"
 
 
@@ -111,7 +111,7 @@ def _check_host_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument)
         if name in group_locations:
             message = f"the host has the same name as a group ({group_locations[name]})."
             yield message, where, "Rename one of them: `--host` is ambiguous."
-        if UNMATCHABLE_NAME.search(name):
+        if UNMATCHABLE_NAME_PATTERN.search(name):
             message = f"no pattern can match this host: {PATTERN_CHARACTERS_HINT}."
             yield message, where, "Rename the file; ssh connects to `address:`."
 
@@ -150,7 +150,7 @@ def _check_group_members(hosts: Mapping[str, HostDocument], groups: GroupsDocume
 
 
 def _check_group_name(group: str, where: str) -> Iterator[Mistake]:
-    if UNMATCHABLE_NAME.search(group):
+    if UNMATCHABLE_NAME_PATTERN.search(group):
         yield f"no pattern can match the group `{visible.display_name(group)}`: {PATTERN_CHARACTERS_HINT}.", where, ""
 
 
@@ -187,11 +187,11 @@ def _build_cluster(
     groups: GroupsDocument,
     hosts: tuple[str, ...],
 ) -> Cluster:
-    ranks = (settings.head, *(host for host in hosts if host != settings.head))
+    ranked_hosts = (settings.head, *(host for host in hosts if host != settings.head))
     where = groups.source.where(name, "cluster", "recipe")
-    fabrics = (documents[rank].file.fabric for rank in ranks)
+    fabrics = (documents[rank].file.fabric for rank in ranked_hosts)
     addresses = tuple(fabric.address if fabric else "" for fabric in fabrics)
-    return Cluster(name, settings.recipe, ranks, addresses, settings.port, settings.barrier_port, where)
+    return Cluster(name, settings.recipe, ranked_hosts, addresses, settings.port, settings.barrier_port, where)
 
 
 def _check_cluster_heads(

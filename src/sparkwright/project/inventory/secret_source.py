@@ -15,7 +15,7 @@ from sparkwright.trust.redact import MIN_SECRET_CHARS
 from sparkwright.trust.secret_names import is_secret
 
 COMMAND_TIMEOUT_S = 60
-MAX_BYTES = 64 * 2**10
+MAX_SECRET_BYTES = 64 * 2**10
 
 
 def read_secrets(host: Host) -> dict[str, Secret]:
@@ -76,9 +76,9 @@ def _read_file(name: str, path: str) -> Secret | None:
     where = visible.display_name(path)
     try:
         with expand_home(path).open("rb") as file:  # a pipe may never end
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise Failed(f"the file of the secret {name} is larger than {MAX_BYTES >> 10} KiB.", where=where)
+            raw = file.read(MAX_SECRET_BYTES + 1)
+        if len(raw) > MAX_SECRET_BYTES:
+            raise Failed(f"the file of the secret {name} is larger than {MAX_SECRET_BYTES >> 10} KiB.", where=where)
         return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
     except FileNotFoundError:
         return None

@@ -56,8 +56,8 @@ def check(variables: Mapping[str, Any], source: Document, section: Place, projec
         similar_names = (
             [] if name in DEFAULTS else get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=MIN_SIMILARITY)
         )
-        usage = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
-        if similar_names and not any(map(usage.search, _read_texts_with_variables(project))):
+        usage_pattern = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
+        if similar_names and not any(map(usage_pattern.search, _read_texts_with_variables(project))):
             fix = f"Did you mean `{similar_names[0]}`?"
             raise Refused(f"`vars.{name}` is not used by any playbook or template.", where=where, fix=fix)
 

@@ -111,7 +111,7 @@ class _Compiler:
         self.stage = ""
         self.has_named_stages = any(step.get("stage") for step in walk_steps(play.file.tasks))
         #: "file:line" of a `notify`, by the handler's name
-        self.notified: dict[str, str] = {}
+        self.notify_locations: dict[str, str] = {}
         self.handler_names: set[str] = set()
         self._count = 0
 
@@ -170,7 +170,7 @@ class _Compiler:
         local_vars = {**outer.vars, **file.vars}
         args, unresolved = self._render_arguments(module, values, place, local_vars)
         notify = selection.split_names(file.notify)
-        self.notified |= {name: self.where((*place, "notify")) for name in notify}
+        self.notify_locations |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
         title = self.variables.render(
@@ -297,7 +297,7 @@ class _Compiler:
         return tuple(tasks)
 
     def check_notify(self) -> None:
-        for name, where in self.notified.items():
+        for name, where in self.notify_locations.items():
             if name not in self.handler_names:
                 raise Refused(f"no handler named {name!r}.", where=where, fix=suggest_name(name, self.handler_names))
 

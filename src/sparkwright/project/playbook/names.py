@@ -17,7 +17,7 @@ from sparkwright.protocol.expressions import ExpressionError
 #: returns the "file:line" of a mistake; argument: 1-based line within the text, 0 (default) if unknown
 Locate = Callable[..., str]
 #: names whose values exist only on the host
-HOST_NAMES = frozenset({"facts", "failed_result"})
+HOST_ONLY_NAMES = frozenset({"facts", "failed_result"})
 #: names whose values are data, in which braces are not expressions
 LITERAL_NAMES = frozenset(
     {
@@ -117,7 +117,7 @@ class PlayVariables:
         registered_names: Set[str],
     ) -> None:
         self._locator = locator
-        self._host_names, self._registered_names = HOST_NAMES | registered_names, registered_names
+        self._host_only_names, self._registered_names = HOST_ONLY_NAMES | registered_names, registered_names
         self._sent_names: set[str] = set()
         self.laptop_values: dict[str, Any] = {}
         self.host_vars: dict[str, Any] = {}
@@ -147,7 +147,7 @@ class PlayVariables:
                     unrendered_values.pop(name), values, self._locator.of_variable(name)
                 )
         self._refuse_cycle(unrendered_values)
-        all_names = self.laptop_values.keys() | unrendered_values.keys() | self._host_names
+        all_names = self.laptop_values.keys() | unrendered_values.keys() | self._host_only_names
         for name, value in unrendered_values.items():
             self._refuse_unknown(self._find_names(value, name) - all_names, self._locator.of_variable(name), all_names)
         self.host_vars = unrendered_values
@@ -155,7 +155,7 @@ class PlayVariables:
     def _refuse_cycle(self, variables: Mapping[str, Any]) -> None:
         """Refuse variables that refer to each other. A variable may refer to a task's result of the same name."""
         dependencies = {
-            name: self._find_names(value, name) - ({name} if name in self._host_names else set())
+            name: self._find_names(value, name) - ({name} if name in self._host_only_names else set())
             for name, value in variables.items()
         }
         if path := find_cycle(dependencies):
@@ -190,25 +190,23 @@ class PlayVariables:
         local_vars: variables of the task and its blocks, which are not sent to the host.
         """
         try:
-            needed_names = expressions.names_in_value(value)
+            used_names = expressions.names_in_value(value)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
         # a variable with the name of a result is valid only until the host has the result
         renderable_names = (self.laptop_values.keys() - self._registered_names) | local_vars.keys()
-        all_names = renderable_names | self.laptop_values.keys() | self.host_vars.keys() | self._host_names
-        self._refuse_unknown(needed_names - all_names, locate, all_names, value)
-        if needed_names <= renderable_names:
+        all_names = renderable_names | self.laptop_values.keys() | self.host_vars.keys() | self._host_only_names
+        self._refuse_unknown(used_names - all_names, locate, all_names, value)
+        if used_names <= renderable_names:
             return True
-        if needed_names & local_vars.keys():
-            name, host_name = min(needed_names & local_vars.keys()), min(needed_names - renderable_names)
+        if used_names & local_vars.keys():
+            name, host_only_name = min(used_names & local_vars.keys()), min(used_names - renderable_names)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            message = (
-                f"one expression cannot use both `{name}`, a variable of this task or its block, and `{host_name}`, "
-            )
+            message = f"one expression cannot use both `{name}`, a variable of this task or its block, and `{host_only_name}`, "
             message += "which is evaluated on the host."
             fix = f"Set `{name}` in `vars` of the play, or use it in a separate condition."
             raise Refused(message, where=locate(line), fix=fix)
-        self._sent_names |= needed_names
+        self._sent_names |= used_names
         return False
 
     def _refuse_unknown(

@@ -56,15 +56,15 @@ def split_names(names: list[str] | str) -> tuple[str, ...]:
     return tuple(name for name in map(str.strip, parts) if name)
 
 
-def _filter_steps(steps: tuple[Step, ...], is_kept: Callable[[Task], bool]) -> tuple[Step, ...]:
+def _filter_steps(steps: tuple[Step, ...], should_keep: Callable[[Task], bool]) -> tuple[Step, ...]:
     selected_steps: list[Step] = []
     for step in steps:
         if isinstance(step, Task):
-            selected_steps += [step] if is_kept(step) else []
+            selected_steps += [step] if should_keep(step) else []
             continue
-        tasks = _filter_steps(step.tasks, is_kept)
+        tasks = _filter_steps(step.tasks, should_keep)
         if tasks:
-            rescue, always = _filter_steps(step.rescue, is_kept), _filter_steps(step.always, is_kept)
+            rescue, always = _filter_steps(step.rescue, should_keep), _filter_steps(step.always, should_keep)
             selected_steps.append(replace(step, tasks=tasks, rescue=rescue, always=always))
     return tuple(selected_steps)
 

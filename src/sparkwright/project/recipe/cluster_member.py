@@ -47,10 +47,10 @@ def member_settings(recipe: Recipe, host: Host) -> MemberSettings:
 
 def refuse_mismatch(recipe: Recipe, cluster: Cluster) -> None:
     """Raise Refused if a recipe and a cluster are not compatible."""
-    split, parallel, count = recipe.split, recipe.engine.parallel, len(cluster.members)
+    split, parallel, member_count = recipe.split, recipe.engine.parallel, len(cluster.members)
     if split is None or parallel is None:
-        message = f"the recipe {recipe.name} is for one host, but the cluster {cluster.name} has {count}."
-        fix = f"Add `parallel: {{tensor: {count}}}` to the recipe, or choose another."
+        message = f"the recipe {recipe.name} is for one host, but the cluster {cluster.name} has {member_count}."
+        fix = f"Add `parallel: {{tensor: {member_count}}}` to the recipe, or choose another."
         raise Refused(message, where=cluster.where, fix=fix)
     for name, address in zip(cluster.members, cluster.addresses, strict=True):
         if not address:
@@ -68,18 +68,25 @@ def _refuse_single_host(recipe: Recipe, host: Host) -> NoReturn:
     raise Refused(message, where=where, fix=f"Define a cluster in hosts/groups.yml: `pair: {example}`.")
 
 
-def _find_mistakes(recipe: Recipe, cluster: Cluster, split: Split, port: int) -> Iterator[Mistake]:
-    count = len(cluster.members)
-    if split.hosts != count:
-        message = f"the recipe {recipe.name} is for {split.hosts} hosts (`parallel`), but the cluster {cluster.name} has {count}."
-        fix = f"Set `parallel: {{tensor: {count}}}` or `{{pipeline: {count}}}`, or change the group."
+def _find_mistakes(recipe: Recipe, cluster: Cluster, split: Split, master_port: int) -> Iterator[Mistake]:
+    member_count = len(cluster.members)
+    if split.hosts != member_count:
+        message = (
+            f"the recipe {recipe.name} is for {split.hosts} hosts (`parallel`), but the cluster {cluster.name} has "
+            f"{member_count}."
+        )
+        fix = f"Set `parallel: {{tensor: {member_count}}}` or `{{pipeline: {member_count}}}`, or change the group."
         yield message, recipe.source.where("parallel"), fix
-    duplicate = next((address for address in cluster.addresses if cluster.addresses.count(address) > 1), "")
-    if duplicate:
-        names = [name for name, address in zip(cluster.members, cluster.addresses, strict=True) if address == duplicate]
-        message = f"{' and '.join(names)} have the same `fabric.address`, {duplicate}."
+    duplicate_address = next((address for address in cluster.addresses if cluster.addresses.count(address) > 1), "")
+    if duplicate_address:
+        names = [
+            name
+            for name, address in zip(cluster.members, cluster.addresses, strict=True)
+            if address == duplicate_address
+        ]
+        message = f"{' and '.join(names)} have the same `fabric.address`, {duplicate_address}."
         yield message, f"hosts/{names[1]}.yml", "Correct one of them."
-    if recipe.engine_port in (port, cluster.barrier_port):
-        name = "port" if recipe.engine_port == port else "barrier_port"
-        message = f"`cluster.{name}`: the server itself listens on port {recipe.engine_port}."
+    if recipe.engine_port in (master_port, cluster.barrier_port):
+        key = "port" if recipe.engine_port == master_port else "barrier_port"
+        message = f"`cluster.{key}`: the server itself listens on port {recipe.engine_port}."
         yield message, cluster.where, "Use another port."

@@ -89,8 +89,10 @@ def resolve_settings(
         findings += engine.parallel.check(recipe.split, decision.flags, config, version)
     findings += [decision.finding] if decision.finding is not None else []
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    kind = engine.advice.kind(config)
-    return ServerSettings(engine, decision.flags, decision.expected, decision.note, tuple(findings), kind, version)
+    architecture = engine.advice.kind(config)
+    return ServerSettings(
+        engine, decision.flags, decision.expected, decision.note, tuple(findings), architecture, version
+    )
 
 
 def compute_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:

@@ -35,11 +35,11 @@ WEIGHT_PATTERNS = (
     "*.msgpack",
 )
 #: adapter names, which occur in command lines (NAME=PATH) and in paths
-ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ADAPTER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _adapter_name_error(name: str) -> str:
-    if ADAPTER_NAME.fullmatch(name):
+    if ADAPTER_NAME_PATTERN.fullmatch(name):
         return ""
     return "must be 1 to 64 letters, digits, dots, hyphens or underscores, and start with a letter or digit"
 

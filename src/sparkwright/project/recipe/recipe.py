@@ -43,7 +43,7 @@ DEFAULT_KEY_VARIABLE = "SPARK_KEY"
 #: suffixes of weight files, for all engines
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt")
 #: characters that make a file name a pattern
-GLOB_CHARACTERS = re.compile(r"[*?\[]")
+GLOB_CHARACTER_PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Recipe:
     @property
     def _model_names(self) -> tuple[str, ...]:
         file = self.file.model.file
-        model = file if file and not GLOB_CHARACTERS.search(file) else self.file.model.mount
+        model = file if file and not GLOB_CHARACTER_PATTERN.search(file) else self.file.model.mount
         return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, lock_entry: Mapping[str, Any]) -> dict[str, Any]:

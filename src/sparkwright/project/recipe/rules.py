@@ -21,7 +21,7 @@ from sparkwright.trust.model_files import check_container_path
 from sparkwright.trust.secret_names import find_plain_secrets
 from sparkwright.visible import one_line
 
-WHERE_SECRETS_SHOW = "`docker inspect`, the history and incident bundles show it"
+SECRET_EXPOSURE_REASON = "`docker inspect`, the history and incident bundles show it"
 SERVER_KEY_FIX = "Remove it, and set `server_key: {{env: SPARK_KEY}}` next to `{0}:`."
 #: sparkwright's data folder on the host (host/records/own_folders.py)
 OWN_DATA_FOLDER = "~/.local/share/sparkwright"
@@ -62,8 +62,8 @@ def published_addresses(file: RecipeFile) -> list[str]:
     """
     if is_on_host_network(file):
         return [str(engine.get_engine(file.engine).flags.value(file.flags, "host") or "")]
-    default = "127.0.0.1" if file.publish == "loopback" else ""
-    return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default for port in file.container.ports]
+    default_address = "127.0.0.1" if file.publish == "loopback" else ""
+    return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default_address for port in file.container.ports]
 
 
 def is_loopback(address: str) -> bool:
@@ -75,16 +75,22 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield mistakes in the choice of sections: a recipe has one section of flags, named after its engine."""
     sections = [name for name in engine.TITLES if name in file.model_fields_set]
     recipe_engine = engine.get_engine(file.engine)
-    other = next((name for name in sections if name != file.engine), "")
+    other_section = next((name for name in sections if name != file.engine), "")
     if len(sections) > 1:
         message = f"`{sections[0]}` and `{sections[1]}` are both set, but a recipe has only one engine."
-        yield message, (other,), f"Remove `{other}:`." if file.engine in sections else "Remove one of them."
-    if other and "engine" in file.model_fields_set:
-        message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is {file.engine}."
-        yield message, (other,), f"Write them under `{file.engine}:`, or set `engine: {other}`."
-    if other:
-        message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is missing."
-        yield message, (other,), f"Add `engine: {other}`."
+        yield (
+            message,
+            (other_section,),
+            f"Remove `{other_section}:`." if file.engine in sections else "Remove one of them.",
+        )
+    if other_section and "engine" in file.model_fields_set:
+        message = (
+            f"`{other_section}` sets flags of {engine.get_engine(other_section).title}, but `engine` is {file.engine}."
+        )
+        yield message, (other_section,), f"Write them under `{file.engine}:`, or set `engine: {other_section}`."
+    if other_section:
+        message = f"`{other_section}` sets flags of {engine.get_engine(other_section).title}, but `engine` is missing."
+        yield message, (other_section,), f"Add `engine: {other_section}`."
     if not recipe_engine.served:
         supported = ", ".join(engine.name for engine in engine.list_served())
         message = f"this release does not support {recipe_engine.title} yet."
@@ -133,11 +139,11 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield a mistake for each flag that contradicts `task`, and for settings that do not apply to it."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
-    for name, needed_value in recipe_engine.task_flags.needs.get(task, {}).items():
-        if flags.get(name) is not needed_value:
-            line = f"{name}: {str(needed_value).lower()}"
-            message = f"`task: {task}` needs `{line}` with {recipe_engine.title}."
-            yield message, ("task",), f"Add `{line}`."
+    for name, required_value in recipe_engine.task_flags.needs.get(task, {}).items():
+        if flags.get(name) is not required_value:
+            setting = f"{name}: {str(required_value).lower()}"
+            message = f"`task: {task}` needs `{setting}` with {recipe_engine.title}."
+            yield message, ("task",), f"Add `{setting}`."
     for name, values in recipe_engine.task_flags.excludes.get(task, {}).items():
         if name in flags and flags[name] in values:
             message = f"with `{name}: {str(flags[name]).lower()}` {recipe_engine.title} does not {task}."
@@ -232,9 +238,9 @@ def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, (file.engine, "key"), "Name the program there; the image's own entrypoint is unknown here."
     if key.flag in file.flags:
         place = flag_place(source, key.flag)
-        yield f"`{'.'.join(place)}`: a key in the flags is not secret: {WHERE_SECRETS_SHOW}.", place, fix
+        yield f"`{'.'.join(place)}`: a key in the flags is not secret: {SECRET_EXPOSURE_REASON}.", place, fix
     if key.variable in file.container.env:
-        message = f"`container.env.{key.variable}`: a key in the environment is not secret: {WHERE_SECRETS_SHOW}."
+        message = f"`container.env.{key.variable}`: a key in the environment is not secret: {SECRET_EXPOSURE_REASON}."
         yield message, ("container", "env", key.variable), fix
     if file.server_key is not None and key.option in file.flags:
         place = flag_place(source, key.option)
@@ -244,8 +250,8 @@ def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     container = file.container
-    options_checked = ("env", "labels", "entrypoint", "healthcheck", "log_options", "sysctls")
-    values = {file.engine: file.flags, "container": {name: getattr(container, name) for name in options_checked}}
+    checked_options = ("env", "labels", "entrypoint", "healthcheck", "log_options", "sysctls")
+    values = {file.engine: file.flags, "container": {name: getattr(container, name) for name in checked_options}}
     for place in find_plain_secrets(values):
         if place[0] == file.engine:
             place = (*flag_place(source, str(place[1])), *place[2:])
@@ -254,7 +260,7 @@ def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             "Mount any other secret as a file (`container.volumes`)."
         )
         dotted_place = ".".join(map(str, place))
-        yield f"`{dotted_place}` looks like a secret: {WHERE_SECRETS_SHOW}.", place, fix
+        yield f"`{dotted_place}` looks like a secret: {SECRET_EXPOSURE_REASON}.", place, fix
 
 
 def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mistake]:

@@ -331,9 +331,9 @@ def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str
     for number, line in enumerate(text.splitlines(), 1):
         if has_secret(line):
             # lines of a rendered text differ from those of its template
-            secret_line = "" if source.template else f":{number}"
+            line_suffix = "" if source.template else f":{number}"
             message = f"`files.{path}` contains what looks like a secret."
-            raise Refused(message, where=f"{document.format_path(file)}{secret_line}", fix=SECRET_FIX)
+            raise Refused(message, where=f"{document.format_path(file)}{line_suffix}", fix=SECRET_FIX)
     return text
 
 
@@ -351,13 +351,13 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
         return ""
     if caches.is_kept_by_recipe(spec.env, _mount_targets(spec)):
         return ""
-    words = recipe.engine.command(command)
+    server_command = recipe.engine.command(command)
     further_commits = [source["commit"] for source in model.get("models", ())]
     return compile_cache_key(
         {
             "image": digest,
-            "model": [recipe.file.model.id, commit, words.model, *further_commits],
-            "flags": caches.relevant_flags(words.flags),
+            "model": [recipe.file.model.id, commit, server_command.model, *further_commits],
+            "flags": caches.relevant_flags(server_command.flags),
             **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
         }
     )

@@ -55,12 +55,12 @@ def _check_host_ports(file: Any) -> Iterator[Mistake]:
 def _check_networks(file: Any) -> Iterator[Mistake]:
     container = file.container
     names = [process_option_rules.parse_network(network)[0] for network in container.networks]
-    first = process_option_rules.parse_network(container.network)[0] or process_option_rules.BRIDGE_NETWORK
-    if names and first in (process_option_rules.HOST_NETWORK, process_option_rules.NO_NETWORK):
-        message = f"`container.networks`: with `network: {first}` a container cannot join other networks."
+    first_network = process_option_rules.parse_network(container.network)[0] or process_option_rules.BRIDGE_NETWORK
+    if names and first_network in (process_option_rules.HOST_NETWORK, process_option_rules.NO_NETWORK):
+        message = f"`container.networks`: with `network: {first_network}` a container cannot join other networks."
         yield message, ("container", "networks"), "Remove one of them."
     for n, name in enumerate(names):
-        if name in (first, *names[:n]):
+        if name in (first_network, *names[:n]):
             yield f"`container.networks` joins '{name}' twice.", ("container", "networks", n), "Remove one of them."
 
 
@@ -223,14 +223,16 @@ def _check_shared_folders(file: RecipeFile, source: Document) -> Iterator[Mistak
     """Yield a mistake for each pair of overlapping model folders, on the host or in the container."""
     for role, model in file.further_models.items():
         key = _model_key(file, role)
-        others = {
+        other_models = {
             "model": file.model,
-            **{_model_key(file, name): other for name, other in file.further_models.items() if name != role},
+            **{
+                _model_key(file, name): other_model for name, other_model in file.further_models.items() if name != role
+            },
         }
         for option in ("dir", "mount"):
             folder = posixpath.normpath(getattr(model, option))
-            for other_key, other in others.items():
-                other_folder = posixpath.normpath(getattr(other, option))
+            for other_key, other_model in other_models.items():
+                other_folder = posixpath.normpath(getattr(other_model, option))
                 if folder == other_folder or is_below(folder, other_folder) or is_below(other_folder, folder):
                     message = f"`{key}.{option}` and `{other_key}.{option}` overlap."
                     yield message, (*file.place_of(role), option), "Give each model its own folder."
