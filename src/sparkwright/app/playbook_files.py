@@ -196,7 +196,7 @@ def print_outdated_files(root: Path) -> None:
 def print_differences(comparison: Comparison, *, max_lines: int | None) -> None:
     """Print two diffs against the original: of the shipped file, and of the project's file."""
     for is_own in (False, True):
-        lines = comparison.diff(own=is_own)
+        lines = comparison.diff(of_project=is_own)
         if not lines:
             print_text(f"  your file is unchanged since it was ejected from {comparison.version}.")
         for line in lines[:max_lines]:
@@ -212,7 +212,7 @@ def _is_shipped(name: str) -> bool:
 
 def _conflict_location(comparison: Comparison) -> str:
     """Return "file:line" of the first conflict, in the project's file."""
-    own_lines = comparison.own.splitlines()
+    own_lines = comparison.project_text.splitlines()
     first_conflict = comparison.conflicts[0]
     line = (first_conflict.lines or ("",))[0].rstrip("\n")
     line_number = own_lines.index(line) + 1 if line in own_lines else first_conflict.start + 1

@@ -262,7 +262,7 @@ def pin_recipe(imported_recipe: ImportedRecipe, host: str) -> None:
     lock_update.query_upstream(selection, [entry for entry in entries if not entry.is_complete], follow_tags=True)
     lock_update.write_locks([entry for entry in entries if entry.new_data is not None])
     entry_names = {f"{entry.kind} {entry.key}" for entry in entries}
-    other_rows = [row for row in imported_recipe.report.rows if row.what not in entry_names]
+    other_rows = [row for row in imported_recipe.report.rows if row.subject not in entry_names]
     entry_rows = [row for entry in entries for row in _entry_rows(entry, imported_recipe)]
     imported_recipe.report.rows = dict.fromkeys(other_rows + entry_rows)
 

@@ -107,7 +107,5 @@ def _refuse_partial(selection: Selection, cluster: Cluster) -> None:
     names = [host.name for host in selection.hosts]
     if missing_names := [name for name in cluster.members if name not in names]:
         selected_name = next(name for name in cluster.members if name in names)
-        message = (
-            f"{selected_name} is {cluster.place(selected_name)}, and {', '.join(missing_names)} would be left out."
-        )
+        message = f"{selected_name} is {cluster.describe_rank(selected_name)}, and {', '.join(missing_names)} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")

@@ -105,7 +105,7 @@ def mark_cluster_outages(rows: Sequence[HostStatus], clusters: Mapping[str, Clus
         failed_member = next((name for name in cluster.members if name in outage_states), None)
         if failed_member is None:
             return row
-        outage = f"{failed_member} ({cluster.place(failed_member)}) is {outage_states[failed_member]}"
+        outage = f"{failed_member} ({cluster.describe_rank(failed_member)}) is {outage_states[failed_member]}"
         reason = f"{outage}: it is not known whether the cluster is serving"
         return replace(row, state="unknown", why=reason, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
 

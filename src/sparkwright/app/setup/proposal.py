@@ -269,7 +269,11 @@ def suggest_name(address: str) -> str:
 
 def refuse_name(name: str, kind: str = "name") -> None:
     """Raise Refused for a name that a host or a group can't have."""
-    if not HOST_NAME_PATTERN.fullmatch(name) or UNMATCHABLE_NAME.search(name) or name in ("all", "groups", "ungrouped"):
+    if (
+        not HOST_NAME_PATTERN.fullmatch(name)
+        or UNMATCHABLE_NAME_PATTERN.search(name)
+        or name in ("all", "groups", "ungrouped")
+    ):
         fix = (
             f"Use letters, digits, `.`, `_` and `-`: {PATTERN_CHARACTERS_HINT}."
             if UNMATCHABLE_NAME_PATTERN.search(name)

@@ -117,7 +117,7 @@ def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def read_networks(container: Inspect) -> tuple[str, list[str]]:
     """Return the network that a container was created in, and the other ones that it has joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
-    first_network = process_option_rules.BRIDGE if mode == "default" else mode
+    first_network = process_option_rules.BRIDGE_NETWORK if mode == "default" else mode
     own_names = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
     rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
     aliases = {name: {*((row or {}).get("Aliases") or ())} - own_names for name, row in rows.items()}
@@ -224,7 +224,9 @@ _RULES: dict[str, dict[str, Any]] = {
         "read_actual": _actual_labels,
     },
     "network": {
-        "read_expected": lambda spec, container, image: _normalize_network(spec.network or process_option_rules.BRIDGE),
+        "read_expected": lambda spec, container, image: _normalize_network(
+            spec.network or process_option_rules.BRIDGE_NETWORK
+        ),
         "read_actual": lambda spec, container, image: read_networks(container)[0],
     },
     "networks": {
