@@ -66,11 +66,11 @@ def _danger(
     return Danger(re.compile(pattern), reason, fix, kind, only_writable)
 
 
-_HOME = r"(?:~|/root|/home/[^/]{1,64})"
-_ONE_FOLDER = "mount the one folder that it needs, read-only"
+_HOME_PATTERN = r"(?:~|/root|/home/[^/]{1,64})"
+_MOUNT_ONE_FOLDER_FIX = "mount the one folder that it needs, read-only"
 #: folders of the host as normalized paths; the first match wins
 DANGEROUS_MOUNTS: tuple[Danger, ...] = (
-    _danger(r"/", "gives the container every file of the host, which is as good as root on the host", _ONE_FOLDER),
+    _danger(r"/", "gives the container every file of the host, which is as good as root on the host", _MOUNT_ONE_FOLDER_FIX),
     _danger(
         r"(?:/var)?/run(?:/docker\.sock|/containerd(?:/containerd\.sock)?|/podman(?:/podman\.sock)?|/user(?:/\d+)?|/user/\d+/docker\.sock)?|/var",
         "gives the container the Docker socket, which is as good as root on the host",
@@ -79,12 +79,12 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
     _danger(
         r"/etc(?:/(?:passwd|shadow|group|gshadow|sudoers|ssh|pam\.d|systemd|profile\.d|ld\.so\.preload|cron[.\w]{0,20}|init\.d|docker)(?:/.*)?)?",
         "gives the container the accounts, keys and services of the host",
-        _ONE_FOLDER,
+        _MOUNT_ONE_FOLDER_FIX,
     ),
     _danger(
         r"/var/lib(?:/(?:docker|containerd|kubelet)(?:/.*)?)?|/var/spool(?:/cron(?:/.*)?)?",
         "gives the container files that the host uses as root: those of all containers, and cron jobs",
-        _ONE_FOLDER,
+        _MOUNT_ONE_FOLDER_FIX,
     ),
     _danger(
         r"/(?:boot|bin|sbin|usr|lib|lib64)(?:/.*)?",
@@ -99,14 +99,14 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
         only_writable=True,
     ),
     _danger(
-        _HOME
+        _HOME_PATTERN
         + r"/(?:\.ssh|\.aws|\.azure|\.kube|\.docker|\.gnupg|\.netrc|\.git-credentials|\.password-store|\.local/share/keyrings"
         r"|\.config(?:/gcloud)?|\.cache/huggingface/(?:token|stored_tokens))(?:/.{0,4096})?",
         "exposes the user's keys and passwords to the container",
         kind="data",
     ),
     _danger(
-        _HOME
+        _HOME_PATTERN
         + r"/(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|\.config/(?:systemd|autostart)|\.local|\.local/bin)(?:/.{0,4096})?",
         "is writable, and contains programs and scripts that run at the user's next login",
         "add `:ro`, or remove it",
@@ -114,9 +114,9 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
         only_writable=True,
     ),
     _danger(
-        _HOME + r"|/home",
+        _HOME_PATTERN + r"|/home",
         "gives the container a whole home folder: keys, tokens, and programs that its owner runs",
-        _ONE_FOLDER,
+        _MOUNT_ONE_FOLDER_FIX,
         "data",
     ),
 )
@@ -152,20 +152,20 @@ DANGEROUS_CAPABILITIES: tuple[Danger, ...] = (
         kind="data",
     ),
 )
-_BUILD_INTO_IMAGE = "build it into the image that spark.lock pins"
+_BUILD_INTO_IMAGE_FIX = "build it into the image that spark.lock pins"
 #: variables by name
 DANGEROUS_VARIABLES: tuple[Danger, ...] = (
-    _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program in the container", _BUILD_INTO_IMAGE, "code"),
+    _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program in the container", _BUILD_INTO_IMAGE_FIX, "code"),
     _danger(
         r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
         "sets where the container's programs load code from",
-        _BUILD_INTO_IMAGE,
+        _BUILD_INTO_IMAGE_FIX,
         "code",
     ),
     _danger(
         r"(?:PIP|UV)_(?:EXTRA_)?INDEX_URL|UV_INDEX|UV_DEFAULT_INDEX|PIP_CONFIG_FILE|PIP_TRUSTED_HOST",
         "sets where packages are installed from",
-        _BUILD_INTO_IMAGE,
+        _BUILD_INTO_IMAGE_FIX,
         "code",
     ),
     _danger(
@@ -181,7 +181,7 @@ DANGEROUS_VARIABLES: tuple[Danger, ...] = (
     ),
     _danger(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files in the container as adapters", kind="data"),
     _danger(r"VLLM_SERVER_DEV_MODE", "opens developer endpoints to every client", kind="data"),
-    _danger(r"VLLM_PLUGINS", "names packages whose code the engine runs at startup", _BUILD_INTO_IMAGE, "code"),
+    _danger(r"VLLM_PLUGINS", "names packages whose code the engine runs at startup", _BUILD_INTO_IMAGE_FIX, "code"),
 )
 #: flags by name; a flag that is off or empty does not count
 DANGEROUS_FLAGS: tuple[Danger, ...] = (
@@ -195,7 +195,7 @@ DANGEROUS_FLAGS: tuple[Danger, ...] = (
         r"(?:tool-parser|reasoning-parser)-plugin|custom-weight-loader|middleware|worker-cls|worker-extension-cls|scheduler-cls"
         r"|logits-processors|io-processor-plugin|custom-pipeline-class",
         "runs Python code from outside the engine",
-        _BUILD_INTO_IMAGE,
+        _BUILD_INTO_IMAGE_FIX,
         "code",
     ),
     _danger("trust-request-chat-template", "runs chat templates that clients send", kind="code"),
@@ -215,17 +215,17 @@ def find_dangers(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iter
         yield from _find_mount_danger(str(volume))
     for device in container.get("devices") or ():
         path = posixpath.normpath(str(device).partition(":")[0])
-        yield from _find_first(
+        yield from _find_first_danger(
             DANGEROUS_DEVICES, path, "container.devices", f"devices: {one_line(str(device), max_chars=MAX_SHOWN_CHARS)}"
         )
     for capability in container.get("cap_add") or ():
         name = security_option_rules.capability_name(str(capability))
-        yield from _find_first(DANGEROUS_CAPABILITIES, name, "container.cap_add", f"cap_add: {name}")
+        yield from _find_first_danger(DANGEROUS_CAPABILITIES, name, "container.cap_add", f"cap_add: {name}")
     for name in container.get("env") or {}:
-        yield from _find_first(DANGEROUS_VARIABLES, str(name), "container.env", f"env: {name}")
+        yield from _find_first_danger(DANGEROUS_VARIABLES, str(name), "container.env", f"env: {name}")
     for name, value in flags.items():
         if value not in (False, None, ""):
-            yield from _find_first(DANGEROUS_FLAGS, name, name, f"--{name}")
+            yield from _find_first_danger(DANGEROUS_FLAGS, name, name, f"--{name}")
     if str(flags.get("load-format")) in _PICKLED_FORMATS:
         reason = "unpickles the weights, and so runs code that comes with the model"
         yield DetectedDanger(
@@ -244,10 +244,10 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
         if danger.pattern.fullmatch(path) and not (danger.only_writable and "ro" in modes):
             yield DetectedDanger(danger.kind, "container.volumes", recipe_line, danger.reason, danger.fix)
             return
-    yield from _find_first(DANGEROUS_DEVICES, path, "container.volumes", recipe_line)
+    yield from _find_first_danger(DANGEROUS_DEVICES, path, "container.volumes", recipe_line)
 
 
-def _find_first(table: tuple[Danger, ...], value: str, option: str, recipe_line: str) -> Iterator[DetectedDanger]:
+def _find_first_danger(table: tuple[Danger, ...], value: str, option: str, recipe_line: str) -> Iterator[DetectedDanger]:
     for danger in table:
         if danger.pattern.fullmatch(value):
             yield DetectedDanger(danger.kind, option, recipe_line, danger.reason, danger.fix)

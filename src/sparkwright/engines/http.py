@@ -41,7 +41,7 @@ REQUEST_ROLES = (RUNNING, WAITING)
 
 COUNTER_ROLES = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
 
-_POSITION_LABEL = re.compile(r'\bposition="(\d{1,3})"')
+_POSITION_LABEL_PATTERN = re.compile(r'\bposition="(\d{1,3})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Http:
 
 def _position_role(labels: str) -> str:
     """Return the role for a line of `Http.position_metric`; "" for an invalid position."""
-    match = _POSITION_LABEL.search(labels)
+    match = _POSITION_LABEL_PATTERN.search(labels)
     return f"{ACCEPTED_AT_PREFIX}{int(match[1])}" if match and int(match[1]) < MAX_POSITIONS else ""
 
 

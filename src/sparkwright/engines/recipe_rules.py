@@ -42,9 +42,9 @@ FAMILIES = tuple(
 #: a family name of up to this length must be a whole word; a longer one may end a word, as in "codellama"
 MAX_SHORT_FAMILY_CHARS = 3
 #: parameter counts in model names, such as 8b, 0.6b or a3b
-_SIZE = re.compile(r"(?<![0-9a-z.])a?[0-9]{1,4}(?:\.[0-9]{1,2})?[bm](?![0-9a-z])")
+_SIZE_PATTERN = re.compile(r"(?<![0-9a-z.])a?[0-9]{1,4}(?:\.[0-9]{1,2})?[bm](?![0-9a-z])")
 #: words in the names of quantised or converted copies
-_COPY_WORDS = re.compile(
+_COPY_WORD_PATTERN = re.compile(
     r"(?<![a-z0-9])(?:fp8|fp4|nvfp4|mxfp4|int4|int8|awq|gptq|bnb|4bit|8bit|w[48]a[48]|w4a16|w8a16|dynamic|block|unsloth|"
     r"bf16|gguf|hf|quantized|modelopt|autoround)(?![a-z0-9])"
 )
@@ -225,7 +225,7 @@ def _find_name_mismatch(base: str, case: AdapterCase) -> str:
     )
     base_text = base.rpartition("/")[2].lower()
     families = [_find_families(text) for text in (base_text, model_text)]
-    sizes = [set(_SIZE.findall(text)) for text in (base_text, case.model.rpartition("/")[2].lower())]
+    sizes = [set(_SIZE_PATTERN.findall(text)) for text in (base_text, case.model.rpartition("/")[2].lower())]
     if all(families) and not families[0] & families[1]:
         return f"it was made for {base}, a model of another family"
     if all(sizes) and not sizes[0] & sizes[1]:
@@ -245,7 +245,7 @@ def _find_families(text: str) -> set[str]:
 
 def _base_name(model: str) -> str:
     """Return a model's name without owner, punctuation and the words of quantised copies."""
-    return re.sub(r"[^a-z0-9.]+", "", _COPY_WORDS.sub("", model.rpartition("/")[2].lower()))
+    return re.sub(r"[^a-z0-9.]+", "", _COPY_WORD_PATTERN.sub("", model.rpartition("/")[2].lower()))
 
 
 def _parse_number(value: Any) -> int:

@@ -32,12 +32,12 @@ CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = "it always processes prompts in chunks of batch-size tokens"
 DEFAULT_BATCH_TOKENS = 2048
-_BUILD = re.compile(r"\bb?(\d{4,6})\b")
+_BUILD_PATTERN = re.compile(r"\bb?(\d{4,6})\b")
 
 
 def version(text: str | None) -> Version | None:
     """Return the build number in a string, such as 11549 for "b11549-7e4c0a9"; None if there is none."""
-    match = _BUILD.search(text or "")
+    match = _BUILD_PATTERN.search(text or "")
     return Version(match[1]) if match else None
 
 

@@ -22,13 +22,13 @@ from sparkwright.visible import format_count, join_first
 SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
 MAX_SHOWN_CHOICES = 30
-_SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_SHARD_PATTERN = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 #: names of GGUF files that are not models
-_PROJECTOR, _IMPORTANCE_MATRIX = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
+_PROJECTOR_PATTERN, _IMPORTANCE_MATRIX_PATTERN = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and speculation heads
-_DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
+_DRAFT_PATTERN = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
 #: valid names of architectures, such as gpt-oss
-_ARCHITECTURE_NAME = re.compile(r"[\w.-]{1,64}")
+_ARCHITECTURE_NAME_PATTERN = re.compile(r"[\w.-]{1,64}")
 #: number of bytes that `config_of` and `adapter_of` need: the model's shape is in the first few hundred
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
@@ -137,7 +137,7 @@ def select_files(
 def config_of(beginning: bytes) -> dict[str, Any] | None:
     """See engine.Files. Returns the architecture's name, and the sizes that determine the memory."""
     header = _parse_beginning(beginning)
-    if header is None or not _ARCHITECTURE_NAME.fullmatch(header.architecture):
+    if header is None or not _ARCHITECTURE_NAME_PATTERN.fullmatch(header.architecture):
         return None
     values = {key: header.architecture_value(key) for key in gguf.SHAPE_KEYS}
     shape = {f"{header.architecture}.{key}": value for key, value in values.items() if gguf.is_integer(value)}
@@ -170,7 +170,7 @@ def group_models(file_sizes: Mapping[str, int]) -> list[RepositoryModel]:
     """Return the models that consist of these files, the smallest first."""
     shards: dict[tuple[str, int], list[str]] = {}
     for name in sorted(file_sizes):
-        shard = _SHARD.fullmatch(name)
+        shard = _SHARD_PATTERN.fullmatch(name)
         key = (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1)
         shards.setdefault(key, []).append(name)
     models = [
@@ -187,11 +187,11 @@ def format_models(models: Sequence[RepositoryModel]) -> str:
 
 def _is_model(name: str) -> bool:
     stem = _stem(name)
-    return not (_PROJECTOR.search(stem) or _IMPORTANCE_MATRIX.search(stem) or _DRAFT.search(stem))
+    return not (_PROJECTOR_PATTERN.search(stem) or _IMPORTANCE_MATRIX_PATTERN.search(stem) or _DRAFT_PATTERN.search(stem))
 
 
 def _check_shards(model: RepositoryModel, repository: str) -> tuple[str, ...]:
-    numbers = [int(match["number"]) if (match := _SHARD.fullmatch(name)) else 1 for name in model.files]
+    numbers = [int(match["number"]) if (match := _SHARD_PATTERN.fullmatch(name)) else 1 for name in model.files]
     missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
     if missing or len(model.files) != model.count:
         files = len(model.files)
@@ -207,8 +207,8 @@ def _select_companions(
 ) -> tuple[str, str]:
     """Return the projector and the draft model."""
     return (
-        _select_companion(files, mmproj, patterns, _PROJECTOR, "mmproj", repository),
-        _select_companion(files, draft, patterns, _DRAFT, "draft model", repository),
+        _select_companion(files, mmproj, patterns, _PROJECTOR_PATTERN, "mmproj", repository),
+        _select_companion(files, draft, patterns, _DRAFT_PATTERN, "draft model", repository),
     )
 
 

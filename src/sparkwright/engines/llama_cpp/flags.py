@@ -23,7 +23,7 @@ from sparkwright.engines.tasks import TaskFlags
 
 OLDEST_BUILD, NEWEST_BUILD = 10434, 11549
 MAX_INTEGER = 2**31 - 1
-_INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
+_INT_PATTERN, _FLOAT_PATTERN = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
 #: synonyms, the canonical word first
 ON_WORDS, OFF_WORDS, AUTO_WORDS = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
@@ -65,7 +65,7 @@ def value_problem(name: str, value: Any) -> str:
 
 def parse_integer(value: Any) -> int | None:
     """Return an integer from a number or its digits; None for anything else."""
-    if isinstance(value, bool) or not _INT.fullmatch(str(value).strip()):
+    if isinstance(value, bool) or not _INT_PATTERN.fullmatch(str(value).strip()):
         return None
     return int(str(value))
 
@@ -77,13 +77,13 @@ def is_on(value: Any) -> bool | None:
 
 
 def _to_integer(word: str) -> int:
-    if not _INT.fullmatch(word.strip()) or abs(int(word)) > MAX_INTEGER:
+    if not _INT_PATTERN.fullmatch(word.strip()) or abs(int(word)) > MAX_INTEGER:
         raise ValueError(word)
     return int(word)
 
 
 def _to_float(word: str) -> float:
-    if not _FLOAT.fullmatch(word.strip()):
+    if not _FLOAT_PATTERN.fullmatch(word.strip()):
         raise ValueError(word)
     return float(word)
 
@@ -329,7 +329,7 @@ REASONING_FORMAT_CAUSE = (
     "--reasoning-format none leaves the thinking in the content, or --chat-template is for another model"
 )
 #: pattern of llama-server's errors about a template that it can't render; its template engine is minja, not Jinja (b11549)
-RENDER_ERRORS = (
+RENDER_ERROR_PATTERN = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
 PROBE_FLAGS = ProbeFlags(
@@ -341,7 +341,7 @@ PROBE_FLAGS = ProbeFlags(
         ),
         (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
         (
-            RENDER_ERRORS,
+            RENDER_ERROR_PATTERN,
             "llama.cpp cannot render the chat template: set --chat-template-file to a template made for llama.cpp",
         ),
     ),

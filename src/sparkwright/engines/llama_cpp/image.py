@@ -12,11 +12,11 @@ from sparkwright.engines.llama_cpp import flags
 from sparkwright.engines.option_table import ListedOptions
 
 MAX_HELP_CHARS = 1 << 20
-_WORD = re.compile(r"-{1,2}[A-Za-z][\w.-]*")
-_BRACED = re.compile(r"{([\w-]+(?:,[\w-]+)+)}|\[(\w+(?:\|\w+)+)\]")
-_ALLOWED = re.compile(r"allowed values: ([\w, ]+)")
-_VARIABLE = re.compile(r"\(env: (\w+)\)")
-_REMOVED = "the argument has been removed"
+_OPTION_PATTERN = re.compile(r"-{1,2}[A-Za-z][\w.-]*")
+_BRACED_CHOICES_PATTERN = re.compile(r"{([\w-]+(?:,[\w-]+)+)}|\[(\w+(?:\|\w+)+)\]")
+_ALLOWED_VALUES_PATTERN = re.compile(r"allowed values: ([\w, ]+)")
+_VARIABLE_PATTERN = re.compile(r"\(env: (\w+)\)")
+_REMOVAL_NOTE = "the argument has been removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ def _parse_option(entry: str) -> ListedOption | None:
     columns = re.split(r"\s{2,}", re.sub(r",\s+", ", ", head), maxsplit=1)
     description = " ".join([*columns[1:], further_lines])
     words, placeholders = _split_head(columns[0])
-    if not any(word.startswith("--") for word in words) or _REMOVED in description:
+    if not any(word.startswith("--") for word in words) or _REMOVAL_NOTE in description:
         return None
     off_words = _off_words(words)
     on_words = tuple(word for word in words if word not in off_words)
     name = [word for word in on_words if word.startswith("--")][-1].removeprefix("--")
-    variable = _VARIABLE.search(description)
+    variable = _VARIABLE_PATTERN.search(description)
     choices = _parse_choices(placeholders, description)
     return ListedOption(name, on_words, off_words, len(placeholders), choices, variable[1] if variable else "")
 
@@ -73,7 +73,7 @@ def _split_head(head: str) -> tuple[list[str], list[str]]:
     """Return the option's spellings, and the placeholders of its values."""
     words = head.split(" ")
     count = 0
-    while count < len(words) and _WORD.fullmatch(words[count].rstrip(",")):
+    while count < len(words) and _OPTION_PATTERN.fullmatch(words[count].rstrip(",")):
         count += 1
     rest = " ".join(words[count:]).strip()
     placeholders = [rest] if rest.startswith(("<", "[", "{")) else rest.split()
@@ -81,8 +81,8 @@ def _split_head(head: str) -> tuple[list[str], list[str]]:
 
 
 def _parse_choices(placeholders: list[str], description: str) -> tuple[str, ...]:
-    allowed_match = _ALLOWED.search(re.sub(r"\s+", " ", description))
-    braced_match = _BRACED.fullmatch(placeholders[0]) if len(placeholders) == 1 else None
+    allowed_match = _ALLOWED_VALUES_PATTERN.search(re.sub(r"\s+", " ", description))
+    braced_match = _BRACED_CHOICES_PATTERN.fullmatch(placeholders[0]) if len(placeholders) == 1 else None
     if allowed_match and placeholders:
         return tuple(allowed_match[1].replace("default", "").replace(" ", "").strip(",").split(","))
     return tuple(re.split(r"[|,]", braced_match[1] or braced_match[2])) if braced_match else ()
@@ -94,7 +94,7 @@ VERSION_COMMAND = (PROGRAM, "--version")
 HELP_COMMAND = (PROGRAM, "--help")
 REFERENCE_BUILD = f"b{flags.NEWEST_BUILD}"
 #: "version: 10434 (7e4c0a9)"; in later builds "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
-_VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
+_VERSION_PATTERN = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
@@ -104,7 +104,7 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 def parse_version(text: str) -> str | None:
     """Return the build in the output of `llama-server --version`, such as "b11549"; None if there is none."""
-    match = _VERSION.search(text)
+    match = _VERSION_PATTERN.search(text)
     return f"b{match[1]}" if match else None
 
 

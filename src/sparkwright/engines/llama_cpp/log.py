@@ -158,10 +158,10 @@ FAILURES: tuple[FailurePattern, ...] = (
 
 
 #: time since the process started, as minutes.seconds.ms.us; a letter for the level follows. Errors about arguments have no prefix
-_PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
+_PREFIX_PATTERN = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
 #: name of the function that logs the server's events: the first up to b10434, the second in b11549. real
-_LOGGED_BY = r"(?:llama_server|init): "
+_LOGGER_PATTERN = r"(?:llama_server|init): "
 
 #: the build, only with -lv 4. real
 BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
@@ -175,9 +175,9 @@ ARGUMENT_ERRORS = (
 )
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real
-LISTENING = line(": listening on ", _LOGGED_BY + "listening on ")
+LISTENING = line(": listening on ", _LOGGER_PATTERN + "listening on ")
 #: device of a GPU buffer; `CUDA_Host` buffers are in the host's memory
-_GPU_DEVICE = r"(?:CUDA|Vulkan|ROCm)\d+ "
+_GPU_DEVICE_PATTERN = r"(?:CUDA|Vulkan|ROCm)\d+ "
 #: one line per cache: a model with sliding windows has two, and a draft model adds one. real
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CONTEXT_CAPPED = line(
@@ -206,7 +206,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("kv cache", (KV_CACHE,)),
     ("warm-up", (line("common_init_: warming up the model"),)),
     ("slots", (SLOTS,)),
-    ("server", (line(": model loaded", _LOGGED_BY + "model loaded"),)),
+    ("server", (line(": model loaded", _LOGGER_PATTERN + "model loaded"),)),
     ("ready", (LISTENING,)),
 )
 
@@ -223,9 +223,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
     # does not prove that a GPU is used: also printed without one. real
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
-    ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE + r"model buffer size = +([\d.]+) MiB")),
+    ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE_PATTERN + r"model buffer size = +([\d.]+) MiB")),
     # real for a CPU; observed for a GPU, b8467 to b11549
-    ("gpu_compute_mib", line(" compute buffer size = ", _GPU_DEVICE + r"compute buffer size = +([\d.]+) MiB")),
+    ("gpu_compute_mib", line(" compute buffer size = ", _GPU_DEVICE_PATTERN + r"compute buffer size = +([\d.]+) MiB")),
     ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
     ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
@@ -290,10 +290,10 @@ LOG = LogFormat(
         line("CORS allows all origins"),
     ),
     failures=FAILURES,
-    harmless=re.compile(_PREFIX + "[DIWT] "),
+    harmless=re.compile(_PREFIX_PATTERN + "[DIWT] "),
     # after SIGTERM; a failed start prints it after the reason
     stopping_when_ready=(line("cleaning up before exit..."),),
-    prefix=re.compile(_PREFIX + r"[DIWET] (?:\w{3,4} )? *"),
+    prefix=re.compile(_PREFIX_PATTERN + r"[DIWET] (?:\w{3,4} )? *"),
     clock=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),
     on_gpu=(line(" model buffer size = ", r"load_tensors: +(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +[\d.]+ MiB"),),
     on_cpu=(line("CPU_Mapped model buffer size = ", r"load_tensors: +CPU_Mapped model buffer size = +[\d.]+ MiB"),),

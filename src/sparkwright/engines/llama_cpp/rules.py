@@ -62,7 +62,7 @@ def rule(
 
 #: smallest number that is commonly used for "all layers" (99, 999); no current model has so many layers
 MIN_ALL_LAYERS = 99
-OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
+OFFICIAL_IMAGE_PATTERN = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
 OVERRIDES_FLAG = "override-kv"
 #: flags that download an unpinned model when the server starts
@@ -301,7 +301,7 @@ def cuda12(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which does not support it; `server` has no GPU code.
     """
-    match = OFFICIAL_IMAGE.match(case.request.image)
+    match = OFFICIAL_IMAGE_PATTERN.match(case.request.image)
     if case.request.platform != "gb10" or match is None or "cuda13" in match["tag"]:
         return
     build = re.search(r"-b\d+$", match["tag"])
@@ -335,7 +335,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag without a build number may point to another image tomorrow.
     spark.lock pins the digest, so that all hosts run the same image. However, the registry may delete an image that has lost its tag.
     """
-    match = OFFICIAL_IMAGE.match(case.request.image)
+    match = OFFICIAL_IMAGE_PATTERN.match(case.request.image)
     if match is not None and not re.search(r"-b\d+$", match["tag"]):
         replacement = f"the tag of a build, e.g. {match['tag']}-b{flags.NEWEST_BUILD}"
         yield from shared_rules.moving_tag(case.request.image, replacement, "llama.cpp's docs/docker.md")

@@ -24,19 +24,19 @@ MAX_DETAIL_LINES = 8
 MAX_EXCEPTIONS, MAX_PROCESSES = 64, 32
 MAX_DETAIL_CHARS = 200
 #: vLLM's "(EngineCore pid=16) "; the innermost of several. SGLang's rank is part of LogFormat.prefix
-PROCESS_TAG = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
-ERROR_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
+PROCESS_TAG_PATTERN = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
+ERROR_LEVEL_PATTERN = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
 #: an exception's last line after a traceback, where the class may have any name
-ANY_EXCEPTION_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
+ANY_EXCEPTION_NAME_PATTERN = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}([A-Za-z_]\w{0,199})(?:: ?(.*))?$")
 #: an exception without a traceback: a class whose name ends in Error or Exception, or a class with its module
-ERROR_NAME = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
-QUALIFIED_NAME = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
+ERROR_NAME_PATTERN = re.compile(r"^(?:[A-Za-z_]\w{0,99}\.){0,20}(\w{0,200}(?:Error|Exception)): (.+)$")
+QUALIFIED_NAME_PATTERN = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$")
 #: code of a frame, even if the beginning of the traceback is missing
-RAISE_STATEMENT = re.compile(r"^ +raise \w")
+RAISE_STATEMENT_PATTERN = re.compile(r"^ +raise \w")
 #: lines between two tracebacks of a chain
 CHAIN_SEPARATORS = ("During handling of the above exception", "The above exception was the direct cause")
 #: lines below an exception that do not help to explain it
-UNINFORMATIVE_LINE = re.compile(
+UNINFORMATIVE_LINE_PATTERN = re.compile(
     r"^(?:For further information visit|The above exception|Repro command|\^+$|~*\^+~*$|[-=*]{5,}$|\{\}$"
     r"|CUDA kernel errors might be|For debugging consider|Compile with `TORCH_USE_CUDA_DSA`|Search for `cudaError"
     r"|Device-side assert(?:ion)?s? (?:tracking|can be))"
@@ -98,21 +98,21 @@ class ExceptionCollector:
 
     def feed(self, line: str, line_number: int) -> LoggedException | None:
         """Read a line; return the exception that it begins, if any."""
-        tag = PROCESS_TAG.match(line)
+        tag = PROCESS_TAG_PATTERN.match(line)
         name = tag[1] if tag else ""
         bare_line = self._prefix.sub("", line, count=1)
         # in a line by the logger, the prefix includes the tag
-        message = PROCESS_TAG.sub("", bare_line, count=1) if bare_line == line else bare_line
+        message = PROCESS_TAG_PATTERN.sub("", bare_line, count=1) if bare_line == line else bare_line
         process = self._process(name)
         self.in_frame = False
         if TRACEBACK in message:
             process.in_traceback, process.current = True, None
             return None
-        if RAISE_STATEMENT.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
+        if RAISE_STATEMENT_PATTERN.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
             self.in_frame = True
             return None
         has_prefix = bare_line != line
-        is_logged, is_traced = bool(ERROR_LEVEL.search(line)), process.in_traceback
+        is_logged, is_traced = bool(ERROR_LEVEL_PATTERN.search(line)), process.in_traceback
         if _continues_on_next_line(process.current) and not is_traced:
             _add_detail(process, message, has_prefix)
             return None
@@ -145,7 +145,7 @@ class ExceptionCollector:
     def _match_exception(
         self, message: str, process: _ProcessPosition, exception: LoggedException
     ) -> LoggedException | None:
-        patterns = (ANY_EXCEPTION_NAME,) if process.in_traceback else (ERROR_NAME, QUALIFIED_NAME)
+        patterns = (ANY_EXCEPTION_NAME_PATTERN,) if process.in_traceback else (ERROR_NAME_PATTERN, QUALIFIED_NAME_PATTERN)
         match = next((match for pattern in patterns if (match := pattern.match(message.strip()))), None)
         if match is None:
             return None
@@ -172,7 +172,7 @@ def _add_detail(process: _ProcessPosition, message: str, has_prefix: bool) -> No
         or len(current.detail) >= MAX_DETAIL_LINES
     ):
         process.current = None
-    elif not UNINFORMATIVE_LINE.match(text):
+    elif not UNINFORMATIVE_LINE_PATTERN.match(text):
         current.detail.append(text[:MAX_DETAIL_CHARS])
 
 

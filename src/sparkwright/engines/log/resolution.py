@@ -14,12 +14,12 @@ from sparkwright.engines.log.state import EngineState
 OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"
 #: levels of nested objects to parse; no real dump has more than four
 MAX_DEPTH = 6
-_QUOTED_PAIR = re.compile(
+_QUOTED_PAIR_PATTERN = re.compile(
     r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<double_quoted_key>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL
 )
-_PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
-_OBJECT = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
-_MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
+_PAIR_PATTERN = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
+_OBJECT_PATTERN = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
+_MAPPING_PATTERN = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
 
 #: values that let the engine choose, and therefore match any resolved value
 UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
@@ -51,7 +51,7 @@ def split_parts(text: str) -> Iterator[str]:
 def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each pair in `name=value, ...` or `'name': value, ...`."""
     for part in split_parts(text):
-        match = _PAIR.match(part) or _QUOTED_PAIR.match(part)
+        match = _PAIR_PATTERN.match(part) or _QUOTED_PAIR_PATTERN.match(part)
         if match:
             groups = match.groupdict()
             yield groups["key"] or groups.get("double_quoted_key") or "", match["value"].strip()
@@ -60,7 +60,7 @@ def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
 def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
     """Return a printed object or dictionary as a mapping, any other value as its text."""
     value = value.strip()
-    match = _OBJECT.match(value) or _MAPPING.match(value)
+    match = _OBJECT_PATTERN.match(value) or _MAPPING_PATTERN.match(value)
     inside = dict(parse_pairs(match["inside"])) if match and depth else {}
     if not inside:
         return value

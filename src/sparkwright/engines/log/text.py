@@ -12,10 +12,10 @@ from typing import Protocol
 CHUNK_BYTES = 1 << 20
 #: longer lines are truncated
 LINE_BYTES = 1 << 16
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ANSI_CODE_PATTERN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 #: prefixes that other programs add to a line: docker compose, `docker logs -t`, the journal, and torch with its rank
-WRAPPER_PREFIX = re.compile(
+WRAPPER_PREFIX_PATTERN = re.compile(
     r"^(?:[\w.-]{1,64} {0,40}\| ?"
     r"|\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? (?:(?:[\w.-]{1,64} )?[\w.@-]{1,64}\[\d{1,9}\]: )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,9}\])?: "
@@ -78,17 +78,17 @@ def iter_lines(text: LogText) -> Iterator[str]:
 def decode_line(line: bytes) -> str:
     """Return a line as text, truncated and without colours."""
     text = line[:LINE_BYTES].decode(errors="replace")
-    return ANSI.sub("", text) if "\x1b" in text else text
+    return ANSI_CODE_PATTERN.sub("", text) if "\x1b" in text else text
 
 
 def strip_wrapper(line: str) -> str:
     """Return a line without the prefixes that other programs added."""
-    return WRAPPER_PREFIX.sub("", line, count=1)
+    return WRAPPER_PREFIX_PATTERN.sub("", line, count=1)
 
 
 def strip_terminal_codes(text: str) -> str:
     """Return text without colours and cursor movements; each state of a progress bar becomes a line."""
-    return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return ANSI_CODE_PATTERN.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ EXTENSION_KEYS = (
 OTHER_PART_NAMES = ("vis", "audio", "image", "mm_", "multi_modal")
 MAX_RANK, MAX_LAYERS, MAX_SIZE, MAX_MODULES = 1 << 16, 10_000, 1 << 30, 64
 MAX_NAME_CHARS = 200
-_MODULE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
+_MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_]{1,64}")
 _LAYER_WORDS = ("layers", "h", "blocks", "layer")
 
 
@@ -111,7 +111,7 @@ def _list_matrices(header: Mapping[str, Any]) -> Iterator[tuple[str, int, int, i
         if not separator or not isinstance(shape, list) or len(shape) != 2:
             continue
         steps = path.split(".")
-        if not _MODULE_NAME.fullmatch(steps[-1]) or any(step.startswith(OTHER_PART_NAMES) for step in steps):
+        if not _MODULE_NAME_PATTERN.fullmatch(steps[-1]) or any(step.startswith(OTHER_PART_NAMES) for step in steps):
             continue
         side = 0 if separator == ".lora_A" else 1
         size = bounds.count_or_none(shape[1] if side == 0 else shape[0], MAX_SIZE)
@@ -128,7 +128,7 @@ def _layer_number(steps: list[str]) -> int:
 
 
 def _parse_pair(name: Any, pair: Any) -> list[int] | None:
-    if not isinstance(name, str) or not _MODULE_NAME.fullmatch(name) or not isinstance(pair, list) or len(pair) != 2:
+    if not isinstance(name, str) or not _MODULE_NAME_PATTERN.fullmatch(name) or not isinstance(pair, list) or len(pair) != 2:
         return None
     return [bounds.count_or_none(size, MAX_SIZE) or 0 for size in pair]
 

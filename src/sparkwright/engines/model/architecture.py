@@ -130,7 +130,7 @@ def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Cl
     """Classify a draft model as unknown, because its config repeats keys of its target model."""
     name = architecture_name(config)
     explanation = "a draft model, which is served together with its target model: inspect the target"
-    if tables.DRAFT_NAMES.search(name):
+    if tables.DRAFT_NAME_PATTERN.search(name):
         return Classification("unknown", "architectures", f"{name}: {explanation}")
     key = next((key for key in tables.DRAFT_KEYS if config.get(key) is not None), None)
     return Classification("unknown", key, explanation) if key else None

@@ -161,7 +161,7 @@ RECURRENT_ARCHITECTURES: dict[str, str] = {
 DRAFT_KEYS = ("speculators_model_type", "speculators_config", "dflash_config", "draft_vocab_size")
 
 #: architectures of draft models; source: vLLM 0.32.0's speculative decoding models. Eagle2_5_VL is a vision model
-DRAFT_NAMES = re.compile(
+DRAFT_NAME_PATTERN = re.compile(
     r"MTP|Draft|DSpark|DFlash|Medusa|Speculator|Eagle3|[Pp]-?[Ee]agle|^Eagle(?!2_5)|AssistantModel|^ExtractHiddenStates|XPress"
 )
 

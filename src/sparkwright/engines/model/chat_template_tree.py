@@ -39,10 +39,10 @@ BUILTIN_VARIABLES = frozenset(
     """.split()
 )
 #: tags around the assistant's text, an extension by transformers
-_GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
-_SYSTEM_TEXT = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
+_GENERATION_TAG_PATTERN = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
+_SYSTEM_TEXT_PATTERN = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
 _THINKING_NAMES = frozenset(("reasoning_content", "reasoning", "thinking"))
-_LAST_TURN = re.compile(r"\blast_(?:query|user)_(?:index|idx)\b|\blast_user_message_index\b")
+_LAST_TURN_PATTERN = re.compile(r"\blast_(?:query|user)_(?:index|idx)\b|\blast_user_message_index\b")
 
 TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -53,7 +53,7 @@ def parse_template(text: str) -> ChatTemplate | None:
         return None
     environment = Environment(extensions=("jinja2.ext.loopcontrols", "jinja2.ext.do"), autoescape=True)
     try:
-        return _describe_tree(environment.parse(_GENERATION_TAG.sub("", text)))
+        return _describe_tree(environment.parse(_GENERATION_TAG_PATTERN.sub("", text)))
     except (TemplateError, RecursionError, ValueError):
         return None
 
@@ -64,7 +64,7 @@ def _describe_tree(tree: nodes.Template) -> ChatTemplate:
     fields = sorted(loaded_names - BUILTIN_VARIABLES - _local_names(tree))[:MAX_FIELDS]
     texts = list(_list_texts(tree))
     switch = next((name for name in THINKING_SWITCHES if name in fields), "")
-    system_matches = ((text, match.start()) for text in texts if (match := _SYSTEM_TEXT.search(text)))
+    system_matches = ((text, match.start()) for text in texts if (match := _SYSTEM_TEXT_PATTERN.search(text)))
     system_text, start = next(system_matches, ("", 0))
     return ChatTemplate(
         fields=tuple(fields),
@@ -230,7 +230,7 @@ def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | Non
     """Return True if earlier turns' thinking is rendered, False if the template looks for the last turn or removes thinking."""
     attributes = _find_attributes(tree)
     reads_thinking = bool(attributes & _THINKING_NAMES)
-    if any(map(_LAST_TURN.search, {*attributes, *(node.name for node in names)})):
+    if any(map(_LAST_TURN_PATTERN.search, {*attributes, *(node.name for node in names)})):
         return False
     if any(isinstance(const.value, str) and "</think>" in const.value for const in tree.find_all(nodes.Const)):
         return None if reads_thinking else False

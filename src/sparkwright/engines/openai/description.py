@@ -27,13 +27,13 @@ METRIC_ROLES = (*http.COUNTER_ROLES, http.RUNNING, http.WAITING, http.KV_CACHE_U
 
 #: paths that a gateway answers itself
 GATEWAY_PATHS = ("/v1/models", "/metrics", "/health", "/")
-_PATH = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
-_METRIC = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
-_FIELD = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_FLAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]-]{1,100}")
-_NAME = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
+_PATH_PATTERN = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
+_METRIC_PATTERN = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
+_FIELD_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}")
+_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_FLAG_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_ADDRESS_PATTERN = re.compile(r"[A-Za-z0-9.:\[\]-]{1,100}")
+_NAME_PATTERN = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
 def _text_check(pattern: re.Pattern[str], expected: str) -> Check:
@@ -96,14 +96,14 @@ def _check_any_text(value: Any) -> Iterator[Mistake]:
         yield (), f"must be text (quote a number), got {_format_value(value)}"
 
 
-_check_path = _text_check(_PATH, "a path, such as /health")
+_check_path = _text_check(_PATH_PATTERN, "a path, such as /health")
 _check_served_path = _text_check(
-    re.compile(f"(?!{'|'.join(map(re.escape, GATEWAY_PATHS))}$){_PATH.pattern}"),
+    re.compile(f"(?!{'|'.join(map(re.escape, GATEWAY_PATHS))}$){_PATH_PATTERN.pattern}"),
     "a path of the server's API, such as /v1/audio/speech",
 )
-_check_optional_path = _text_check(re.compile(f"(?:{_PATH.pattern})?"), "a path, such as /version, or empty")
-_check_metric = _text_check(_METRIC, 'the name of a metric, such as requests_running or steps_total{mode="decode"}')
-_check_field = _text_check(_FIELD, "a key in the response, such as max_seq_len or config.max_seq_len")
+_check_optional_path = _text_check(re.compile(f"(?:{_PATH_PATTERN.pattern})?"), "a path, such as /version, or empty")
+_check_metric = _text_check(_METRIC_PATTERN, 'the name of a metric, such as requests_running or steps_total{mode="decode"}')
+_check_field = _text_check(_FIELD_PATTERN, "a key in the response, such as max_seq_len or config.max_seq_len")
 
 
 def _check_added_path(value: Any) -> Iterator[Mistake]:
@@ -129,17 +129,17 @@ LABEL_CHECKS: Mapping[str, Check] = {
     "paths": _list_check(_check_added_path, "paths"),
     "key": _mapping_check(
         {
-            "env": _text_check(_VARIABLE, "the name of a variable"),
-            "file_flag": _text_check(_FLAG, "a flag without its dashes"),
+            "env": _text_check(_VARIABLE_PATTERN, "the name of a variable"),
+            "file_flag": _text_check(_FLAG_PATTERN, "a flag without its dashes"),
         },
         single=True,
     ),
 }
 #: checks of all keys
 SECTION_CHECKS: Mapping[str, Check] = {
-    "served_name": _text_check(_NAME, "a name without spaces"),
+    "served_name": _text_check(_NAME_PATTERN, "a name without spaces"),
     "command": _list_check(_check_any_text, "words", MAX_COMMAND_WORDS),
-    "host": _text_check(_ADDRESS, "an address, such as 0.0.0.0"),
+    "host": _text_check(_ADDRESS_PATTERN, "an address, such as 0.0.0.0"),
     "context": _number_check(1, 1 << 31, integer=True),
     "memory_gib": _number_check(0.1, 1 << 16, integer=False),
     **LABEL_CHECKS,

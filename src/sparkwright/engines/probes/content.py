@@ -35,7 +35,7 @@ ENGLISH = "en"
 #: size of the picture; vision models refuse sizes below 28 or 56 pixels
 IMAGE_PIXELS = 112
 RED = b"\xff\x00\x00"
-COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
+COLOUR_NAME_PATTERN = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
 IMAGE_TOKENS = 512
 #: port 9 is that of the discard service, which usually does not run
 UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
@@ -205,7 +205,7 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
 def evaluate_image(reply: Reply) -> ProbeResult:
     """Check that the answer names the picture's colour."""
     text = reply.content
-    if COLOUR_NAMES.search(text[:MAX_SEARCHED_CHARS]):
+    if COLOUR_NAME_PATTERN.search(text[:MAX_SEARCHED_CHARS]):
         return ProbeResult("proved", f"described the red picture: {quote_text(text)}")
     if reply.is_truncated:
         return ProbeResult("inconclusive", f"the answer was incomplete after {IMAGE_TOKENS} tokens")

@@ -32,7 +32,7 @@ TOOL = {
 TOOL_CALL_TOKENS = 768
 #: pattern of a tool call that no parser extracted, in the formats of Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi
 #: and gpt-oss
-TOOL_CALL_MARKS = re.compile(
+TOOL_CALL_MARK_PATTERN = re.compile(
     r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
     rf"|{TOOL_NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{TOOL_NAME}\""
 )
@@ -153,9 +153,9 @@ def evaluate_tool_call(reply: Reply) -> ProbeResult:
         excerpt = content if reply.content else thinking
         evidence = f"no tool call in the first {TOOL_CALL_TOKENS} tokens of an incomplete answer: {excerpt}"
         return ProbeResult("inconclusive", evidence)
-    if TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
+    if TOOL_CALL_MARK_PATTERN.search(reply.content[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", f"the tool call came as text in the content: {content}", "tool call as text")
-    if TOOL_CALL_MARKS.search(reply.thinking[:MAX_SEARCHED_CHARS]):
+    if TOOL_CALL_MARK_PATTERN.search(reply.thinking[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", f"the tool call is in the thinking: {thinking}", "tool call in the thinking")
     if not reply.content:
         return ProbeResult("disproved", "content is null, and there is no tool call", "content null")
@@ -191,7 +191,7 @@ def evaluate_second_turn(reply: Reply) -> ProbeResult:
 def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
     """Check that the answer is text without a tool call, as `tool_choice: none` demands."""
     calls = reply.first_message.get("tool_calls")
-    if (isinstance(calls, list) and calls) or TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
+    if (isinstance(calls, list) and calls) or TOOL_CALL_MARK_PATTERN.search(reply.content[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
     if reply.content:
         return ProbeResult("proved", f"answered with text for `tool_choice: none`: {quote_text(reply.content)}")

@@ -34,7 +34,7 @@ Fault = Literal[
 ]
 MAX_QUOTED_CHARS = 120
 #: marks around a model's thinking, which a reasoning parser removes
-THINKING_MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
+THINKING_MARK_PATTERN = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
 MAX_SEARCHED_CHARS = 1 << 16
 #: fields of a message that may contain its thinking; the last is in Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
@@ -130,7 +130,7 @@ class Probe:
         """Evaluate an answer with status 200, whose content must not contain thinking marks."""
         if reply.disorder:
             return ProbeResult("disproved", reply.disorder, "events out of order", reply.disorder)
-        if THINKING_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
+        if THINKING_MARK_PATTERN.search(reply.content[:MAX_SEARCHED_CHARS]):
             evidence = f"the thinking is in the content: {quote_text(reply.content)}"
             return ProbeResult("disproved", evidence, "thinking in content")
         return self.rule(reply)

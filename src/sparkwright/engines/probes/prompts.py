@@ -35,12 +35,12 @@ TEXT_PARTS = tuple({"type": "text", "text": part} for part in PART_TEXTS)
 OPENING_CHARS = 12
 #: text that a template adds is reported from this length on, not counting marks
 MIN_PROSE_CHARS = 40
-TEMPLATE_MARKS = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
-EMPTY_THINKING_MARKS = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
+TEMPLATE_MARK_PATTERN = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{1,30}\]")
+EMPTY_THINKING_PATTERN = re.compile(r"<think>\s*</think>|\[THINK\]\s*\[/THINK\]|<thinking>\s*</thinking>")
 #: exception classes before an error message
-ERROR_CLASSES = re.compile(r"^(?:[A-Z]\w{0,40}(?: [A-Z]\w{0,40})?: ){1,3}")
+ERROR_CLASS_PATTERN = re.compile(r"^(?:[A-Z]\w{0,40}(?: [A-Z]\w{0,40})?: ){1,3}")
 #: Python's representation of a list of content parts
-PARTS_NOTATION = re.compile(r"\[?\{'(?:type|text)': ?'")
+PARTS_NOTATION_PATTERN = re.compile(r"\[?\{'(?:type|text)': ?'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def parse_prompt(status: int, answer: Any, message: str) -> Prompt:
     """
     if status != 200:
         last_line = next((line for line in reversed(message.splitlines()) if line.strip()), f"status {status}")
-        return Prompt(refusal=one_line(ERROR_CLASSES.sub("", last_line.strip()), max_chars=MAX_SHOWN_CHARS))
+        return Prompt(refusal=one_line(ERROR_CLASS_PATTERN.sub("", last_line.strip()), max_chars=MAX_SHOWN_CHARS))
     text = answer.get("prompt") if isinstance(answer, Mapping) else None
     return Prompt(text[:MAX_SEARCHED_CHARS]) if isinstance(text, str) else Prompt()
 
@@ -197,7 +197,7 @@ def _check_tools(prompts: Prompts) -> Iterator[str]:
 
 
 def _check_notation(prompts: Prompts) -> Iterator[str]:
-    if any(PARTS_NOTATION.search(prompt.text) for prompt in prompts.values()):
+    if any(PARTS_NOTATION_PATTERN.search(prompt.text) for prompt in prompts.values()):
         yield "its prompts contain a list of parts in Python notation instead of their text"
 
 
@@ -238,12 +238,12 @@ def _check_earlier_thinking(prompts: Prompts) -> Iterator[str]:
 
 
 def _check_empty_marks(prompts: Prompts) -> Iterator[str]:
-    if EMPTY_THINKING_MARKS.search(prompts.get(PLAIN, Prompt()).text_between(FIRST_QUESTION, ANSWER)):
+    if EMPTY_THINKING_PATTERN.search(prompts.get(PLAIN, Prompt()).text_between(FIRST_QUESTION, ANSWER)):
         yield "it puts empty thinking marks before earlier answers: histories with and without thinking share no prefix"
 
 
 def _strip_marks(text: str) -> str:
-    return " ".join(TEMPLATE_MARKS.sub(" ", text).split())
+    return " ".join(TEMPLATE_MARK_PATTERN.sub(" ", text).split())
 
 
 Rule = Callable[[Prompts], Iterator[str]]

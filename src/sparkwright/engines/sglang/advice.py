@@ -40,12 +40,12 @@ GRAPHS_OFF = "disable-cuda-graph"
 #: keys of config.json with the number of rows, and with the width, of the table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
 MAX_TEXT_CHARS = 200
-_VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
+_VERSION_PATTERN = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
 
 def version(text: str | None) -> Version | None:
     """Return the release in a string, such as 0.5.23 for "v0.5.23-cu130"; None if there is none."""
-    match = _VERSION.search((text or "")[:MAX_TEXT_CHARS])
+    match = _VERSION_PATTERN.search((text or "")[:MAX_TEXT_CHARS])
     return Version(match[1]) if match else None
 
 

@@ -29,9 +29,9 @@ SUCCESSOR_VALUES: Mapping[tuple[str, str], str] = {
     for name in ("prefill-cp-mode", "dsa-prefill-cp-mode", "nsa-prefill-cp-mode")
     for old, new in (("in-seq-split", "zigzag"), ("round-robin-split", "interleave"))
 }
-_INT = re.compile(r"[+-]?\d{1,12}")
-_FLOAT = re.compile(r"[+-]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})(e[+-]?\d{1,3})?", re.I)
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(k|M|G|T)|(\d{1,12})(Ki|Mi|Gi|Ti)")
+_INT_PATTERN = re.compile(r"[+-]?\d{1,12}")
+_FLOAT_PATTERN = re.compile(r"[+-]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})(e[+-]?\d{1,3})?", re.I)
+_SIZE_PATTERN = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(k|M|G|T)|(\d{1,12})(Ki|Mi|Gi|Ti)")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 #: Kinds: switch (only on), both (`--x` and `--no-x`), int, size (a number, also as 128k or 1Mi), float, json, list (words), text.
@@ -53,9 +53,9 @@ def option_kind(name: str) -> str:
 def parse_integer(value: Any) -> int | None:
     """Return an integer from a number, its digits, or a size such as 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
-    if _INT.fullmatch(text):
+    if _INT_PATTERN.fullmatch(text):
         return int(text)
-    match = _SIZE.fullmatch(text)
+    match = _SIZE_PATTERN.fullmatch(text)
     return int(Decimal(match[1] or match[3]) * _UNITS[match[2] or match[4]]) if match else None
 
 
@@ -67,13 +67,13 @@ def _to_size(word: str) -> int:
 
 
 def _to_integer(word: str) -> int:
-    if not _INT.fullmatch(word.strip()):
+    if not _INT_PATTERN.fullmatch(word.strip()):
         raise ValueError(word)
     return int(word)
 
 
 def _to_float(word: str) -> float:
-    if not _FLOAT.fullmatch(word.strip()):
+    if not _FLOAT_PATTERN.fullmatch(word.strip()):
         raise ValueError(word)
     return float(word)
 

@@ -18,9 +18,9 @@ HELP_COMMAND = ("sglang", "serve", "--help")
 MAX_HELP_CHARS = 1 << 21
 #: SGLang's list has hundreds of options; a shorter one is from another program
 MIN_OPTIONS = 100
-_VERSION = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
-_ROW = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
-_NAME = re.compile(r"(?:^|, )--([\w-]+)")
+_VERSION_PATTERN = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
+_OPTION_LINE_PATTERN = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
+_NAME_PATTERN = re.compile(r"(?:^|, )--([\w-]+)")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
@@ -30,7 +30,7 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 def parse_version(text: str) -> str | None:
     """Return the version in the output of `sglang version`, which may include output of its imports; None if there is none."""
-    match = _VERSION.search(text[:MAX_HELP_CHARS])
+    match = _VERSION_PATTERN.search(text[:MAX_HELP_CHARS])
     return match[1] if match else None
 
 
@@ -41,9 +41,9 @@ def parse_options(text: str) -> dict[str, str]:
     """
     text = text[:MAX_HELP_CHARS]
     options = {"model-type": "1"} if "--model-type" in text else {}  # only mentioned outside of the list
-    for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
+    for row in _OPTION_LINE_PATTERN.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         invocation = row[1] + row[2].partition("   ")[0]
-        names = [name for name in _NAME.findall(invocation) if not name.startswith("no-")]
+        names = [name for name in _NAME_PATTERN.findall(invocation) if not name.startswith("no-")]
         value_count = "1" if re.search(r"(?<!\S)--[\w-]{1,99} [^-\s,]", invocation) else "0"
         options |= {flags.canonical(name): value_count for name in names[:1]}
     return options if len(options) >= MIN_OPTIONS else {}

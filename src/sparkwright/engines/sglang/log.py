@@ -175,16 +175,16 @@ KERNELS: tuple[tuple[str, Line], ...] = (
     ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
 )
 #: settings that are omitted: they differ at each start, or are secret
-HIDDEN_SETTINGS = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
+HIDDEN_SETTING_PATTERN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
 
 
 def parse_settings_line(text: str) -> dict[str, str] | None:
-    """Return the settings in the line that contains all of them, without HIDDEN_SETTINGS; None for other lines."""
+    """Return the settings in the line that contains all of them, without HIDDEN_SETTING_PATTERN; None for other lines."""
     match = ARGUMENTS.match(text)
     if not match:
         return None
     inside = text[match.end() :].rstrip().removesuffix(")").removesuffix("}")
-    return {name: value for name, value in resolution.parse_pairs(inside) if not HIDDEN_SETTINGS.search(name)}
+    return {name: value for name, value in resolution.parse_pairs(inside) if not HIDDEN_SETTING_PATTERN.search(name)}
 
 
 #: server_args.py of 0.5.23: the arguments are printed after they were resolved

@@ -37,11 +37,11 @@ FORMER_NAMES: Mapping[str, str] = {
 #: share that works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
 #: images whose tag is not that of a release
-MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
+MOVING_TAG_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: variable that allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 #: an image built with CUDA 12, by its tag
-CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
+CUDA_12_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. The kernels in SGLang's CUDA 12 packages have no code for it ("no kernel image is available").
     """
-    if case.request.platform == "gb10" and CUDA_12_IMAGE.match(case.request.image):
+    if case.request.platform == "gb10" and CUDA_12_IMAGE_PATTERN.match(case.request.image):
         message = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
         fix = Fix("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
         yield Finding("warning", message, (fix,), "SGLang's installation page", "image")
@@ -360,7 +360,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag such as latest may point to another image tomorrow.
     spark.lock pins the digest, so that all hosts run the same image. However, the registry may delete an image that has lost its tag.
     """
-    if MOVING_TAG.match(case.request.image):
+    if MOVING_TAG_PATTERN.match(case.request.image):
         replacement = "the tag of a release, e.g. lmsysorg/sglang:v0.5.23"
         yield from shared_rules.moving_tag(case.request.image, replacement, "Docker Hub")
 

@@ -18,7 +18,7 @@ PEER_FAILURE_PHRASES = (
     *("the connection to the member", "RDMA to"),
 )
 #: NCCL's version as a number, such as 22809 for 2.28.9
-NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
+NCCL_VERSION_PATTERN = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 HEAD_UNREACHABLE = "the head at {0}:{1} did not answer: see its own log, and check that the hosts can reach each other over the fabric."
 #: the same failure, for a server on a single host
 RENDEZVOUS_FAILED = "its processes could not connect to each other at {0}:{1} on this host."
@@ -68,7 +68,7 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "Mismatched NCCL version detected",
         r"Mismatched NCCL version detected ?: rank (\d{1,4}) version "
-        rf"{NCCL_VERSION} rank (\d{{1,4}}) version {NCCL_VERSION}",
+        rf"{NCCL_VERSION_PATTERN} rank (\d{{1,4}}) version {NCCL_VERSION_PATTERN}",
         "members have different NCCL versions (rank {0}: {1}.{2}.{3}, rank {4}: {5}.{6}.{7}): remove the override of the image's NCCL "
         "(LD_PRELOAD, VLLM_NCCL_SO_PATH or a mount).",
     ),

@@ -23,7 +23,7 @@ from sparkwright.engines.http import Http, MetricSample, ServerKey
 CACHE_CONFIG = "vllm:cache_config_info"
 #: limit for the length of the labels, which contain about twenty settings
 MAX_LABELS_CHARS = 1 << 16
-_LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
+_LABEL_PATTERN = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
 LOWEST_PRIORITY = 1000
 
@@ -32,7 +32,7 @@ def parse_cache_config(metrics_text: str) -> dict[str, str]:
     """Return the engine's cache settings as text, such as "True", "16" or "None"; empty if the metric is missing."""
     for line in metrics_text.splitlines():
         if line.startswith(CACHE_CONFIG + "{"):
-            return dict(_LABEL.findall(line[:MAX_LABELS_CHARS]))
+            return dict(_LABEL_PATTERN.findall(line[:MAX_LABELS_CHARS]))
     return {}
 
 

@@ -21,13 +21,13 @@ SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "max-model-len": ("max_seq_len",),
 }
 #: settings with paths, which may differ between starts and do not affect the server's behaviour
-VOLATILE_SETTINGS = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
+VOLATILE_SETTING_PATTERN = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
 def parse_settings_line(line: str) -> dict[str, str] | None:
     """Return the settings of a config dump by name; None for any other line."""
     match = log_lines.CONFIG_DUMP.match(line)
-    return dict(resolution.parse_pairs(VOLATILE_SETTINGS.sub("", match.group("config")))) if match else None
+    return dict(resolution.parse_pairs(VOLATILE_SETTING_PATTERN.sub("", match.group("config")))) if match else None
 
 
 # Kernels and backends in vLLM's log, and the comparison of flags with resolved settings.
@@ -36,7 +36,7 @@ def parse_settings_line(line: str) -> dict[str, str] | None:
 # real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
 
 ATTENTION, MOE, LINEAR = "attention", "MoE", "linear"
-_FORMATS = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
+_FORMAT_PATTERN = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
 
 KERNELS: tuple[tuple[str, Line], ...] = (
     # 0.12 to 0.33; with the enumeration's name 0.11 to 0.33; other wording in 0.10
@@ -45,7 +45,7 @@ KERNELS: tuple[tuple[str, Line], ...] = (
     (ATTENTION, line(" backend on V1 engine", r"Using ([\w ]{1,40}) backend on V1 engine")),
     ("MLA prefill", line(" MLA prefill backend", r"Using (\w{1,60}) MLA prefill backend")),  # 0.21 to 0.33
     # oracle/*.py, 0.15 to 0.33. real: CPU Unquantized
-    (MOE, line(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMATS} MoE backend")),
+    (MOE, line(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMAT_PATTERN} MoE backend")),
     # 0.14 to 0.19; several words in 0.11 to 0.13
     (MOE, line(" backend for ", r"Using ([\w ]{1,40}?) backend for (?:FP8|NvFp4|Unquantized) MoE")),
     # mxfp4.py, 0.10 to 0.18
@@ -177,11 +177,11 @@ LOG = LogFormat(
     front_process="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
     extra_readings=("speculation", "compile_mode", *MEMORY_READINGS),
-    harmless=log_lines.HARMLESS,
+    harmless=log_lines.HARMLESS_LINE_PATTERN,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),
-    prefix=log_lines.PREFIX,
-    clock=log_lines.CLOCK,
+    prefix=log_lines.PREFIX_PATTERN,
+    clock=log_lines.CLOCK_PATTERN,
     on_gpu=log_lines.ON_GPU,
     on_cpu=log_lines.ON_CPU,
     long_line_needle=log_lines.CONFIG_DUMP.needle,
@@ -194,9 +194,9 @@ LOG = LogFormat(
 
 JIT_WARNING = "JIT compilation during inference"
 #: in warnings of marlin_utils_fp4.py and marlin_utils_fp8.py
-NO_NATIVE_SUPPORT = re.compile(r"native support for (FP\d+) computation")
+NO_NATIVE_SUPPORT_PATTERN = re.compile(r"native support for (FP\d+) computation")
 #: formats for which a GB10 has native arithmetic; a weight-only kernel does not use it
-QUANTIZED_FORMATS = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
+QUANTIZED_FORMAT_PATTERN = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: there is no file with tuned tile sizes for this GPU and these experts
 UNTUNED_WARNING = "Using default MoE config"
 #: first release of vllm/vllm-openai that is built with CUDA 13
@@ -228,7 +228,7 @@ def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
 def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
     """Yield a cause if the weights run on a weight-only kernel, which reads fewer bytes but computes in 16 bits."""
     line = evidence.find_warning("native support for FP")
-    weight_format = NO_NATIVE_SUPPORT.search(line)
+    weight_format = NO_NATIVE_SUPPORT_PATTERN.search(line)
     kernels = (evidence.log or {}).get("kernels") or {}
     pattern, cost = WEIGHT_ONLY
     kernel_names = [name for kind in (MOE, LINEAR) for name in kernels.get(kind, ())]
@@ -236,7 +236,7 @@ def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
         weight_format is None
         and kernel_names
         and all(map(pattern.search, kernel_names))
-        and QUANTIZED_FORMATS.search(str(evidence.find_in_log("quantization")[0]))
+        and QUANTIZED_FORMAT_PATTERN.search(str(evidence.find_in_log("quantization")[0]))
     ):
         name = f"its quantized weights run on a weight-only kernel ({', '.join(kernel_names)}): {cost}"
         fix = "use another quantization of the model (FP8), or another moe-backend or linear-backend"

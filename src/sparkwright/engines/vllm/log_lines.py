@@ -81,8 +81,8 @@ CUDAGRAPH_NUMBERS = {
     "[2, 1]": "FULL_AND_PIECEWISE",
 }
 
-_MODE_CHANGED = r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
-CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
+_MODE_CHANGE_PATTERN = r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGE_PATTERN)
 ATTENTION_BACKEND = line(
     "Using ", r"Using (Flash ?Attention|FlashInfer|Triton(?= backend on)|FlashMLA|[\w ]{0,40}?MLA) backend"
 )
@@ -147,12 +147,12 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
 )
 
 #: "11-21 00:07:43" in vLLM's lines (real), with the year in FlashInfer's
-CLOCK = re.compile(
+CLOCK_PATTERN = re.compile(
     r"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<milli>\d{3}))?"
 )
 
 #: process, level, time and file; the file is without brackets until 0.8
-PREFIX = re.compile(
+PREFIX_PATTERN = re.compile(
     r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "
 )
 
@@ -192,7 +192,7 @@ STOPPING = line("[shutdown] API server: shutdown triggered")
 STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
 #: lines of these levels never report a failure, although they may quote one
-HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")
+HARMLESS_LINE_PATTERN = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")
 
 
 # Lines about the compute device, for hosts where nvidia-smi shows no process.
@@ -215,17 +215,17 @@ ON_CPU: tuple[Line, ...] = (
 
 #: printed after the member has joined the group. real; 0.11.2 to 0.33, with more fields after the second number in newer releases
 #: (source)
-RANK_ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
+ASSIGNED_RANK_PATTERN = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
 #: the configured rank, printed before the member has joined the group. real; source 0.11.2 to 0.33
-RANK_INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
+INTENDED_RANK_PATTERN = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
 INTENT_NEEDLE = " local_rank="
 
 #: readings of lines; later lines override earlier ones
 MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
-    ("rank", line("DP rank ", RANK_ASSIGNED)),
-    ("world_size", line("DP rank ", RANK_ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
-    ("intended_world_size", line(INTENT_NEEDLE, RANK_INTENDED.replace(r"rank=(\d{1,6}) local", r"rank=\d{1,6} local"))),
-    ("intended_rank", line(INTENT_NEEDLE, RANK_INTENDED.replace(r"world_size=(\d{1,6})", r"world_size=\d{1,6}"))),
+    ("rank", line("DP rank ", ASSIGNED_RANK_PATTERN)),
+    ("world_size", line("DP rank ", ASSIGNED_RANK_PATTERN.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
+    ("intended_world_size", line(INTENT_NEEDLE, INTENDED_RANK_PATTERN.replace(r"rank=(\d{1,6}) local", r"rank=\d{1,6} local"))),
+    ("intended_rank", line(INTENT_NEEDLE, INTENDED_RANK_PATTERN.replace(r"world_size=(\d{1,6})", r"world_size=\d{1,6}"))),
     ("backend", line(INTENT_NEEDLE, r"\bworld_size=\d+ rank=\d+ local_rank=\d+ \S+ backend=(\w{1,40})")),
     # source 0.11 to 0.33: on rank 0 only
     ("nccl", line("is using nccl==", r"vLLM is using nccl==([\w.+-]{1,40})")),

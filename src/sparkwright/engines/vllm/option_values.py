@@ -14,9 +14,9 @@ from sparkwright.engines.option_table import MAX_SHOWN_CHARS, ListedOptions, Opt
 from sparkwright.engines.vllm import options
 from sparkwright.visible import join_first, one_line
 
-_OPTION_LINE = re.compile(r"^  -\S.*", re.M)
-_NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
-_CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
+_OPTION_LINE_PATTERN = re.compile(r"^  -\S.*", re.M)
+_NAME_PATTERN = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
+_CHOICES_PATTERN = re.compile(r"\{([^{}]+)\}(.*)")
 #: marks after the choices in a shape: "..." if the option accepts several words, "*" if it also accepts other words
 MANY_MARK, OPEN_MARK = "...", "*"
 #: kinds for the shapes of options that are not in the table: a "word" may have any value
@@ -25,7 +25,7 @@ _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?":
 
 def parse_options(help_text: str) -> dict[str, str]:
     """Return the shapes of the options in a help text by full name, without dashes: "switch", "word", "{auto,fp8}*"; may be empty."""
-    rows = (_parse_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
+    rows = (_parse_shape(line.strip()) for line in _OPTION_LINE_PATTERN.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
 
@@ -53,7 +53,7 @@ def find_option(name: str, shapes: Collection[str]) -> Option | None:
         return None if shapes and name not in shapes else known_option
     if known_option is not None and _option_shape(known_option) == shape:
         return known_option
-    base, choices = known_option or Option(""), _CHOICES.fullmatch(shape)
+    base, choices = known_option or Option(""), _CHOICES_PATTERN.fullmatch(shape)
     if choices is None:
         return replace(base, kind=_KINDS.get(shape, ""), choices=(), names=())
     kind = "text?"
@@ -67,12 +67,12 @@ def find_option(name: str, shapes: Collection[str]) -> Option | None:
 
 def _parse_shape(line: str) -> tuple[list[str], str]:
     head = re.split(r"\s{2,}", line)[0]
-    all_names = _NAME.findall(head)
+    all_names = _NAME_PATTERN.findall(head)
     names = [name for name in all_names if not name.startswith("no-") or name.removeprefix("no-") not in all_names]
     placeholder = re.split(r", (?=-)", head)[0].partition(" ")[2]
     if not placeholder:
         return names, "switch" if len(all_names) > 1 else "bare switch"
-    choices = _CHOICES.match(placeholder)
+    choices = _CHOICES_PATTERN.match(placeholder)
     if choices is None:
         is_optional = re.fullmatch(r"\[\w+\]", placeholder)
         return names, "words" if placeholder.endswith("...]") else "word?" if is_optional else "word"
@@ -100,8 +100,8 @@ MIN_SIMILARITY, MAX_SHOWN_CHOICES = 0.6, 12
 
 _DECIMAL_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
-_SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
+_SIZE_PATTERN = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
+_SIZE_IN_JSON_PATTERN = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 
 class InvalidValue(NamedTuple):
@@ -131,7 +131,7 @@ def find_broken_limit(name: str, value: float, version: tuple[int, int, int]) ->
 
 def parse_size(text: str) -> int:
     """Parse an integer like vLLM's `human_readable_int`: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE_PATTERN.fullmatch(text.strip())
     if match is None:
         return int(text)
     number, unit = match.groups()
@@ -232,7 +232,7 @@ def _parse_size_or_auto(word: str) -> int:
 
 def _parse_object(word: str) -> Any:
     """Parse a JSON object whose numbers may have units. Raises ValueError."""
-    value = json.loads(_SIZE_IN_JSON.sub(lambda match: str(parse_size(match[1])) if match[1] else match[0], word))
+    value = json.loads(_SIZE_IN_JSON_PATTERN.sub(lambda match: str(parse_size(match[1])) if match[1] else match[0], word))
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value

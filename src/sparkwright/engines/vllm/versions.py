@@ -14,12 +14,12 @@ from packaging.version import InvalidVersion, Version
 FIRST_TAGGED_RELEASE = (0, 10)
 
 #: an official image with a release tag, optionally a variant such as -ubuntu2404
-OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
+OFFICIAL_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
 
 
 def parse_image_tag(image: str) -> Version | None:
     """Return the version in the tag of an official image; None for other images."""
-    match = OFFICIAL_IMAGE.match(image)
+    match = OFFICIAL_IMAGE_PATTERN.match(image)
     return parse(match["version"]) if match else None
 
 

@@ -22,7 +22,7 @@ THINKING_SWITCH = "default-chat-template-kwargs"
 #: strings that mean false but are truthy in a Jinja template
 NEGATIVE_WORDS = ("false", "no", "off", "0")
 #: a parser in the model's repository, such as nano_v3_reasoning_parser.py
-PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
+PARSER_FILE_PATTERN = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
 
 
 @rule(
@@ -244,7 +244,7 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
     """
     for mount, files in case.request.pinned.items():
         for name in files:
-            match = PARSER_FILE.fullmatch(name.rpartition("/")[2])
+            match = PARSER_FILE_PATTERN.fullmatch(name.rpartition("/")[2])
             flag = f"{match[1].lower()}-parser-plugin" if match else ""
             if match and case.flag(flag) is None:
                 path = f"{mount}/{name}"

@@ -22,10 +22,10 @@ from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
-OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
-RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
+OFFICIAL_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
+RELEASE_TAG_PATTERN = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
 FIRST_RELEASE_WITH_CUDA13_TAGS = (0, 20)
-FROZEN_TAG = re.compile(r"^cu130-nightly(-aarch64)?$")
+FROZEN_TAG_PATTERN = re.compile(r"^cu130-nightly(-aarch64)?$")
 MOVING_TAGS = ("latest", "nightly")
 #: allows a context longer than the model's, at the user's risk. Source: the engine's error message
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
@@ -65,7 +65,7 @@ def cuda13(case: Case) -> Iterator[Finding]:
     run slow fallbacks. The rule reads the CUDA version from the image's tag.
     """
     tag = _official_tag(case)
-    match = RELEASE_TAG.match(tag)
+    match = RELEASE_TAG_PATTERN.match(tag)
     if case.request.platform != "gb10" or not tag:
         return
     variant = match["rest"] if match else tag
@@ -93,7 +93,7 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
     It was pushed from January to 23 April 2026, and is a build between 0.19 and 0.20. Some guides still recommend it. The CUDA 13 build
     is now `nightly`.
     """
-    if FROZEN_TAG.match(_official_tag(case)):
+    if FROZEN_TAG_PATTERN.match(_official_tag(case)):
         image = without_digest(case.request.image)
         message = f"{image} has not been updated since April 2026: it is an old build, not a nightly."
         fix = Fix("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
@@ -130,7 +130,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 
 
 def _official_tag(case: Case) -> str:
-    match = OFFICIAL_IMAGE.match(case.request.image)
+    match = OFFICIAL_IMAGE_PATTERN.match(case.request.image)
     return match["tag"] if match else ""
 
 
