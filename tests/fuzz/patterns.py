@@ -11,7 +11,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import sparkwright
-from sparkwright.engines.log.text import Line
+from sparkwright.engines.log.text import LinePattern
 
 #: in ascending order: on the largest a quadratic search takes a minute, and a cubic one does not end
 SIZES = (1 << 12, 1 << 14, 1 << 16)
@@ -128,14 +128,14 @@ def _nested_patterns(value: Any, depth: int = 4) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern):
         if isinstance(value.pattern, str):
             yield value
-    elif isinstance(value, Line):
+    elif isinstance(value, LinePattern):
         yield re.compile(value.pattern)
     elif isinstance(value, dict) and depth:
         yield from _nested_patterns(tuple(value.values()), depth - 1)
     elif isinstance(value, tuple | list | frozenset) and depth:
         for item in value:
             yield from _nested_patterns(item, depth - 1)
-    elif hasattr(value, "line") and isinstance(value.line, Line):
+    elif hasattr(value, "line") and isinstance(value.line, LinePattern):
         yield from _nested_patterns(value.line)
 
 

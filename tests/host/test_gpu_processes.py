@@ -104,8 +104,8 @@ def test_use_of_the_gpu_by_evidence(
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])
 def test_the_log_of_a_real_engine_on_a_cpu_is_recognized(log: str) -> None:
     lines = list(iter_lines((DATA / log / "server.log").read_bytes()))
-    assert not any(row.match(line) for row in log_lines.ON_GPU for line in lines)
-    assert all(any(row.match(line) for line in lines) for row in log_lines.ON_CPU)
+    assert not any(row.match(line) for row in log_lines.GPU_LINES for line in lines)
+    assert all(any(row.match(line) for line in lines) for row in log_lines.CPU_LINES)
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:

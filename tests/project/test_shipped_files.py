@@ -39,9 +39,9 @@ MODELS = {
 }
 #: the format of a release's tag, by engine
 RELEASES = {
-    "vllm": image_and_model.RELEASE_TAG,
+    "vllm": image_and_model.RELEASE_TAG_PATTERN,
     "llama_cpp": re.compile(r"server-cuda13-b\d+$"),
-    "sglang": image_and_model.RELEASE_TAG,
+    "sglang": image_and_model.RELEASE_TAG_PATTERN,
 }
 FROZEN = "examples/qwen3.5-35b-frozen"
 #: recipes without a dated source of their settings

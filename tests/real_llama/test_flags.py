@@ -45,7 +45,11 @@ def test_values_are_refused_if_the_parser_refuses_them() -> None:
     wrongly_accepted, stricter = [], []
     for (option, text), answer in zip(cases, answers, strict=True):
         problem = flags.value_problem(option.name, text)
-        if answer is None and not problem and not (option.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
+        if (
+            answer is None
+            and not problem
+            and not (option.kind in ("int", "float") and flags._FLOAT_PATTERN.fullmatch(text))
+        ):
             wrongly_accepted.append((option.name, text))
         if answer is not None and problem:
             stricter.append((option, text))

@@ -70,7 +70,9 @@ _HOME_PATTERN = r"(?:~|/root|/home/[^/]{1,64})"
 _MOUNT_ONE_FOLDER_FIX = "mount the one folder that it needs, read-only"
 #: folders of the host as normalized paths; the first match wins
 DANGEROUS_MOUNTS: tuple[Danger, ...] = (
-    _danger(r"/", "gives the container every file of the host, which is as good as root on the host", _MOUNT_ONE_FOLDER_FIX),
+    _danger(
+        r"/", "gives the container every file of the host, which is as good as root on the host", _MOUNT_ONE_FOLDER_FIX
+    ),
     _danger(
         r"(?:/var)?/run(?:/docker\.sock|/containerd(?:/containerd\.sock)?|/podman(?:/podman\.sock)?|/user(?:/\d+)?|/user/\d+/docker\.sock)?|/var",
         "gives the container the Docker socket, which is as good as root on the host",
@@ -155,7 +157,9 @@ DANGEROUS_CAPABILITIES: tuple[Danger, ...] = (
 _BUILD_INTO_IMAGE_FIX = "build it into the image that spark.lock pins"
 #: variables by name
 DANGEROUS_VARIABLES: tuple[Danger, ...] = (
-    _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program in the container", _BUILD_INTO_IMAGE_FIX, "code"),
+    _danger(
+        r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program in the container", _BUILD_INTO_IMAGE_FIX, "code"
+    ),
     _danger(
         r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
         "sets where the container's programs load code from",
@@ -247,7 +251,9 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
     yield from _find_first_danger(DANGEROUS_DEVICES, path, "container.volumes", recipe_line)
 
 
-def _find_first_danger(table: tuple[Danger, ...], value: str, option: str, recipe_line: str) -> Iterator[DetectedDanger]:
+def _find_first_danger(
+    table: tuple[Danger, ...], value: str, option: str, recipe_line: str
+) -> Iterator[DetectedDanger]:
     for danger in table:
         if danger.pattern.fullmatch(value):
             yield DetectedDanger(danger.kind, option, recipe_line, danger.reason, danger.fix)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.engines.log.text import Line, iter_lines
+from sparkwright.engines.log.text import LinePattern, iter_lines
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels, log_reader
@@ -137,14 +137,14 @@ def _read_device_lines(name: str, context: Context) -> DeviceLines:
     try:
         log_rules = container_labels.engine_by_name(context.docker(), name).log
         for line in iter_lines(log_reader.StartLog(context.docker(), name)):
-            gpu_line = gpu_line or _match_first(log_rules.on_gpu, line)
-            cpu_line = cpu_line or _match_first(log_rules.on_cpu, line)
+            gpu_line = gpu_line or _match_first(log_rules.gpu_lines, line)
+            cpu_line = cpu_line or _match_first(log_rules.cpu_lines, line)
     except SparkwrightError:
         return DeviceLines()
     return DeviceLines(gpu_line, cpu_line)
 
 
-def _match_first(patterns: Iterable[Line], line: str) -> str:
+def _match_first(patterns: Iterable[LinePattern], line: str) -> str:
     """Return the part of a line that matches the first matching pattern, or ""."""
     return next((match.group().strip() for pattern in patterns if (match := pattern.match(line))), "")
 

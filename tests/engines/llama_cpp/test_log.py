@@ -141,9 +141,9 @@ def test_a_cuda_error_while_serving_is_a_failure() -> None:
 def test_the_device_is_read_from_buffers_and_not_from_offloaded_layers() -> None:
     log = read_bytes("ready-lv4").decode()
     assert "offloaded 5/5 layers to GPU" in log
-    assert not any(row.match(log) for row in LOG.on_gpu) and all(row.match(log) for row in LOG.on_cpu)
+    assert not any(row.match(log) for row in LOG.gpu_lines) and all(row.match(log) for row in LOG.cpu_lines)
     gpu = "0.01.000.000 I load_tensors:        CUDA0 model buffer size = 15943.20 MiB"
-    assert all(row.match(gpu) for row in LOG.on_gpu)
+    assert all(row.match(gpu) for row in LOG.gpu_lines)
 
 
 def test_caches_and_buffers_of_all_devices_are_added() -> None:

@@ -22,7 +22,7 @@ WORKER = "(Worker pid=20) INFO 11-21 00:07:52 [x.py:1] "
 def read_start(text: str, target: engine.Engine = VLLM) -> tuple[EngineState, dict[str, str]]:
     settings: dict[str, str] = {}
     for line in iter_lines(text):
-        settings = dict(target.log.settings(line) or settings)
+        settings = dict(target.log.parse_settings(line) or settings)
     return read_log(text, target.log), settings
 
 

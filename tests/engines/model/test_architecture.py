@@ -105,7 +105,7 @@ def test_a_speculator_without_a_known_name_is_a_draft_model() -> None:
 
 
 def test_a_vision_model_named_eagle_is_not_a_draft_model() -> None:
-    assert tables.DRAFT_NAMES.search("Eagle2_5_VLForConditionalGeneration") is None
+    assert tables.DRAFT_NAME_PATTERN.search("Eagle2_5_VLForConditionalGeneration") is None
 
 
 def test_layer_types_outrank_name_type_and_keys() -> None:
@@ -211,7 +211,7 @@ def test_every_architecture_matches_the_registry_of_vllm() -> None:
     kinds = {"hybrid": "recurrent", "attention_free": "attention_free", "attention": "dense"}
     registry = json.loads((DATA.parent / "vllm-0.32.0/registry.json").read_text())
     # Terratorch is not a language model
-    names = [name for name in registry if not tables.DRAFT_NAMES.search(name) and name != "Terratorch"]
+    names = [name for name in registry if not tables.DRAFT_NAME_PATTERN.search(name) and name != "Terratorch"]
     assert len(names) > 300
     classified = {name: classify({"architectures": [name]}).kind for name in names}
     assert {name: kind for name, kind in classified.items() if kind != kinds[registry[name]]} == {}

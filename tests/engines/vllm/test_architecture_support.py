@@ -44,7 +44,7 @@ def test_releases_are_in_order() -> None:
 def test_no_architecture_is_both_dense_and_recurrent() -> None:
     dense = {*tables.GENERATING_ARCHITECTURES, *tables.POOLING_ARCHITECTURES}
     assert set(tables.RECURRENT_ARCHITECTURES) & {*dense, *tables.DROPPED_ARCHITECTURES} == set()
-    assert [name for name in dense if tables.DRAFT_NAMES.search(name)] == []
+    assert [name for name in dense if tables.DRAFT_NAME_PATTERN.search(name)] == []
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_an_exception_of_a_request_does_not_explain_the_end_of_the_engine() -> N
 
 
 def test_collected_exceptions_take_bounded_memory() -> None:
-    collector = ExceptionCollector(LOG.prefix)
+    collector = ExceptionCollector(LOG.prefix_pattern)
     for number in range(5000):
         collector.feed(f"(Worker_{number} pid={number}) KeyError: {number}", number)
         collector.feed(f"(Worker_{number} pid={number}) second line", number)

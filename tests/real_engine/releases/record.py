@@ -63,7 +63,7 @@ def build_case_result(outcome: Outcome, engine: Engine) -> CaseResult:
 
 def find_matched_patterns(texts: Iterable[str]) -> set[str]:
     """Return the patterns from sparkwright's tables that match a line in any of these logs."""
-    rows = {row.pattern: row for row in LOG.rows()}
+    rows = {row.pattern: row for row in LOG.line_patterns()}
     patterns: set[str] = set()
     for text in texts:
         possible = [row for row in rows.values() if row.pattern not in patterns and row.needle in text]

@@ -9,7 +9,7 @@ from sparkwright import units
 from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, is_slow_start
 from sparkwright.engines import tasks
 from sparkwright.engines.log.reader import strip_prefix
-from sparkwright.engines.log.state import UNKNOWN, Reading
+from sparkwright.engines.log.state import UNKNOWN_READING, Reading
 from sparkwright.engines.options import concept_flags
 from sparkwright.engines.slowness import Cause, Verdict
 from sparkwright.health.judging.observation import Limits, Observation
@@ -75,7 +75,7 @@ def failure_reason(server: DiagnosisInput) -> Reading:
     """Return the reason why the engine failed, from the log of its current start or, if nothing answers, of the previous one."""
     if server.log is not None and server.log.failure.value:
         return server.log.failure
-    return server.failure if server.probe.health != 200 else UNKNOWN
+    return server.failure if server.probe.health != 200 else UNKNOWN_READING
 
 
 def _engine_failure(server: DiagnosisInput) -> Iterator[Cause]:

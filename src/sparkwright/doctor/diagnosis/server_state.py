@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.engines import engine as engines
 from sparkwright.engines import http, tasks
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.log.state import UNKNOWN, EngineState, Reading
+from sparkwright.engines.log.state import UNKNOWN_READING, EngineState, Reading
 from sparkwright.errors import Exit
 from sparkwright.health import current_state
 from sparkwright.health.judging.observation import Limits
@@ -80,7 +80,7 @@ class DiagnosisInput:
     #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
     #: failure in the log of the most recent start that has ended
-    failure: Reading = UNKNOWN
+    failure: Reading = UNKNOWN_READING
     #: last line of that start's log
     last_line: str = ""
     #: reason why the restarts count as a crash loop; empty if they do not

@@ -24,7 +24,10 @@ NEEDED = "one GGUF file, or its shards"
 MAX_SHOWN_CHOICES = 30
 _SHARD_PATTERN = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 #: names of GGUF files that are not models
-_PROJECTOR_PATTERN, _IMPORTANCE_MATRIX_PATTERN = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
+_PROJECTOR_PATTERN, _IMPORTANCE_MATRIX_PATTERN = (
+    re.compile(r"(^|[-_.])mmproj", re.I),
+    re.compile(r"(^|[-_.])imatrix", re.I),
+)
 #: names of draft models and speculation heads
 _DRAFT_PATTERN = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
 #: valid names of architectures, such as gpt-oss
@@ -187,7 +190,9 @@ def format_models(models: Sequence[RepositoryModel]) -> str:
 
 def _is_model(name: str) -> bool:
     stem = _stem(name)
-    return not (_PROJECTOR_PATTERN.search(stem) or _IMPORTANCE_MATRIX_PATTERN.search(stem) or _DRAFT_PATTERN.search(stem))
+    return not (
+        _PROJECTOR_PATTERN.search(stem) or _IMPORTANCE_MATRIX_PATTERN.search(stem) or _DRAFT_PATTERN.search(stem)
+    )
 
 
 def _check_shards(model: RepositoryModel, repository: str) -> tuple[str, ...]:

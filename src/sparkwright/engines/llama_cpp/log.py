@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.engines.log.failure_collector import FailurePattern, failure_pattern
-from sparkwright.engines.log.log_format import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, ResolutionRules
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
-from sparkwright.engines.log.text import Line, line, parse_count, parse_number
+from sparkwright.engines.log.text import LinePattern, line_pattern, parse_count, parse_number
 from sparkwright.engines.slowness import Cause, SlownessEvidence
 
 OUT_OF_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocated."
@@ -164,27 +164,27 @@ _PREFIX_PATTERN = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 _LOGGER_PATTERN = r"(?:llama_server|init): "
 
 #: the build, only with -lv 4. real
-BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
+BUILD = line_pattern("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
 #: the build in b11549
-BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
-VERBOSITY = line("common_params_print_info: verbosity = ")
+BUILD_INFO = line_pattern("init: build_info: ", r"init: build_info: (b\d+-\S+)")
+VERBOSITY = line_pattern("common_params_print_info: verbosity = ")
 #: printed before any other line. real
 ARGUMENT_ERRORS = (
-    line("error: invalid argument: ", r"^error: invalid argument: "),
-    line("error while handling argument ", r"^error while handling argument "),
+    line_pattern("error: invalid argument: ", r"^error: invalid argument: "),
+    line_pattern("error while handling argument ", r"^error while handling argument "),
 )
-SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
+SLOTS = line_pattern("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real
-LISTENING = line(": listening on ", _LOGGER_PATTERN + "listening on ")
+LISTENING = line_pattern(": listening on ", _LOGGER_PATTERN + "listening on ")
 #: device of a GPU buffer; `CUDA_Host` buffers are in the host's memory
 _GPU_DEVICE_PATTERN = r"(?:CUDA|Vulkan|ROCm)\d+ "
 #: one line per cache: a model with sliding windows has two, and a draft model adds one. real
-KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
-CONTEXT_CAPPED = line(
+KV_CACHE = line_pattern("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
+CONTEXT_CAPPED = line_pattern(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
 #: `fit` reduced a context that no flag sets, to leave memory free. source; only with -lv 4
-CONTEXT_REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
+CONTEXT_REDUCED = line_pattern("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
 def _format_build(text: str) -> str:
@@ -198,38 +198,50 @@ def _merge_cache_types(text: str) -> str:
     return keys if keys == values else f"K {keys}, V {values}"
 
 
-STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
+STAGES: tuple[tuple[str, tuple[LinePattern, ...]], ...] = (
     ("arguments", (VERBOSITY,)),
-    ("model", (line("load_model: loading model '"),)),
-    ("weights", (line("load_tensors: loading model tensors"),)),
-    ("context", (line("llama_context: constructing llama_context"),)),
+    ("model", (line_pattern("load_model: loading model '"),)),
+    ("weights", (line_pattern("load_tensors: loading model tensors"),)),
+    ("context", (line_pattern("llama_context: constructing llama_context"),)),
     ("kv cache", (KV_CACHE,)),
-    ("warm-up", (line("common_init_: warming up the model"),)),
+    ("warm-up", (line_pattern("common_init_: warming up the model"),)),
     ("slots", (SLOTS,)),
-    ("server", (line(": model loaded", _LOGGER_PATTERN + "model loaded"),)),
+    ("server", (line_pattern(": model loaded", _LOGGER_PATTERN + "model loaded"),)),
     ("ready", (LISTENING,)),
 )
 
 #: readings and their lines; later lines override earlier ones. real; only with -lv 4, except the line about slots
-VALUES: tuple[tuple[str, Line], ...] = (
+VALUES: tuple[tuple[str, LinePattern], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),
-    ("architecture", line("print_info: arch  ", r"print_info: arch +=\s*(\S+)")),
-    ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})")),
-    ("kv_cache_tokens", line("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
-    ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
+    ("architecture", line_pattern("print_info: arch  ", r"print_info: arch +=\s*(\S+)")),
+    (
+        "quantization",
+        line_pattern("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})"),
+    ),
+    ("kv_cache_tokens", line_pattern("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
+    ("flash_attention", line_pattern("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
-    ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
+    ("kv_cache_dtype", line_pattern(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
     # does not prove that a GPU is used: also printed without one. real
-    ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
-    ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
-    ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE_PATTERN + r"model buffer size = +([\d.]+) MiB")),
+    ("gpu_layers", line_pattern("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
+    (
+        "cpu_weights_mib",
+        line_pattern("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB"),
+    ),
+    (
+        "gpu_weights_mib",
+        line_pattern(" model buffer size = ", _GPU_DEVICE_PATTERN + r"model buffer size = +([\d.]+) MiB"),
+    ),
     # real for a CPU; observed for a GPU, b8467 to b11549
-    ("gpu_compute_mib", line(" compute buffer size = ", _GPU_DEVICE_PATTERN + r"compute buffer size = +([\d.]+) MiB")),
-    ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
+    (
+        "gpu_compute_mib",
+        line_pattern(" compute buffer size = ", _GPU_DEVICE_PATTERN + r"compute buffer size = +([\d.]+) MiB"),
+    ),
+    ("recurrent_mib", line_pattern("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
-    ("max_model_len", line(SLOTS.needle, r"n_ctx_slot = (\d+)")),
-    ("kv_unified", line(SLOTS.needle, r"kv_unified = '(true|false)'")),
+    ("max_model_len", line_pattern(SLOTS.needle, r"n_ctx_slot = (\d+)")),
+    ("kv_unified", line_pattern(SLOTS.needle, r"kv_unified = '(true|false)'")),
 )
 
 
@@ -246,23 +258,23 @@ LOG = LogFormat(
     # the model's answers, which may quote exceptions, and lines that are printed for each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
-    arguments=VERBOSITY,
+    arguments_line=VERBOSITY,
     later_refusals=ARGUMENT_ERRORS,
     stages=STAGES,
-    values=VALUES,
+    reading_lines=VALUES,
     # later lines resolve "flash_attn = auto". real
     kernel_readings=(
         ("flash attention", "flash_attention"),
         ("GPU layers", "gpu_layers"),
         ("KV cache", "kv_cache_dtype"),
     ),
-    resolution=Resolution(
+    resolution=ResolutionRules(
         readings={"flash-attn": "flash_attention", "parallel": "slots"},
         value_parsers={"flash-attn": _normalize_flash_attention},
     ),
     implied_readings=(
-        ("flash_attention", line("resolve_fused_ops: Flash Attention enabled"), "enabled"),
-        ("flash_attention", line("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),
+        ("flash_attention", line_pattern("resolve_fused_ops: Flash Attention enabled"), "enabled"),
+        ("flash_attention", line_pattern("resolve_fused_ops: Flash Attention was auto, set to disabled"), "disabled"),
     ),
     value_parsers={
         "version": _format_build,
@@ -283,20 +295,26 @@ LOG = LogFormat(
     unavailable_features=(CONTEXT_CAPPED,),
     warnings=(
         CONTEXT_REDUCED,
-        line("possible training context overflow"),
-        line("failed to fit params to free device memory"),
-        line("no usable GPU found"),  # source
-        line("CORS is set to allow all origins"),
-        line("CORS allows all origins"),
+        line_pattern("possible training context overflow"),
+        line_pattern("failed to fit params to free device memory"),
+        line_pattern("no usable GPU found"),  # source
+        line_pattern("CORS is set to allow all origins"),
+        line_pattern("CORS allows all origins"),
     ),
     failures=FAILURES,
-    harmless=re.compile(_PREFIX_PATTERN + "[DIWT] "),
+    harmless_pattern=re.compile(_PREFIX_PATTERN + "[DIWT] "),
     # after SIGTERM; a failed start prints it after the reason
-    stopping_when_ready=(line("cleaning up before exit..."),),
-    prefix=re.compile(_PREFIX_PATTERN + r"[DIWET] (?:\w{3,4} )? *"),
-    clock=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),
-    on_gpu=(line(" model buffer size = ", r"load_tensors: +(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +[\d.]+ MiB"),),
-    on_cpu=(line("CPU_Mapped model buffer size = ", r"load_tensors: +CPU_Mapped model buffer size = +[\d.]+ MiB"),),
+    shutdown_lines_when_ready=(line_pattern("cleaning up before exit..."),),
+    prefix_pattern=re.compile(_PREFIX_PATTERN + r"[DIWET] (?:\w{3,4} )? *"),
+    clock_pattern=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),
+    gpu_lines=(
+        line_pattern(
+            " model buffer size = ", r"load_tensors: +(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +[\d.]+ MiB"
+        ),
+    ),
+    cpu_lines=(
+        line_pattern("CPU_Mapped model buffer size = ", r"load_tensors: +CPU_Mapped model buffer size = +[\d.]+ MiB"),
+    ),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkwright.engines.log.text import Line, line
+from sparkwright.engines.log.text import LinePattern, line_pattern
 
 #: first line of a traceback
 TRACEBACK = "Traceback (most recent call last)"
@@ -23,7 +23,7 @@ CONTINUATION_WINDOWS: tuple[tuple[str, int], ...] = (
 MAX_DETAIL_LINES = 8
 MAX_EXCEPTIONS, MAX_PROCESSES = 64, 32
 MAX_DETAIL_CHARS = 200
-#: vLLM's "(EngineCore pid=16) "; the innermost of several. SGLang's rank is part of LogFormat.prefix
+#: vLLM's "(EngineCore pid=16) "; the innermost of several. SGLang's rank is part of LogFormat.prefix_pattern
 PROCESS_TAG_PATTERN = re.compile(r"^(?:\(([^()]{1,80})\) ?){1,4}")
 ERROR_LEVEL_PATTERN = re.compile(r"\b(?:ERROR|CRITICAL) \d\d-\d\d ")
 #: an exception's last line after a traceback, where the class may have any name
@@ -50,7 +50,7 @@ MAX_TRAILING_LINES = 2
 MAX_SENTENCE_CHARS = 300
 
 #: "start": the engine exits if it is not ready yet. "never": the line only explains an exit that another line reports
-EndsWhen = Literal["start", "always", "never"]
+ExitCondition = Literal["start", "always", "never"]
 #: "while serving": the exception is appended to the sentence. "consequence": an exception explains more than this line
 FailureKind = Literal["cause", "while serving", "consequence"]
 
@@ -78,7 +78,7 @@ class LoggedException:
 
 
 @dataclass
-class _ProcessPosition:
+class _ProcessState:
     """The state of one process while its log lines are read."""
 
     in_traceback: bool = False
@@ -87,11 +87,11 @@ class _ProcessPosition:
 
 
 class ExceptionCollector:
-    """Collects the newest exceptions of a log, oldest first. prefix: see LogFormat."""
+    """Collects the newest exceptions of a log, oldest first. prefix: its prefix_pattern, see LogFormat."""
 
     def __init__(self, prefix: re.Pattern[str]) -> None:
         self._prefix = prefix
-        self._processes: dict[str, _ProcessPosition] = {}
+        self._processes: dict[str, _ProcessState] = {}
         self._exceptions: list[LoggedException] = []
         #: the last line was part of a traceback's frame
         self.in_frame = False
@@ -108,7 +108,9 @@ class ExceptionCollector:
         if TRACEBACK in message:
             process.in_traceback, process.current = True, None
             return None
-        if RAISE_STATEMENT_PATTERN.match(message) or (process.in_traceback and (not message.strip() or message[0] in " |+")):
+        if RAISE_STATEMENT_PATTERN.match(message) or (
+            process.in_traceback and (not message.strip() or message[0] in " |+")
+        ):
             self.in_frame = True
             return None
         has_prefix = bare_line != line
@@ -137,15 +139,17 @@ class ExceptionCollector:
         self._processes.clear()
         self._exceptions.clear()
 
-    def _process(self, name: str) -> _ProcessPosition:
+    def _process(self, name: str) -> _ProcessState:
         if name not in self._processes and len(self._processes) >= MAX_PROCESSES:
             self._processes.clear()
-        return self._processes.setdefault(name, _ProcessPosition())
+        return self._processes.setdefault(name, _ProcessState())
 
     def _match_exception(
-        self, message: str, process: _ProcessPosition, exception: LoggedException
+        self, message: str, process: _ProcessState, exception: LoggedException
     ) -> LoggedException | None:
-        patterns = (ANY_EXCEPTION_NAME_PATTERN,) if process.in_traceback else (ERROR_NAME_PATTERN, QUALIFIED_NAME_PATTERN)
+        patterns = (
+            (ANY_EXCEPTION_NAME_PATTERN,) if process.in_traceback else (ERROR_NAME_PATTERN, QUALIFIED_NAME_PATTERN)
+        )
         match = next((match for pattern in patterns if (match := pattern.match(message.strip()))), None)
         if match is None:
             return None
@@ -161,7 +165,7 @@ def _continues_on_next_line(current: LoggedException | None) -> bool:
     return current is not None and current.message.endswith(":") and not current.detail
 
 
-def _add_detail(process: _ProcessPosition, message: str, has_prefix: bool) -> None:
+def _add_detail(process: _ProcessState, message: str, has_prefix: bool) -> None:
     """Add a line to the exception above it, or end the exception if the line does not belong to it."""
     current, text = process.current, message.strip()
     if current is None or not text:
@@ -180,11 +184,11 @@ def _add_detail(process: _ProcessPosition, message: str, has_prefix: bool) -> No
 class FailurePattern:
     """A log line that reports a failure, with the sentence that explains it."""
 
-    line: Line
+    line: LinePattern
     #: format string for the groups of the line's pattern
     sentence: str
     #: when the engine exits after this line
-    ends: EndsWhen = "start"
+    exit_condition: ExitCondition = "start"
     kind: FailureKind = "cause"
     #: sentence for a server on a single host; "" to use `sentence`
     single_host_sentence: str = ""
@@ -207,12 +211,12 @@ def failure_pattern(
     needle: str,
     pattern: str,
     sentence: str,
-    ends: EndsWhen = "start",
+    exit_condition: ExitCondition = "start",
     kind: FailureKind = "cause",
     single_host_sentence: str = "",
 ) -> FailurePattern:
     """Return a failure pattern; without a pattern, for all lines with the needle."""
-    return FailurePattern(line(needle, pattern), sentence, ends, kind, single_host_sentence)
+    return FailurePattern(line_pattern(needle, pattern), sentence, exit_condition, kind, single_host_sentence)
 
 
 class FailureCollector:
@@ -221,20 +225,24 @@ class FailureCollector:
     Args:
         failures: specific patterns first; if a log has several causes, the first pattern wins. Exceptions come after the causes and
             before patterns of the other kinds.
-        harmless, consequences, front_process: see LogFormat.
+        harmless_pattern, secondary_error_pattern, front_process: see LogFormat.
         exceptions: collector of Python exceptions; None if the engine is not written in Python.
     """
 
     def __init__(
         self,
         failures: Sequence[FailurePattern],
-        harmless: re.Pattern[str],
+        harmless_pattern: re.Pattern[str],
         exceptions: ExceptionCollector | None = None,
-        consequences: re.Pattern[str] | None = None,
+        secondary_error_pattern: re.Pattern[str] | None = None,
         front_process: str = "",
     ) -> None:
-        self._failures, self._harmless = failures, harmless
-        self._exceptions, self._consequences, self._front_process = exceptions, consequences, front_process
+        self._failures, self._harmless_pattern = failures, harmless_pattern
+        self._exceptions, self._secondary_error_pattern, self._front_process = (
+            exceptions,
+            secondary_error_pattern,
+            front_process,
+        )
         #: by index of the pattern
         self._reports: dict[int, FailureReport] = {}
         #: number of the line that proves the engine's exit
@@ -244,7 +252,7 @@ class FailureCollector:
     def feed(self, text: str, line_number: int, *, ready: bool) -> None:
         """Read a line. ready: the server was ready before it."""
         self._ready = ready
-        if self._harmless.search(text):
+        if self._harmless_pattern.search(text):
             return
         exception = self._exceptions.feed(text, line_number) if self._exceptions else None
         if self._exceptions and self._exceptions.in_frame:
@@ -258,11 +266,11 @@ class FailureCollector:
                 self._keep_report(
                     index, FailureReport(line_number, sentence, text, single_host_sentence=single_host_sentence)
                 )
-                if pattern.ends == "always" or (pattern.ends == "start" and not ready):
+                if pattern.exit_condition == "always" or (pattern.exit_condition == "start" and not ready):
                     self._mark_exit(line_number)
                 return
         # a process exits after printing an exception, but not after logging one
-        if exception is not None and not exception.is_logged and not ready and not self._is_consequence(exception):
+        if exception is not None and not exception.is_logged and not ready and not self._is_secondary(exception):
             self._mark_exit(line_number)
 
     def forget(self) -> None:
@@ -307,21 +315,21 @@ class FailureCollector:
             return None
         is_inner = not self._front_process or self._front_process not in last.process
         is_at_end = line_count - last.line_number - len(last.detail) <= MAX_TRAILING_LINES
-        return last.line_number if is_inner and is_at_end and not self._is_consequence(last) else None
+        return last.line_number if is_inner and is_at_end and not self._is_secondary(last) else None
 
     def _find_root_exception(self, exit_line: int) -> LoggedException | None:
         """Return the exception that caused the others: the first one, preferably of an inner process."""
         if self._exceptions is None:
             return None
         nearby_exceptions = self._exceptions.find_near(exit_line, MAX_DISTANCE_LINES)
-        causes = [exception for exception in nearby_exceptions if not self._is_consequence(exception)]
+        causes = [exception for exception in nearby_exceptions if not self._is_secondary(exception)]
         inner_causes = [
             exception for exception in causes if not self._front_process or self._front_process not in exception.process
         ]
         return next(iter(inner_causes or causes), None)
 
-    def _is_consequence(self, exception: LoggedException) -> bool:
-        return bool(self._consequences and self._consequences.search(exception.sentence))
+    def _is_secondary(self, exception: LoggedException) -> bool:
+        return bool(self._secondary_error_pattern and self._secondary_error_pattern.search(exception.sentence))
 
     def _keep_report(self, index: int, report: FailureReport) -> None:
         """Keep the first report of a pattern; a later one replaces it only if it is far away and no exit is known."""

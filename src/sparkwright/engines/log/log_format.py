@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright.engines.log.failure_collector import CONTINUATION_WINDOWS, FailurePattern
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.text import Line
+from sparkwright.engines.log.text import LinePattern
 
 
 def _ignore_line(state: EngineState, line: str) -> bool:
@@ -22,7 +22,7 @@ def _no_settings(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Resolution:
+class ResolutionRules:
     """Rules for comparing flags of one engine with the settings that the engine resolved them to."""
 
     #: reading with the resolved value, by flag; it takes precedence over the dump, which may be printed earlier
@@ -48,46 +48,46 @@ class LogFormat:
     #: strings that occur in uninformative lines, of which a log may contain a million
     noise: tuple[str, str, str]
     #: line with the arguments, which begins a start if no banner precedes it
-    arguments: Line
+    arguments_line: LinePattern
     #: stages of a start in their order, each with the lines that begin it; the last stage is ready
-    stages: tuple[tuple[str, tuple[Line, ...]], ...]
+    stages: tuple[tuple[str, tuple[LinePattern, ...]], ...]
     failures: tuple[FailurePattern, ...]
     #: lines that are never failures
-    harmless: re.Pattern[str]
+    harmless_pattern: re.Pattern[str]
     #: the text before a line's message, such as process, time and source file
-    prefix: re.Pattern[str]
+    prefix_pattern: re.Pattern[str]
     #: pattern for text.parse_time
-    clock: re.Pattern[str]
+    clock_pattern: re.Pattern[str]
     #: the engine is written in Python: exceptions of any class are recognized, with the lines below them
-    tracebacks: bool = False
+    has_tracebacks: bool = False
     #: exceptions that result from the exit of another process
-    consequences: re.Pattern[str] = re.compile(r"(?!)")
+    secondary_error_pattern: re.Pattern[str] = re.compile(r"(?!)")
     #: name of the process that answers requests; its exceptions may concern a single request
     front_process: str = ""
     #: settings that may explain a failure without a known cause, each with a sentence for its value
     suspects: tuple[tuple[str, str], ...] = ()
     #: first lines of a start
-    banners: tuple[Line, ...] = ()
+    banners: tuple[LinePattern, ...] = ()
     #: lines that begin a start and also end it, such as a usage message
-    refusals: tuple[Line, ...] = ()
+    refusals: tuple[LinePattern, ...] = ()
     #: like `refusals`, but only after another start
-    later_refusals: tuple[Line, ...] = ()
+    later_refusals: tuple[LinePattern, ...] = ()
     #: line with the number of loaded shards and the total number of shards
-    shards: Line | None = None
+    shards_line: LinePattern | None = None
     #: readings, each with a line whose first group is the value
-    values: tuple[tuple[str, Line], ...] = ()
+    reading_lines: tuple[tuple[str, LinePattern], ...] = ()
     #: readings, each with a line and the value that the line implies
-    implied_readings: tuple[tuple[str, Line, Any], ...] = ()
+    implied_readings: tuple[tuple[str, LinePattern, Any], ...] = ()
     #: kinds of kernels, each with a line whose first group is the kernel's name
-    kernels: tuple[tuple[str, Line], ...] = ()
+    kernels: tuple[tuple[str, LinePattern], ...] = ()
     #: kinds in the kernel path whose name is the value of a reading: (kind, reading)
     kernel_readings: tuple[tuple[str, str], ...] = ()
     #: pattern of kernels that read quantized weights but compute in 16 bits, and the cost of that as a clause
     weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
     #: comparison of flags with resolved settings
-    resolution: Resolution = Resolution()
+    resolution: ResolutionRules = ResolutionRules()
     #: readings whose value is the seconds between two lines
-    spans: tuple[tuple[str, Line, Line], ...] = ()
+    spans: tuple[tuple[str, LinePattern, LinePattern], ...] = ()
     #: readings whose lines are summed, such as a buffer size for each device
     summed_readings: frozenset[str] = frozenset()
     #: parsers of readings, by name; other readings are text
@@ -97,25 +97,25 @@ class LogFormat:
     #: readings in addition to state.FIELDS
     extra_readings: tuple[str, ...] = ()
     #: lines that are shown to the user
-    warnings: tuple[Line, ...] = ()
+    warnings: tuple[LinePattern, ...] = ()
     #: warnings that a requested feature is not available
-    unavailable_features: tuple[Line, ...] = ()
+    unavailable_features: tuple[LinePattern, ...] = ()
     #: lines that begin the shutdown; errors after them are ignored
-    stopping: tuple[Line, ...] = ()
-    #: like `stopping`, but only if the server was ready
-    stopping_when_ready: tuple[Line, ...] = ()
+    shutdown_lines: tuple[LinePattern, ...] = ()
+    #: like `shutdown_lines`, but only if the server was ready
+    shutdown_lines_when_ready: tuple[LinePattern, ...] = ()
     #: lines that prove that the engine computes on a GPU
-    on_gpu: tuple[Line, ...] = ()
+    gpu_lines: tuple[LinePattern, ...] = ()
     #: lines that prove that the engine computes on the CPU
-    on_cpu: tuple[Line, ...] = ()
+    cpu_lines: tuple[LinePattern, ...] = ()
     #: needle of lines that are not truncated before they are parsed
     long_line_needle: str = ""
     #: parses lines that the tables cannot describe; returns True if the tables need not be applied
     hook: Callable[[EngineState, str], bool] = _ignore_line
     #: lines for `hook`
-    hook_lines: tuple[Line, ...] = ()
+    hook_lines: tuple[LinePattern, ...] = ()
     #: returns the settings in a line that dumps the whole configuration; None for any other line
-    settings: Callable[[str], Mapping[str, str] | None] = _no_settings
+    parse_settings: Callable[[str], Mapping[str, str] | None] = _no_settings
     #: names of a flag's setting in that dump, if they differ from the flag's name
     setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -123,7 +123,9 @@ class LogFormat:
     def line_filter(self) -> LineFilter:
         """The filter for lines that the tables may match."""
         return LineFilter(
-            (row.needle for row in self.rows()), self.noise, CONTINUATION_WINDOWS if self.tracebacks else ()
+            (row.needle for row in self.line_patterns()),
+            self.noise,
+            CONTINUATION_WINDOWS if self.has_tracebacks else (),
         )
 
     @cached_property
@@ -132,20 +134,20 @@ class LogFormat:
 
     def is_start_line(self, line: str) -> bool:
         """Return True if a line begins a start of this engine; never for a line of another engine."""
-        rows = (*self.banners, self.arguments, *self.refusals, *self.later_refusals)
+        rows = (*self.banners, self.arguments_line, *self.refusals, *self.later_refusals)
         return any(row.match(line) for row in rows)
 
-    def rows(self) -> Iterator[Line]:
+    def line_patterns(self) -> Iterator[LinePattern]:
         """Yield all kinds of lines in the tables, except those for the GPU and the CPU."""
-        yield from (*self.banners, self.arguments, *self.refusals, *self.later_refusals, *self.hook_lines)
+        yield from (*self.banners, self.arguments_line, *self.refusals, *self.later_refusals, *self.hook_lines)
         yield from (row for _, rows in self.stages for row in rows)
-        yield from (row for _, row in (*self.values, *self.kernels))
+        yield from (row for _, row in (*self.reading_lines, *self.kernels))
         yield from (row for _, row, _ in self.implied_readings)
         yield from (row for _, *rows in self.spans for row in rows)
-        yield from (*self.warnings, *self.unavailable_features, *self.stopping, *self.stopping_when_ready)
+        yield from (*self.warnings, *self.unavailable_features, *self.shutdown_lines, *self.shutdown_lines_when_ready)
         yield from (failure.line for failure in self.failures)
-        if self.shards is not None:
-            yield self.shards
+        if self.shards_line is not None:
+            yield self.shards_line
 
 
 class LineFilter:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.log.log_format import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, ResolutionRules
 from sparkwright.engines.log.state import EngineState
 
 OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"
@@ -27,7 +27,7 @@ MAX_SHOWN_CHARS = 80
 
 #: "same" means that all changed flags appear in the dumps, and that the dumps are equal
 Verdict = Literal["differs", "same", "not shown"]
-Nested = str | dict[str, "Nested"]
+NestedValue = str | dict[str, "NestedValue"]
 
 
 def split_parts(text: str) -> Iterator[str]:
@@ -57,7 +57,7 @@ def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
             yield groups["key"] or groups.get("double_quoted_key") or "", match["value"].strip()
 
 
-def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
+def parse_nested(value: str, depth: int = MAX_DEPTH) -> NestedValue:
     """Return a printed object or dictionary as a mapping, any other value as its text."""
     value = value.strip()
     match = _OBJECT_PATTERN.match(value) or _MAPPING_PATTERN.match(value)
@@ -145,66 +145,68 @@ def find_mismatches(
         settings: settings dump of this start; empty if there is none.
         engine: the engine that wrote the log.
     """
-    table = engine.log.resolution
+    rules = engine.log.resolution
     mismatches: list[Mismatch] = []
     for name, requested in flags.items():
-        if name not in table.ignored_flags:
-            parsed = table.value_parsers[name](requested) if name in table.value_parsers else requested
-            mismatches += _check_flag(name, parsed, state, settings, engine)
+        if name not in rules.ignored_flags:
+            parsed = rules.value_parsers[name](requested) if name in rules.value_parsers else requested
+            mismatches += _find_flag_mismatch(name, parsed, state, settings, engine)
     return mismatches
 
 
-def _check_flag(
+def _find_flag_mismatch(
     name: str, requested: Any, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> Iterator[Mismatch]:
-    table = engine.log.resolution
-    if name in table.kernels:
-        yield from _check_kernel(name, requested, state, table)
+    rules = engine.log.resolution
+    if name in rules.kernels:
+        yield from _find_kernel_mismatch(name, requested, state, rules)
         return
-    reading = state.reading(table.readings.get(name) or table.negated_readings.get(name, ""))
+    reading = state.reading(rules.readings.get(name) or rules.negated_readings.get(name, ""))
     if reading.value is not None:
-        resolved: Nested = str(reading.value)
-        requested = not requested if name in table.negated_readings and isinstance(requested, bool) else requested
-        yield from _check_value(name, requested, resolved, reading.evidence, table)
+        resolved: NestedValue = str(reading.value)
+        requested = not requested if name in rules.negated_readings and isinstance(requested, bool) else requested
+        yield from _find_value_mismatch(name, requested, resolved, reading.evidence, rules)
         return
     for setting in _setting_names(name, engine):
         if setting in settings:
             resolved = parse_nested(settings[setting])
-            yield from _check_value(name, requested, resolved, f"{setting}={settings[setting]}", table)
+            yield from _find_value_mismatch(name, requested, resolved, f"{setting}={settings[setting]}", rules)
             return
 
 
-def _check_kernel(name: str, requested: Any, state: EngineState, table: Resolution) -> Iterator[Mismatch]:
+def _find_kernel_mismatch(name: str, requested: Any, state: EngineState, rules: ResolutionRules) -> Iterator[Mismatch]:
     """Yield a mismatch if none of the kernels in use is the requested one. A draft model may use another kernel."""
-    resolved = state.kernels.get(table.kernels[name], {})
+    resolved = state.kernels.get(rules.kernels[name], {})
     requested_name = _normalize(str(requested))
     if not resolved or str(requested).casefold() in UNDECIDED_VALUES:
         return
-    if any(_normalize(table.ignored_name_parts.sub("", kernel)).startswith(requested_name) for kernel in resolved):
+    if any(_normalize(rules.ignored_name_parts.sub("", kernel)).startswith(requested_name) for kernel in resolved):
         return
     yield Mismatch(name, str(requested), ", ".join(sorted(resolved)), next(iter(resolved.values())))
 
 
-def _check_value(name: str, requested: Any, resolved: Nested, evidence: str, table: Resolution) -> Iterator[Mismatch]:
+def _find_value_mismatch(
+    name: str, requested: Any, resolved: NestedValue, evidence: str, rules: ResolutionRules
+) -> Iterator[Mismatch]:
     if isinstance(requested, Mapping):
         if isinstance(resolved, dict):
             for key, value in requested.items():
                 inner = resolved.get(str(key).replace("-", "_"))
                 if inner is not None:
-                    yield from _check_value(f"{name}.{key}", value, inner, evidence, table)
+                    yield from _find_value_mismatch(f"{name}.{key}", value, inner, evidence, rules)
         return
     if isinstance(resolved, dict) or (isinstance(requested, Sequence) and not isinstance(requested, str)):
         return
     if (
         requested is None
         or str(requested).casefold() in UNDECIDED_VALUES
-        or _is_equivalent(requested, value_spellings(resolved), table)
+        or _is_equivalent(requested, value_spellings(resolved), rules)
     ):
         return
     yield Mismatch(name, _format_setting(requested), _format_setting(value_spellings(resolved)[0]), evidence)
 
 
-def _is_equivalent(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
+def _is_equivalent(requested: Any, resolved: tuple[str, ...], rules: ResolutionRules) -> bool:
     """Return True if the requested value equals a spelling of the resolved value or cannot be compared with it."""
     if isinstance(requested, bool):
         words = {word.casefold() for word in resolved}
@@ -214,7 +216,7 @@ def _is_equivalent(requested: Any, resolved: tuple[str, ...], table: Resolution)
         return not numbers or float(requested) in numbers
     requested_text = str(requested).casefold().removeprefix("torch.")
     equivalents = next(
-        (group for group in table.equivalent_values if requested_text in group), frozenset((requested_text,))
+        (group for group in rules.equivalent_values if requested_text in group), frozenset((requested_text,))
     )
     return any(word.casefold() in equivalents or _normalize(word) == _normalize(requested_text) for word in resolved)
 

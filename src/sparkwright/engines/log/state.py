@@ -51,7 +51,7 @@ class Reading:
     evidence: str = ""
 
 
-UNKNOWN = Reading()
+UNKNOWN_READING = Reading()
 
 
 @dataclass
@@ -72,7 +72,7 @@ class EngineState:
     #: names of the engine's readings in addition to FIELDS
     extra_readings: tuple[str, ...] = ()
 
-    def keep(self, name: str, value: Any, line: str) -> None:
+    def record(self, name: str, value: Any, line: str) -> None:
         """Keep a reading with its line, unless the value is None."""
         if value is not None:
             self.readings[name] = Reading(value, shorten_evidence(line))
@@ -88,8 +88,8 @@ class EngineState:
         return self.reading(name).value
 
     def reading(self, name: str) -> Reading:
-        """Return a value with its evidence; UNKNOWN if the log does not contain it."""
-        return self.readings.get(name, UNKNOWN)
+        """Return a value with its evidence; UNKNOWN_READING if the log does not contain it."""
+        return self.readings.get(name, UNKNOWN_READING)
 
     @property
     def ready(self) -> bool:

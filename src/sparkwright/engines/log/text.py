@@ -36,19 +36,19 @@ class LineSplitter:
     """Splits chunks into complete lines. A carriage return also ends a line, since progress bars use it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._remainder = b""
 
     def push(self, chunk: bytes) -> bytes:
         """Return the complete lines, each with a newline, and keep the beginning of the next line."""
-        block = self._rest + chunk
+        block = self._remainder + chunk
         end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-        self._rest = block[end : end + LINE_BYTES]
+        self._remainder = block[end : end + LINE_BYTES]
         return block[:end].replace(b"\r", b"\n")
 
-    def rest(self) -> bytes:
+    def take_remainder(self) -> bytes:
         """Return the last line if it has no line end, else nothing."""
-        rest, self._rest = self._rest, b""
-        return rest
+        remainder, self._remainder = self._remainder, b""
+        return remainder
 
 
 def iter_chunks(text: LogText) -> Iterator[bytes]:
@@ -70,9 +70,9 @@ def iter_lines(text: LogText) -> Iterator[str]:
     splitter = LineSplitter()
     for chunk in iter_chunks(text):
         yield from map(decode_line, filter(None, splitter.push(chunk).split(b"\n")))
-    rest = splitter.rest()
-    if rest:
-        yield decode_line(rest)
+    remainder = splitter.take_remainder()
+    if remainder:
+        yield decode_line(remainder)
 
 
 def decode_line(line: bytes) -> str:
@@ -92,7 +92,7 @@ def strip_terminal_codes(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinePattern:
     """A kind of log line.
 
     A log is first searched for the literal needles, and a pattern is compiled only once its needle has been found, since few
@@ -108,9 +108,9 @@ class Line:
         return re.search(self.pattern, line) if self.needle in line else None
 
 
-def line(needle: str, pattern: str = "") -> Line:
+def line_pattern(needle: str, pattern: str = "") -> LinePattern:
     """Return a kind of line; without a pattern, all lines with the needle."""
-    return Line(needle, pattern or re.escape(needle))
+    return LinePattern(needle, pattern or re.escape(needle))
 
 
 def parse_count(text: str) -> int | None:

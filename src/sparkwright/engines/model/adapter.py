@@ -128,7 +128,12 @@ def _layer_number(steps: list[str]) -> int:
 
 
 def _parse_pair(name: Any, pair: Any) -> list[int] | None:
-    if not isinstance(name, str) or not _MODULE_NAME_PATTERN.fullmatch(name) or not isinstance(pair, list) or len(pair) != 2:
+    if (
+        not isinstance(name, str)
+        or not _MODULE_NAME_PATTERN.fullmatch(name)
+        or not isinstance(pair, list)
+        or len(pair) != 2
+    ):
         return None
     return [bounds.count_or_none(size, MAX_SIZE) or 0 for size in pair]
 

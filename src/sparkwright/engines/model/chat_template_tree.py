@@ -40,7 +40,9 @@ BUILTIN_VARIABLES = frozenset(
 )
 #: tags around the assistant's text, an extension by transformers
 _GENERATION_TAG_PATTERN = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
-_SYSTEM_TEXT_PATTERN = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
+_SYSTEM_TEXT_PATTERN = re.compile(
+    r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)"
+)
 _THINKING_NAMES = frozenset(("reasoning_content", "reasoning", "thinking"))
 _LAST_TURN_PATTERN = re.compile(r"\blast_(?:query|user)_(?:index|idx)\b|\blast_user_message_index\b")
 

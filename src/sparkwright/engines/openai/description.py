@@ -28,7 +28,9 @@ METRIC_ROLES = (*http.COUNTER_ROLES, http.RUNNING, http.WAITING, http.KV_CACHE_U
 #: paths that a gateway answers itself
 GATEWAY_PATHS = ("/v1/models", "/metrics", "/health", "/")
 _PATH_PATTERN = re.compile(r"/(?:[A-Za-z0-9._~-]{1,100}(?:/[A-Za-z0-9._~-]{1,100}){0,8}/?)?")
-_METRIC_PATTERN = re.compile(r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII)
+_METRIC_PATTERN = re.compile(
+    r'[A-Za-z_:][A-Za-z0-9_:]{0,199}(?:\{[A-Za-z_][A-Za-z0-9_]{0,63}="[\w ./:-]{0,100}"\})?', re.ASCII
+)
 _FIELD_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64}){0,7}")
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _FLAG_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -102,7 +104,9 @@ _check_served_path = _text_check(
     "a path of the server's API, such as /v1/audio/speech",
 )
 _check_optional_path = _text_check(re.compile(f"(?:{_PATH_PATTERN.pattern})?"), "a path, such as /version, or empty")
-_check_metric = _text_check(_METRIC_PATTERN, 'the name of a metric, such as requests_running or steps_total{mode="decode"}')
+_check_metric = _text_check(
+    _METRIC_PATTERN, 'the name of a metric, such as requests_running or steps_total{mode="decode"}'
+)
 _check_field = _text_check(_FIELD_PATTERN, "a key in the response, such as max_seq_len or config.max_seq_len")
 
 

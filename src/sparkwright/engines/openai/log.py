@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 from sparkwright.engines.log.log_format import LogFormat
-from sparkwright.engines.log.text import Line
+from sparkwright.engines.log.text import LinePattern
 
 #: matches no line
-NEVER = Line("\0", r"(?!)")
+UNMATCHABLE_LINE = LinePattern("\0", r"(?!)")
 
 LOG = LogFormat(
     noise=(" HTTP/1.", "\0", "\0"),
-    arguments=NEVER,
-    stages=(("ready", (NEVER,)),),
+    arguments_line=UNMATCHABLE_LINE,
+    stages=(("ready", (UNMATCHABLE_LINE,)),),
     failures=(),
-    harmless=re.compile(NEVER.pattern),
-    prefix=re.compile(NEVER.pattern),
-    clock=re.compile(NEVER.pattern),
+    harmless_pattern=re.compile(UNMATCHABLE_LINE.pattern),
+    prefix_pattern=re.compile(UNMATCHABLE_LINE.pattern),
+    clock_pattern=re.compile(UNMATCHABLE_LINE.pattern),
 )

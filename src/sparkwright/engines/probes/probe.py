@@ -34,7 +34,9 @@ Fault = Literal[
 ]
 MAX_QUOTED_CHARS = 120
 #: marks around a model's thinking, which a reasoning parser removes
-THINKING_MARK_PATTERN = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
+THINKING_MARK_PATTERN = re.compile(
+    r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>"
+)
 MAX_SEARCHED_CHARS = 1 << 16
 #: fields of a message that may contain its thinking; the last is in Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")

@@ -10,63 +10,66 @@ from typing import Any
 
 from sparkwright.engines.log import resolution
 from sparkwright.engines.log.failure_collector import FailurePattern, failure_pattern
-from sparkwright.engines.log.log_format import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, ResolutionRules
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
-from sparkwright.engines.log.text import Line, line, parse_count, parse_number
+from sparkwright.engines.log.text import LinePattern, line_pattern, parse_count, parse_number
 
 #: entrypoints/engine.py. source 0.5.9: "ServerArgs(model_path='/m', ...)"; 0.5.23: a dict, "{'model_path': '/m', ...}"
-ARGUMENTS = line("server_args=", r"server_args=(?:ServerArgs\(|\{)")
-USAGE = line("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
+ARGUMENTS = line_pattern("server_args=", r"server_args=(?:ServerArgs\(|\{)")
+USAGE = line_pattern("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
 #: "sglang serve" in 0.5.23, "launch_server.py" in 0.5.9
-ARGPARSE = line("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
-LOADED = line("Load weight end.", r"Load weight end\. elapsed=([\d.]+) s")
-KV_CACHE = line("KV Cache is allocated. ", r"KV Cache is allocated\. .{0,80}?#tokens: ([\d,]+)")
+ARGPARSE = line_pattern("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
+LOADED = line_pattern("Load weight end.", r"Load weight end\. elapsed=([\d.]+) s")
+KV_CACHE = line_pattern("KV Cache is allocated. ", r"KV Cache is allocated\. .{0,80}?#tokens: ([\d,]+)")
 #: a string that only the scheduler's line with several settings contains (managers/scheduler.py)
-SCHEDULER = "max_total_num_tokens="
-GRAPHS_BEGIN = line("uda graph begin", r"[Cc]apture cuda graph begin")
-GRAPHS_BEGIN_NEW = line("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
-READY = line("The server is fired up and ready to roll!")
+SCHEDULER_NEEDLE = "max_total_num_tokens="
+GRAPHS_BEGIN = line_pattern("uda graph begin", r"[Cc]apture cuda graph begin")
+GRAPHS_BEGIN_NEW = line_pattern("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
+READY = line_pattern("The server is fired up and ready to roll!")
 
 
-def _scheduler_line(name: str) -> Line:
-    return line(SCHEDULER, rf"\b{name}=(-?\d+)")
+def _scheduler_line(name: str) -> LinePattern:
+    return line_pattern(SCHEDULER_NEEDLE, rf"\b{name}=(-?\d+)")
 
 
-STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
+STAGES: tuple[tuple[str, tuple[LinePattern, ...]], ...] = (
     ("arguments", (ARGUMENTS,)),
-    ("weights", (line("Load weight begin."),)),
-    ("kv cache", (KV_CACHE, line("KV Cache VA upper bound."), line("Mamba Cache is allocated."))),
+    ("weights", (line_pattern("Load weight begin."),)),
+    ("kv cache", (KV_CACHE, line_pattern("KV Cache VA upper bound."), line_pattern("Mamba Cache is allocated."))),
     ("graphs", (GRAPHS_BEGIN, GRAPHS_BEGIN_NEW)),
-    ("scheduler", (line(SCHEDULER),)),
+    ("scheduler", (line_pattern(SCHEDULER_NEEDLE),)),
     ("ready", (READY,)),
 )
 
 #: readings and the lines that contain them; later lines override earlier ones, and the scheduler's line comes last. Its
 #: chunked_prefill_size is -1 if chunked prefill is off
-VALUES: tuple[tuple[str, Line], ...] = (
+VALUES: tuple[tuple[str, LinePattern], ...] = (
     ("weights_s", LOADED),
-    ("weights_gib", line(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
+    ("weights_gib", line_pattern(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
     ("kv_cache_tokens", KV_CACHE),
-    ("kv_cache_keys_gib", line(KV_CACHE.needle, r"K size: ([\d.]+) GB")),
-    ("kv_cache_values_gib", line(KV_CACHE.needle, r"V size: ([\d.]+) GB")),
-    ("graphs_gib", line("graph end.", r"[Gg]raph end\. .{0,200}?mem usage=([\d.]+\d) GB")),
+    ("kv_cache_keys_gib", line_pattern(KV_CACHE.needle, r"K size: ([\d.]+) GB")),
+    ("kv_cache_values_gib", line_pattern(KV_CACHE.needle, r"V size: ([\d.]+) GB")),
+    ("graphs_gib", line_pattern("graph end.", r"[Gg]raph end\. .{0,200}?mem usage=([\d.]+\d) GB")),
     # without the dtype in 0.5.9
-    ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
-    ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
+    ("kv_cache_dtype", line_pattern(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
+    (
+        "kv_cache_dtype",
+        line_pattern("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)"),
+    ),
     ("kv_cache_tokens", _scheduler_line("max_total_num_tokens")),
     ("max_model_len", _scheduler_line("context_len")),
     ("chunked_prefill", _scheduler_line("chunked_prefill_size")),
     ("slots", _scheduler_line("max_running_requests")),
-    ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
-    ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
+    ("prefix_caching", line_pattern(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
+    ("quantization", line_pattern(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
     # resolved before this line is logged, but None in 0.5.9 if it is chosen later
-    ("attention_backend", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
-    ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
+    ("attention_backend", line_pattern(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
+    ("attention_backend", line_pattern("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
 #: values of readings that a line implies. managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
-FIXED: tuple[tuple[str, Line, Any], ...] = (
-    ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
+IMPLIED_READINGS: tuple[tuple[str, LinePattern, Any], ...] = (
+    ("chunked_prefill", line_pattern("Chunked prefill is disabled for multimodal models"), False),
 )
 
 #: sizes in GiB, although the log calls them GB; see `log.state.gpu_memory`
@@ -162,17 +165,17 @@ FAILURES: tuple[FailurePattern, ...] = (
 )
 
 #: exceptions of a process that exits because another process exited
-CONSEQUENCES = re.compile(
+SECONDARY_ERROR_PATTERN = re.compile(
     r"^(?:KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|gloo/transport/tcp/pair\.cc.{0,80}?Connection closed|Initialization failed"
 )
 
 #: backends after resolution (source of 0.5.9 and 0.5.23)
-KERNELS: tuple[tuple[str, Line], ...] = (
-    ("attention", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(?!auto')(\w+)'")),
-    ("attention", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
-    ("MoE", line(ARGUMENTS.needle, r"\bmoe_runner_backend(?:=|': )'(?!auto')(\w+)'")),
-    ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
+KERNELS: tuple[tuple[str, LinePattern], ...] = (
+    ("attention", line_pattern(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(?!auto')(\w+)'")),
+    ("attention", line_pattern("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
+    ("MoE", line_pattern(ARGUMENTS.needle, r"\bmoe_runner_backend(?:=|': )'(?!auto')(\w+)'")),
+    ("linear", line_pattern(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
 )
 #: settings that are omitted: they differ at each start, or are secret
 HIDDEN_SETTING_PATTERN = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
@@ -188,7 +191,7 @@ def parse_settings_line(text: str) -> dict[str, str] | None:
 
 
 #: server_args.py of 0.5.23: the arguments are printed after they were resolved
-RESOLUTION = Resolution(
+RESOLUTION = ResolutionRules(
     readings={"attention-backend": "attention_backend"},
     ignored_flags=frozenset(
         (
@@ -205,15 +208,15 @@ RESOLUTION = Resolution(
 
 LOG = LogFormat(
     noise=(" HTTP/1.", "Prefill batch", "Decode batch"),
-    arguments=ARGUMENTS,
+    arguments_line=ARGUMENTS,
     refusals=(USAGE,),
     later_refusals=(ARGPARSE,),
     stages=STAGES,
-    values=VALUES,
-    implied_readings=FIXED,
+    reading_lines=VALUES,
+    implied_readings=IMPLIED_READINGS,
     kernels=KERNELS,
     resolution=RESOLUTION,
-    settings=parse_settings_line,
+    parse_settings=parse_settings_line,
     value_parsers={
         "chunked_prefill": lambda text: int(text) > 0,
         "prefix_caching": lambda text: text == "False",
@@ -224,11 +227,13 @@ LOG = LogFormat(
     },
     extra_readings=("slots", *MEMORY_READINGS),
     failures=FAILURES,
-    tracebacks=True,
-    consequences=CONSEQUENCES,
-    harmless=re.compile(r"(?!)"),
-    stopping=(line("SIGTERM received."),),
-    prefix=re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] "),
-    clock=re.compile(r"^\[\d{4}-(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"),
+    has_tracebacks=True,
+    secondary_error_pattern=SECONDARY_ERROR_PATTERN,
+    harmless_pattern=re.compile(r"(?!)"),
+    shutdown_lines=(line_pattern("SIGTERM received."),),
+    prefix_pattern=re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] "),
+    clock_pattern=re.compile(
+        r"^\[\d{4}-(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    ),
     long_line_needle=ARGUMENTS.needle,
 )

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.log_format import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, ResolutionRules
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.text import Line, line, parse_count, parse_number
+from sparkwright.engines.log.text import LinePattern, line_pattern, parse_count, parse_number
 from sparkwright.engines.slowness import Cause, SlownessEvidence
 from sparkwright.engines.vllm import flags, log_lines
-from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
+from sparkwright.engines.vllm.failures import FAILURES, SECONDARY_ERROR_PATTERN
 from sparkwright.engines.vllm.versions import at_least, parse
 
 #: names of settings in the config dump, for flags that have another name. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
@@ -38,30 +38,36 @@ def parse_settings_line(line: str) -> dict[str, str] | None:
 ATTENTION, MOE, LINEAR = "attention", "MoE", "linear"
 _FORMAT_PATTERN = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
 
-KERNELS: tuple[tuple[str, Line], ...] = (
+KERNELS: tuple[tuple[str, LinePattern], ...] = (
     # 0.12 to 0.33; with the enumeration's name 0.11 to 0.33; other wording in 0.10
-    (ATTENTION, line(" attention backend", r"Using (\w{1,60}) attention backend")),
-    (ATTENTION, line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w{1,60}) backend")),
-    (ATTENTION, line(" backend on V1 engine", r"Using ([\w ]{1,40}) backend on V1 engine")),
-    ("MLA prefill", line(" MLA prefill backend", r"Using (\w{1,60}) MLA prefill backend")),  # 0.21 to 0.33
+    (ATTENTION, line_pattern(" attention backend", r"Using (\w{1,60}) attention backend")),
+    (ATTENTION, line_pattern("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w{1,60}) backend")),
+    (ATTENTION, line_pattern(" backend on V1 engine", r"Using ([\w ]{1,40}) backend on V1 engine")),
+    ("MLA prefill", line_pattern(" MLA prefill backend", r"Using (\w{1,60}) MLA prefill backend")),  # 0.21 to 0.33
     # oracle/*.py, 0.15 to 0.33. real: CPU Unquantized
-    (MOE, line(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMAT_PATTERN} MoE backend")),
+    (MOE, line_pattern(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMAT_PATTERN} MoE backend")),
     # 0.14 to 0.19; several words in 0.11 to 0.13
-    (MOE, line(" backend for ", r"Using ([\w ]{1,40}?) backend for (?:FP8|NvFp4|Unquantized) MoE")),
+    (MOE, line_pattern(" backend for ", r"Using ([\w ]{1,40}?) backend for (?:FP8|NvFp4|Unquantized) MoE")),
     # mxfp4.py, 0.10 to 0.18
-    (MOE, line("Using ", r"Using (Marlin|Triton|FlashInfer MXFP4 [\w ]{1,30}?) backend(?: for SM\d|\s*$)")),
-    (MOE, line(" for MXFP4 MoE", r"Using (\w{1,60}) for MXFP4 MoE")),  # 0.20 to 0.33
+    (MOE, line_pattern("Using ", r"Using (Marlin|Triton|FlashInfer MXFP4 [\w ]{1,30}?) backend(?: for SM\d|\s*$)")),
+    (MOE, line_pattern(" for MXFP4 MoE", r"Using (\w{1,60}) for MXFP4 MoE")),  # 0.20 to 0.33
     # 0.20 to 0.33: weights are converted to 16 bits during the computation
-    (MOE, line("EmulationTritonExperts", r"Using (\w{1,60}EmulationTritonExperts) M[Oo]E backend")),
+    (MOE, line_pattern("EmulationTritonExperts", r"Using (\w{1,60}EmulationTritonExperts) M[Oo]E backend")),
     # kernels/linear/__init__.py 0.20 to 0.33; a backend's name 0.11 to 0.19
-    (LINEAR, line(" GEMM", r"Using (?:\w{1,40}\.)?([\w-]{1,60}) (?:backend )?for (?:NVFP4|MXFP4|MXFP6|MXFP8) GEMM")),
-    (LINEAR, line("LinearMethod", r"(?:Using|Selected) (\w{1,80}) for \w{1,60}LinearMethod")),  # 0.10 to 0.33
-    (LINEAR, line(" for mixed-precision linear", r"Using (\w{1,80}) for mixed-precision linear")),  # 0.31 to 0.33
+    (
+        LINEAR,
+        line_pattern(" GEMM", r"Using (?:\w{1,40}\.)?([\w-]{1,60}) (?:backend )?for (?:NVFP4|MXFP4|MXFP6|MXFP8) GEMM"),
+    ),
+    (LINEAR, line_pattern("LinearMethod", r"(?:Using|Selected) (\w{1,80}) for \w{1,60}LinearMethod")),  # 0.10 to 0.33
+    (
+        LINEAR,
+        line_pattern(" for mixed-precision linear", r"Using (\w{1,80}) for mixed-precision linear"),
+    ),  # 0.31 to 0.33
     # 0.20 to 0.33
-    (LINEAR, line("NVFP4 linear falling back to the slow", r"slow and unoptimized (emulation) backend")),
+    (LINEAR, line_pattern("NVFP4 linear falling back to the slow", r"slow and unoptimized (emulation) backend")),
     # 0.17 to 0.33. real: CPU
-    ("GDN prefill", line(" GDN prefill kernel", r"Using ([\w/]{1,40}) GDN prefill kernel")),
-    ("Mamba", line(" Mamba SSU backend", r"Using (\w{1,60}) Mamba SSU backend")),  # 0.20 to 0.33
+    ("GDN prefill", line_pattern(" GDN prefill kernel", r"Using ([\w/]{1,40}) GDN prefill kernel")),
+    ("Mamba", line_pattern(" Mamba SSU backend", r"Using (\w{1,60}) Mamba SSU backend")),  # 0.20 to 0.33
 )
 
 
@@ -76,7 +82,7 @@ WEIGHT_ONLY = (
 )
 
 #: real and source 0.32.0: fields of VllmConfig.__str__
-RESOLUTION = Resolution(
+RESOLUTION = ResolutionRules(
     readings={
         "enable-chunked-prefill": "chunked_prefill",
         "enable-prefix-caching": "prefix_caching",
@@ -115,7 +121,7 @@ def _normalize_cudagraph_mode(text: str) -> str:
 
 #: readings of memory sizes; see `log.state.gpu_memory`
 MEMORY_READINGS = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
-TYPES: Mapping[str, Callable[[str], Any]] = {
+VALUE_PARSERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
     **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), parse_count),
     **dict.fromkeys(("rank", "world_size", "intended_rank", "intended_world_size"), parse_count),
@@ -134,60 +140,60 @@ def _read_vllm_line(state: EngineState, line: str) -> bool:
         _read_config_dump(state, line, dump)
         return True
     if log_lines.CHUNKED_PREFILL_ON.match(line) and "chunked_prefill" not in state.readings:
-        state.keep("chunked_prefill", True, line)
+        state.record("chunked_prefill", True, line)
     return False
 
 
 def _read_config_dump(state: EngineState, line: str, dump: re.Match[str]) -> None:
     head = line[: dump.start("config")].strip()
-    state.keep("version", dump.group("version"), f"{head} ...")
+    state.record("version", dump.group("version"), f"{head} ...")
     for name, pattern in log_lines.DUMP_FIELDS.items():
         match = pattern.search(dump.group("config"))
         if match:
             value = ("0" if match.groupdict().get("eager") else match.group(1)).strip("'")
             evidence = f"{head} ... {match.group().strip(',')}, ..."
-            state.keep(name, TYPES.get(name, str)(value), evidence)
+            state.record(name, VALUE_PARSERS.get(name, str)(value), evidence)
             if name == "cudagraph_mode":
-                state.keep("cuda_graphs", TYPES["cuda_graphs"](value), evidence)
+                state.record("cuda_graphs", VALUE_PARSERS["cuda_graphs"](value), evidence)
 
 
 LOG = LogFormat(
     noise=log_lines.NOISE,
     banners=log_lines.BANNERS,
-    arguments=log_lines.ARGUMENTS,
+    arguments_line=log_lines.ARGUMENTS,
     refusals=(log_lines.USAGE,),
     later_refusals=(log_lines.ARGPARSE,),
     stages=log_lines.STAGES,
-    shards=log_lines.SHARDS,
-    values=(*log_lines.VALUES, *log_lines.MEMBER_VALUES),
-    implied_readings=(*log_lines.FIXED, *log_lines.MEMBER_FIXED),
+    shards_line=log_lines.SHARDS,
+    reading_lines=(*log_lines.VALUES, *log_lines.MEMBER_VALUES),
+    implied_readings=(*log_lines.IMPLIED_READINGS, *log_lines.MEMBER_IMPLIED_READINGS),
     kernels=KERNELS,
     kernel_readings=KERNEL_READINGS,
     weight_only=WEIGHT_ONLY,
     resolution=RESOLUTION,
     spans=(
-        ("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),
-        ("compile_s", log_lines.CPU_COMPILE_STARTS, log_lines.CPU_COMPILE_ENDS),
+        ("autotune_s", log_lines.AUTOTUNE_START, log_lines.AUTOTUNE_END),
+        ("compile_s", log_lines.CPU_COMPILE_START, log_lines.CPU_COMPILE_END),
     ),
-    value_parsers=TYPES,
+    value_parsers=VALUE_PARSERS,
     warnings=(*log_lines.WARNINGS, *log_lines.MEMBER_WARNINGS),
     failures=FAILURES,
-    tracebacks=True,
-    consequences=CONSEQUENCES,
+    has_tracebacks=True,
+    secondary_error_pattern=SECONDARY_ERROR_PATTERN,
     front_process="APIServer",
     suspects=(("speculation", log_lines.SPECULATION_SUSPECTED),),
     extra_readings=("speculation", "compile_mode", *MEMORY_READINGS),
-    harmless=log_lines.HARMLESS_LINE_PATTERN,
-    stopping=(log_lines.STOPPING,),
-    stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),
-    prefix=log_lines.PREFIX_PATTERN,
-    clock=log_lines.CLOCK_PATTERN,
-    on_gpu=log_lines.ON_GPU,
-    on_cpu=log_lines.ON_CPU,
+    harmless_pattern=log_lines.HARMLESS_LINE_PATTERN,
+    shutdown_lines=(log_lines.STOPPING,),
+    shutdown_lines_when_ready=(log_lines.STOPPING_WHEN_READY,),
+    prefix_pattern=log_lines.PREFIX_PATTERN,
+    clock_pattern=log_lines.CLOCK_PATTERN,
+    gpu_lines=log_lines.GPU_LINES,
+    cpu_lines=log_lines.CPU_LINES,
     long_line_needle=log_lines.CONFIG_DUMP.needle,
     hook=_read_vllm_line,
     hook_lines=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
-    settings=parse_settings_line,
+    parse_settings=parse_settings_line,
     setting_names=SETTING_NAMES,
 )
 

@@ -15,7 +15,7 @@ from sparkwright.engines.vllm.log import LOG
 #: transport between the members; unknown if NCCL does not log it
 Transport = Literal["rdma", "sockets", "gloo", "unknown"]
 #: readings whose log lines are kept as evidence
-READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
+EVIDENCE_READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def is_peer_failure(failure: str) -> bool:
 def build_member_log(state: EngineState) -> MemberLog:
     """Return the member's log from the parsed state of its engine."""
     transport, line = _find_transport(state)
-    evidence = {name: state.reading(name).evidence for name in READINGS if state.reading(name).evidence}
+    evidence = {name: state.reading(name).evidence for name in EVIDENCE_READINGS if state.reading(name).evidence}
     return MemberLog(
         rank=state.value("rank"),
         world_size=state.value("world_size"),

@@ -232,7 +232,9 @@ def _parse_size_or_auto(word: str) -> int:
 
 def _parse_object(word: str) -> Any:
     """Parse a JSON object whose numbers may have units. Raises ValueError."""
-    value = json.loads(_SIZE_IN_JSON_PATTERN.sub(lambda match: str(parse_size(match[1])) if match[1] else match[0], word))
+    value = json.loads(
+        _SIZE_IN_JSON_PATTERN.sub(lambda match: str(parse_size(match[1])) if match[1] else match[0], word)
+    )
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value

@@ -108,7 +108,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         for line in iter_lines(log_reader.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 settings = {}
-            settings = engine.log.settings(line) or settings
+            settings = engine.log.parse_settings(line) or settings
         state = reader.finish()
         settings = settings or settings_of_log(state, engine)
         if not settings:
@@ -243,7 +243,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             if reader.feed(line):
                 search.reset()
                 settings = {}
-            settings = engine.log.settings(line) or settings
+            settings = engine.log.parse_settings(line) or settings
             search.feed(line)
         state = reader.finish()
         add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
@@ -286,7 +286,7 @@ def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: s
     """Replace settings from the log with the settings that the server reports."""
     for name, value in settings.items():
         if name in SETTINGS:
-            state.keep(name, value, f"GET {path}: {name} {value}")
+            state.record(name, value, f"GET {path}: {name} {value}")
 
 
 def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:

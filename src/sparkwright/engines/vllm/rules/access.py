@@ -22,7 +22,9 @@ THINKING_SWITCH = "default-chat-template-kwargs"
 #: strings that mean false but are truthy in a Jinja template
 NEGATIVE_WORDS = ("false", "no", "off", "0")
 #: a parser in the model's repository, such as nano_v3_reasoning_parser.py
-PARSER_FILE_PATTERN = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
+PARSER_FILE_PATTERN = re.compile(
+    r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE
+)
 
 
 @rule(
