@@ -136,7 +136,7 @@ def _shown(value: Any) -> str:
 
 def _code() -> str:
     """What the comparison says of this version: a row each of what a table of the code has."""
-    served = engine.list_served()
+    served = engine.list_supported()
     split = (one.title for one in served if one.parallel)
     rows = {
         "engines": ", ".join(one.title for one in served),
@@ -280,8 +280,8 @@ sparkwright COMMAND --help shows the options of a command. Each page of the docu
 def _sections() -> str:
     """A row an engine that is served: what its section says of its flags."""
     rows = ["| section | known flags | set by another key | key of the server | memory |", "|---|---|---|---|---|"]
-    for one in engine.list_served():
-        by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.SET_BY.items()) or "none"
+    for one in engine.list_supported():
+        by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.RESERVED_FLAGS.items()) or "none"
         share = f"`{one.flags.MEMORY}`" if one.flags.MEMORY else "bytes, from its files and flags"
         key = f"read from a file (`{one.key.option}`)" if one.key else "none"
         key = "as `key` says" if one.needs_description else key
@@ -330,7 +330,7 @@ def _drafts(flags: dict[str, object]) -> str:
 
 def _engines() -> str:
     rows = (
-        (name, title, "served" if engine.get_engine(name).served else "not yet")
+        (name, title, "served" if engine.get_engine(name).is_supported else "not yet")
         for name, title in engine.TITLES.items()
     )
     return "\n".join(f"| `{name}` | {title} | {state} |" for name, title, state in rows)

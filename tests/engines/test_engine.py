@@ -28,7 +28,7 @@ def test_every_protocol_has_a_part() -> None:
 
 
 @pytest.mark.parametrize(("part", "protocol"), PARTS)
-@pytest.mark.parametrize("name", sorted(served.name for served in engine.list_served()))
+@pytest.mark.parametrize("name", sorted(served.name for served in engine.list_supported()))
 def test_every_part_implements_its_protocol(name: str, part: str, protocol: type) -> None:
     implementation = getattr(engine.get_engine(name), part)
     if implementation is not None:

@@ -7,11 +7,11 @@ import pytest
 
 from sparkwright.app.findings import format_rule
 from sparkwright.engines import recipe_rules
-from sparkwright.engines.engine import Engine, get_engine, list_served
+from sparkwright.engines.engine import Engine, get_engine, list_supported
 from sparkwright.engines.findings import Fix
 
 RULES = [
-    *((engine, rules, name) for engine in list_served() for rules in engine.advice.RULES for name in rules),
+    *((engine, rules, name) for engine in list_supported() for rules in engine.advice.RULES for name in rules),
     *((get_engine("vllm"), rules, name) for rules in recipe_rules.RULES for name in rules),
 ]
 

@@ -35,7 +35,7 @@ def test_the_key_is_read_from_the_command_or_environment(command: list[str], env
     [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
 )
 def test_priority_is_sent_only_to_engines_that_schedule_by_it(command: list[str], priority: bool) -> None:
-    body = openai_api.build_request(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
+    body = openai_api.build_request(HTTP, "m", "hello", 1, priority=HTTP.lowest_priority(command))
     assert ("priority" in body) == priority
 
 

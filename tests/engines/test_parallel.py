@@ -63,9 +63,9 @@ def test_a_headless_worker_has_no_api_servers() -> None:
 
 def test_every_flag_exists_in_the_release() -> None:
     flags = parallel.member_settings(WORKER).flags
-    for name in (*flags, *parallel.SET_BY):
+    for name in (*flags, *parallel.RESERVED_FLAGS):
         assert find_existence(name, Version("0.32.0")).exists
-    assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
+    assert {name for name, given in flags.items() if given is not None} == set(parallel.RESERVED_FLAGS)
 
 
 def test_each_member_has_its_interfaces_and_both_adapters() -> None:
@@ -118,7 +118,7 @@ def test_a_host_without_adapters_gets_no_device() -> None:
 
 
 def test_a_member_command_is_parsed() -> None:
-    flags = engine.get_engine("vllm").command(("/model", *member_arguments(WORKER))).flags
+    flags = engine.get_engine("vllm").parse_command(("/model", *member_arguments(WORKER))).flags
     assert flags["node-rank"] == 1 and flags["headless"] is True
 
 

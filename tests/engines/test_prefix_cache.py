@@ -133,8 +133,8 @@ def test_the_recipe_line_uses_the_flag_of_the_engine(name: str, line: str) -> No
 
 def test_the_cache_config_is_read_from_metrics() -> None:
     line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
-    assert HTTP.cache_of("# HELP x\n" + line)["block_size"] == "256"
-    assert HTTP.cache_of("") == {}
+    assert HTTP.parse_cache_settings("# HELP x\n" + line)["block_size"] == "256"
+    assert HTTP.parse_cache_settings("") == {}
 
 
 def test_a_cached_prefix_is_never_larger_than_the_prompt() -> None:

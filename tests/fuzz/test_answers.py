@@ -61,7 +61,7 @@ def test_metrics() -> None:
     def read(text: str) -> None:
         counters = HTTP.counters(text)
         assert all(0 <= value < 2**60 for value in counters.values())
-        HTTP.cache_of(text)
+        HTTP.parse_cache_settings(text)
 
     feed_texts(read, [METRICS])
 

@@ -23,8 +23,10 @@ def check_label(label: str) -> engine.Engine:
     """Return the engine of a container with this label, after using all that a check uses of it."""
     labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: label})
     http, key = labelled.http, labelled.key
-    assert 1 <= http.port <= 65535 and all(path[:1] in ("", "/") for path in (http.health, http.models, http.version))
-    assert all(400 <= status <= 599 for status in http.loading)
+    assert 1 <= http.port <= 65535 and all(
+        path[:1] in ("", "/") for path in (http.health_path, http.models_path, http.version_path)
+    )
+    assert all(400 <= status <= 599 for status in http.loading_statuses)
     http.counters(METRICS)
     if key is not None:
         assert key.mount.startswith("/run/sparkwright/")
@@ -50,7 +52,7 @@ def test_settings_from_a_server() -> None:
     http = check_label(description.render_label(SECTION)).http
 
     def read(answer: Any) -> None:
-        settings = http.settings_of(answer)
+        settings = http.parse_settings(answer)
         assert set(settings) <= set(FIELDS)
         assert len(json.dumps(settings, allow_nan=False)) < 10_000
 

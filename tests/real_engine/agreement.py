@@ -207,7 +207,7 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
 
 
 def _count_generated(server: Server) -> float:
-    return HTTP.counters(server.ask(HTTP.metrics).body.decode())[engine_http.GENERATED]
+    return HTTP.counters(server.ask(HTTP.metrics_path).body.decode())[engine_http.GENERATED]
 
 
 def _save_run(server: Server, folder: Path) -> None:

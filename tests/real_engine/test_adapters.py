@@ -34,7 +34,7 @@ def write_adapter(folder: Path, lora: Lora, seed: str) -> str:
 
 def serve_words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
     """Return the arguments of a recipe with these adapters."""
-    place = flags.ADAPTERS
+    place = flags.ADAPTER_FLAGS
     assert place is not None
     options = with_adapters({"served-model-name": NAME, "max-model-len": 2048, "enforce-eager": True}, place, paths)
     return [str(engine.models / "dense"), *flags.argv({**options, **more})]

@@ -24,9 +24,9 @@ def test_the_key_in_the_file_is_required_and_never_shown(engine: Engine, tmp_pat
     file.write_text(http.render_key_file(key))
     words = serve_arguments(engine.models / "dense", {http.KEY_FILE_FLAG: str(file)})
     with ProcessWatcher(key) as watch, serving_ready(engine, words, tmp_path / "server.log") as server:
-        for path in HTTP.public:
+        for path in HTTP.public_paths:
             assert server.ask(path).status == 200
-        refused = http_probe.send_request(server.base_url, HTTP.models, api_key="spk-wrong")
+        refused = http_probe.send_request(server.base_url, HTTP.models_path, api_key="spk-wrong")
         assert (refused.status, refused.json()) == (401, {"error": "Unauthorized"})
         context = RecordingContext(tmp_path, secrets={"K": Secret(key)})
         args = VerifyHealth.Args(server.base_url, "m", api_key_secret="K")

@@ -16,8 +16,8 @@ SMALL = ("-c", "1024", "-np", "1", "-a", "sql")
 
 def adapter_words(adapter: Path) -> tuple[str, ...]:
     """Return the words of the command line for a recipe's adapter."""
-    assert flags.ADAPTERS is not None
-    return flags.argv(with_adapters({}, flags.ADAPTERS, {"sql": str(adapter)}))
+    assert flags.ADAPTER_FLAGS is not None
+    return flags.argv(with_adapters({}, flags.ADAPTER_FLAGS, {"sql": str(adapter)}))
 
 
 def ask_model(server: servers.Server, model: str) -> str:

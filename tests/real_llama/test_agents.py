@@ -59,7 +59,7 @@ def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
         model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
         named = tuple(Client(name) for name in (*AGENTS, "litellm"))
         configuration = replace(
-            build_gateway(model), paths=api_paths.merge_paths([PATHS]), named_clients=named, usages=HTTP.usages
+            build_gateway(model), paths=api_paths.merge_paths([PATHS]), named_clients=named, usages=HTTP.usage_keys
         )
         with run_gateway(folder, configuration) as running_gateway:
             running_gateway.up("tiny")

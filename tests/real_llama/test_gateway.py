@@ -42,7 +42,7 @@ def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFacto
     tiny = Model("tiny", (Upstream("one", "127.0.0.1", llama.port, 2),), 8192, check, aliases=("claude-sonnet-4-5",))
     named = (Client("counted"), *(Client(f"by-{n}") for n in range(len(CASES))))
     configuration = replace(
-        build_gateway(tiny), paths=api_paths.merge_paths([PATHS]), named_clients=named, usages=HTTP.usages
+        build_gateway(tiny), paths=api_paths.merge_paths([PATHS]), named_clients=named, usages=HTTP.usage_keys
     )
     with run_gateway(tmp_path_factory.mktemp("gateway"), configuration) as running_gateway:
         running_gateway.up("tiny", "claude-sonnet-4-5")

@@ -20,13 +20,13 @@ BODY: dict[str, Any] = openai_api.build_stream_request(HTTP, "tiny", "hello", 40
 
 
 def read_counters(server: servers.Server, key: str = "") -> dict[str, float]:
-    return HTTP.counters(server.ask(HTTP.metrics, key=key).body)
+    return HTTP.counters(server.ask(HTTP.metrics_path, key=key).body)
 
 
 def test_every_path_reports_loading(tiny: Path, tmp_path: Path) -> None:
     with servers.serving(tmp_path, tiny, "-c", "512", "-np", "1") as server:
         assert server.loading
-        assert {item.status for item in server.loading} <= set(HTTP.loading)
+        assert {item.status for item in server.loading} <= set(HTTP.loading_statuses)
         assert server.loading[0].body["error"]["message"] == "Loading model"
 
 
@@ -94,24 +94,24 @@ def test_a_stream_has_the_token_count_of_the_server(llama: servers.Server) -> No
 
 
 def test_context_and_slots_are_read(llama: servers.Server, tiny: Path) -> None:
-    settings = HTTP.settings_of(llama.ask(HTTP.settings).body)
+    settings = HTTP.parse_settings(llama.ask(HTTP.settings_path).body)
     assert settings["max_model_len"] == CONTEXT // SLOTS
     assert settings["max_concurrency"] == SLOTS
     assert settings["model_path"] == str(tiny)
     assert settings["served_name"] == "tiny"
-    assert HTTP.version_of(llama.ask(HTTP.version).body) == settings["version"] != ""
-    assert openai_api.parse_models(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
+    assert HTTP.parse_version(llama.ask(HTTP.version_path).body) == settings["version"] != ""
+    assert openai_api.parse_models(HTTP, llama.ask(HTTP.models_path).body) == {"tiny": CONTEXT // SLOTS}
 
 
 def test_a_context_longer_than_the_trained_one_is_capped_and_logged(tiny: Path, tmp_path: Path) -> None:
     with servers.serving(tmp_path, tiny, "-c", "20000", "-np", "2") as server:
-        assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
+        assert HTTP.parse_settings(server.ask(HTTP.settings_path).body)["max_model_len"] == 8192
         assert server.wait_for_log("exceeds the training context of the model (8192) - capping")
 
 
 def test_any_model_name_is_served(llama: servers.Server) -> None:
     answer = llama.ask(openai_api.CHAT_PATH, openai_api.build_request(HTTP, "quite another", "hello", 3))
-    assert HTTP.any_name
+    assert HTTP.accepts_any_name
     assert answer.status == 200
     assert answer.body["model"] == "tiny"
     assert openai_api.count_tokens(answer.body) == 3
@@ -131,8 +131,8 @@ def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Pa
     words = ("--api-key-file", str(key_file)) if source == "file" else ()
     env = {HTTP.key_variable: KEY} if source == "variable" else {}
     with servers.serving(tmp_path, tiny, "-c", "512", "--metrics", *words, env=env) as server:
-        paths = (HTTP.health, HTTP.models, HTTP.settings, HTTP.metrics, "/slots")
-        assert {path for path in paths if server.ask(path).status == 200} == HTTP.public
+        paths = (HTTP.health_path, HTTP.models_path, HTTP.settings_path, HTTP.metrics_path, "/slots")
+        assert {path for path in paths if server.ask(path).status == 200} == HTTP.public_paths
         assert {server.ask(path, key=KEY).status for path in paths} == {200}
         assert server.ask(openai_api.CHAT_PATH, BODY | {"stream": False}).status == 401
         assert KEY not in server.log
@@ -140,7 +140,7 @@ def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Pa
 
 def test_without_their_flag_metrics_are_missing(tiny: Path, tmp_path: Path) -> None:
     with servers.serving(tmp_path, tiny, "-c", "512") as server:
-        assert server.ask(HTTP.metrics).status == 501
+        assert server.ask(HTTP.metrics_path).status == 501
 
 
 def test_sigterm_exits_with_0(tiny: Path, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def _read_key() -> str:
 
 def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
     """Return the engine's HTTP interface, the served model name and its context length in tokens."""
-    path = engine.get_engine(engine.DEFAULT_ENGINE).http.models
+    path = engine.get_engine(engine.DEFAULT_ENGINE).http.models_path
     answer = http_probe.send_request(url, path, api_key=key)
     if answer.status != 200:
         fix = f"Set {KEY_VARIABLE} to the server's key." if answer.status == 401 else ""

@@ -217,7 +217,7 @@ def find_rules(name: str) -> list[RuleExplanation]:
 def _all_rules() -> Iterator[Rules[Any, Any]]:
     """Yield the rules for all engines, then those of each engine."""
     yield from recipe_rules.RULES
-    for served_engine in engine.list_served():
+    for served_engine in engine.list_supported():
         yield from served_engine.advice.RULES
 
 
@@ -360,7 +360,9 @@ def _check_agent(client: str, client_format: ClientFormat, checked_recipe: Check
         yield Finding("error", message, (Fix("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
     missing_flags = [
-        flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
+        flag
+        for flag in recipe_engine.probe_flags.required_flags.get("tool_call", ())
+        if named_flags.get(flag) in (None, False)
     ]
     if missing_flags:
         flags_text = " and ".join(f"`{flag}`" for flag in missing_flags)

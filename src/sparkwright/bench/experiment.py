@@ -194,7 +194,7 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
 
 def sweep_arms(base: Recipe, values: Sequence[int], pinned: Mapping[str, Any]) -> list[Arm]:
     """Return an arm for each token budget of a step. Raises Refused if the engine has no flag for it."""
-    name = base.engine.flags.BUDGET
+    name = base.engine.flags.BUDGET_FLAG
     if not name:
         raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
     return grid_arms(base, [Axis(name, tuple(values))], pinned)
@@ -247,7 +247,7 @@ def _grid_arm(name: str, base: Recipe, axes: Sequence[Axis], values: Mapping[str
 def _check_axis(swept_axis: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> None:
     """Raise Refused for a flag that another key of the recipe sets, or that the engine does not have."""
     flag_name = arms[0].recipe.engine.flags.canonical(swept_axis.flag)
-    key = arms[0].recipe.engine.flags.SET_BY.get(flag_name)
+    key = arms[0].recipe.engine.flags.RESERVED_FLAGS.get(flag_name)
     if key:
         raise Refused(f"--flag {swept_axis.name}: recipes set it under `{key}`.", fix="Compare two recipes: -a and -b.")
     for arm in arms:

@@ -12,7 +12,7 @@ Each engine has a folder here, with these files. `Engine` below lists the values
     files.py        the files that it needs from a repository
     parallel.py     one model on several hosts; member_log.py reads the log of a cluster member
 
-Every folder has the NEEDED_FILES. Files are imported on first use: a health check imports only http.py.
+Every folder has the REQUIRED_FILES. Files are imported on first use: a health check imports only http.py.
 
 If the folder has a description.py, the recipe describes the engine: its values are built from that description, which is also
 stored in a label of the container.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.prefix_cache import PrefixCache
 
 #: names in recipes
-Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
+EngineName = Literal["vllm", "llama_cpp", "sglang", "openai"]
 #: display names
 TITLES: dict[str, str] = {
     "vllm": "vLLM",
@@ -64,7 +64,7 @@ DESCRIPTION_LABEL = "sparkwright.engine.description"
 TASK_LABEL = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
 #: files without which sparkwright cannot serve with an engine
-NEEDED_FILES = ("http", "flags", "log", "advice")
+REQUIRED_FILES = ("http", "flags", "log", "advice")
 P = TypeVar("P")
 
 
@@ -123,7 +123,7 @@ class Engine:
     #: the flags of its command line
     flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
     #: parses the words of a server's command into the model and the flags
-    command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
+    parse_command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
     #: data for converting recipes from other projects; None if recipes for this engine cannot be imported
     imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
     #: the flags that select the server's task
@@ -133,7 +133,9 @@ class Engine:
     #: the format of its log
     log: ClassVar[EnginePart[LogFormat]] = EnginePart("log", "LOG")
     #: the detectors (slowness.Detector) for causes of slowness that are specific to this engine
-    causes: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart("log", "DETECTORS", ())
+    slowness_detectors: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart(
+        "log", "DETECTORS", ()
+    )
     #: the rules about its recipes, and the settings that the engine derives from them
     advice: ClassVar[EnginePart[Advice]] = EnginePart("advice")
     #: the reader of its images; None if images show neither version nor options
@@ -147,7 +149,9 @@ class Engine:
     #: serving one model from several hosts; None if the engine or this release of sparkwright does not support it
     parallel: ClassVar[EnginePart[Parallel | None]] = EnginePart("parallel")
     #: the reader of a cluster member's log; None if the engine has none. Separate from `parallel` to import less
-    member: ClassVar[EnginePart[Callable[[LogText], MemberLog] | None]] = EnginePart("member_log", "member")
+    parse_member_log: ClassVar[EnginePart[Callable[[LogText], MemberLog] | None]] = EnginePart(
+        "member_log", "parse_member_log"
+    )
     #: the reader of descriptions; None if the recipe does not describe the engine
     _descriptions: ClassVar[EnginePart[Any]] = EnginePart("description")
 
@@ -158,9 +162,9 @@ class Engine:
         return http if self.task == GENERATE else replace(http, task=self.task, roles={**http.roles, **http.task_roles})
 
     @property
-    def served(self) -> bool:
+    def is_supported(self) -> bool:
         """True if this release of sparkwright can serve with the engine."""
-        return all(_import_file(self.name, file) for file in NEEDED_FILES)
+        return all(_import_file(self.name, file) for file in REQUIRED_FILES)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -216,9 +220,9 @@ def get_engine(name: str) -> Engine:
     return Engine(name, TITLES[name])
 
 
-def list_served() -> tuple[Engine, ...]:
+def list_supported() -> tuple[Engine, ...]:
     """Return the engines that this release of sparkwright can serve with."""
-    return tuple(engine for engine in map(get_engine, TITLES) if engine.served)
+    return tuple(engine for engine in map(get_engine, TITLES) if engine.is_supported)
 
 
 def get_or_default(name: object) -> Engine:

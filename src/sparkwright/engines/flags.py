@@ -17,7 +17,7 @@ class ModelFlag:
 
     flag: str
     key: str = ""  #: key in the flag's JSON; "" if the flag takes the path itself
-    needs: str = ""  #: flag without which this one has no effect; "" if it always has an effect
+    required_flag: str = ""  #: flag without which this one has no effect; "" if it always has an effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class AdapterFlags:
     """An engine's flags for LoRA adapters."""
 
     flag: str  #: takes NAME=PATH for each adapter, or only the path if the engine does not support names
-    enable: str = ""  #: switch without which `flag` has no effect
-    named: bool = True  #: a request selects an adapter by name; else the adapter applies to every request
-    prefixed: bool = False  #: the name in requests is SERVED_NAME:ADAPTER
+    enabling_flag: str = ""  #: switch without which `flag` has no effect
+    selected_by_name: bool = True  #: a request selects an adapter by name; else the adapter applies to every request
+    prefixed_by_served_name: bool = False  #: the name in requests is SERVED_NAME:ADAPTER
     conflicting_flags: tuple[str, ...] = ()  #: further flags that a recipe must not set together with `adapters`
-    max_rank: str = ""  #: flag with the maximum rank
-    default_max_rank: int = 0  #: default of `max_rank`; 0 if the engine derives it from the adapters
-    allowed_ranks: tuple[int, ...] = ()  #: values that `max_rank` allows; empty if it allows any
-    max_in_batch: str = ""  #: flag with the maximum number of adapters in one batch
-    default_max_in_batch: int = 0  #: default of `max_in_batch`
+    max_rank_flag: str = ""  #: flag with the maximum rank
+    default_max_rank: int = 0  #: default of `max_rank_flag`; 0 if the engine derives it from the adapters
+    allowed_ranks: tuple[int, ...] = ()  #: values that `max_rank_flag` allows; empty if it allows any
+    max_in_batch_flag: str = ""  #: flag with the maximum number of adapters in one batch
+    default_max_in_batch: int = 0  #: default of `max_in_batch_flag`
     base_takes_slot: bool = False  #: requests without an adapter count as one more adapter in the batch
     unsupported_keys: tuple[str, ...] = ()  #: keys of adapter_config.json that the engine refuses if they are set
     source: str = ""  #: reference for these fields
@@ -58,11 +58,11 @@ class Flags(Protocol):
         """The flag with the fraction of memory that the server reserves; "" if there is none."""
 
     @property
-    def BUDGET(self) -> str:
+    def BUDGET_FLAG(self) -> str:
         """The flag with the maximum tokens per step; "" if there is none."""
 
     @property
-    def SET_BY(self) -> Mapping[str, str]:
+    def RESERVED_FLAGS(self) -> Mapping[str, str]:
         """Flags that a recipe must not set, each with the recipe key that sets it."""
 
     @property
@@ -70,15 +70,15 @@ class Flags(Protocol):
         """The flags for second models, by role."""
 
     @property
-    def ADAPTERS(self) -> AdapterFlags | None:
+    def ADAPTER_FLAGS(self) -> AdapterFlags | None:
         """The flags for LoRA adapters; None if the engine does not support them."""
 
     @property
-    def TEMPLATES(self) -> tuple[str, ...]:
+    def TEMPLATE_FLAGS(self) -> tuple[str, ...]:
         """The flags that replace the model's chat template."""
 
     @property
-    def SAMPLING(self) -> tuple[str, ...] | None:
+    def SAMPLING_FLAGS(self) -> tuple[str, ...] | None:
         """The flags that set default sampling parameters, the one that takes the values first.
 
         None if the engine reads the parameters from the model's file, so that no warning is needed.
@@ -166,7 +166,7 @@ def has_model(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
 def is_model_effective(flags: Mapping[str, Any], model_flag: ModelFlag) -> bool:
     """Return True if a second model would have an effect with these flags."""
     if not model_flag.key:
-        return not model_flag.needs or flags.get(model_flag.needs) not in (None, False)
+        return not model_flag.required_flag or flags.get(model_flag.required_flag) not in (None, False)
     return _parse_object(flags.get(model_flag.flag)) is not None or _is_dotted(flags, model_flag)
 
 
@@ -183,15 +183,21 @@ def with_model(flags: Mapping[str, Any], model_flag: ModelFlag, path: str) -> di
 
 def adapter_name(adapter_flags: AdapterFlags, served_name: str, name: str) -> str:
     """Return the model name for requests to an adapter; the served name if the adapter applies to every request."""
-    return f"{served_name}:{name}" if adapter_flags.prefixed else name if adapter_flags.named else served_name
+    return (
+        f"{served_name}:{name}"
+        if adapter_flags.prefixed_by_served_name
+        else name
+        if adapter_flags.selected_by_name
+        else served_name
+    )
 
 
 def with_adapters(flags: Mapping[str, Any], adapter_flags: AdapterFlags, paths: Mapping[str, str]) -> dict[str, Any]:
     """Return the flags with adapters. paths: paths in the container, by adapter name."""
     if not paths:
         return dict(flags)
-    enable = {adapter_flags.enable: True} if adapter_flags.enable else {}
-    adapters = [f"{name}={path}" if adapter_flags.named else path for name, path in paths.items()]
+    enable = {adapter_flags.enabling_flag: True} if adapter_flags.enabling_flag else {}
+    adapters = [f"{name}={path}" if adapter_flags.selected_by_name else path for name, path in paths.items()]
     return {**flags, **enable, adapter_flags.flag: adapters}
 
 
@@ -279,38 +285,38 @@ class ImportTable:
     #: port on which the engine listens in that image
     container_port: int
     #: names of the engine's programs and images
-    names: tuple[str, ...]
+    program_names: tuple[str, ...]
     #: command that starts the engine in an image without an entrypoint for it
     program: tuple[str, ...]
     #: the flag with the listen address
-    host: str
+    host_flag: str
     #: flags with an API key
-    key: tuple[str, ...] = ()
+    key_flags: tuple[str, ...] = ()
     #: the flag for tensor parallelism over GPUs; "" if there is none
-    tensor: str = ""
+    tensor_flag: str = ""
     #: the flag for pipeline parallelism over GPUs; "" if there is none
-    pipeline: str = ""
+    pipeline_flag: str = ""
     #: flags that configure how the hosts of a cluster find each other
-    backends: tuple[str, ...] = ()
+    cluster_flags: tuple[str, ...] = ()
     #: flags that start more than one replica
-    replicas: tuple[str, ...] = ()
+    replica_flags: tuple[str, ...] = ()
     #: the flag with a hub repository, OWNER/NAME[:QUANTISATION]; "" if the model argument names the repository
-    repository: str = ""
+    repository_flag: str = ""
     #: the flag with a file's name in that repository
-    repository_file: str = ""
+    repository_file_flag: str = ""
     #: flags with the model's revision
-    revisions: tuple[str, ...] = ()
+    revision_flags: tuple[str, ...] = ()
     #: flags with the path of a file on the recipe author's machine
-    files: tuple[str, ...] = ()
+    file_flags: tuple[str, ...] = ()
     #: flags that name another model, each with the key of the name in the flag's JSON; "" if the flag takes the name itself
-    further_models: Mapping[str, str] = field(default_factory=dict)
+    further_model_flags: Mapping[str, str] = field(default_factory=dict)
     #: flags that control downloads
-    downloads: tuple[str, ...] = ()
+    download_flags: tuple[str, ...] = ()
     #: flags with a hub token
-    tokens: tuple[str, ...] = ()
+    token_flags: tuple[str, ...] = ()
     #: replaces the short options of a command with their long names
     expand_short_options: Callable[[Sequence[str]], list[str]] = keep_words
     #: the engine's parser accepts long options with a single dash
-    one_dash: bool = False
+    accepts_single_dash: bool = False
     #: the flag with the model names for clients; "" if the server accepts any name
-    served_name: str = ""
+    served_name_flag: str = ""

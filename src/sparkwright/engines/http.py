@@ -54,7 +54,7 @@ class MetricSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageKeys:
     """The keys under which an answer reports its token counts."""
 
     #: the object with the other keys
@@ -66,9 +66,9 @@ class Usage:
 
 
 #: usage in OpenAI's chat API, and in its Responses API and Anthropic's Messages API, which count cached tokens separately
-USAGES = (
-    Usage("usage", ("prompt_tokens",), "completion_tokens"),
-    Usage("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
+USAGE_KEYS = (
+    UsageKeys("usage", ("prompt_tokens",), "completion_tokens"),
+    UsageKeys("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
 )
 
 
@@ -97,25 +97,25 @@ class Http:
     #: metrics by role
     roles: Mapping[str, MetricSample] = field(default_factory=dict)
     #: path that answers 200 once the server is ready
-    health: str = "/health"
-    #: status codes of `health` that mean "still loading"
-    loading: tuple[int, ...] = ()
-    #: timeout for `health`, in seconds
+    health_path: str = "/health"
+    #: status codes of `health_path` that mean "still loading"
+    loading_statuses: tuple[int, ...] = ()
+    #: timeout for `health_path`, in seconds
     health_timeout_s: float = 5.0
     #: path that lists the served models
-    models: str = "/v1/models"
+    models_path: str = "/v1/models"
     #: the server accepts any model name in requests
-    any_name: bool = False
+    accepts_any_name: bool = False
     #: path that reports the version; empty if there is none
-    version: str = "/version"
-    #: returns the version in a response from `version`
-    version_of: Callable[[Any], str] = _read_version
+    version_path: str = "/version"
+    #: returns the version in a response from `version_path`
+    parse_version: Callable[[Any], str] = _read_version
     #: path that reports the server's settings; empty if there is none
-    settings: str = ""
-    #: returns the settings in a response from `settings`, named as in log.state.FIELDS
-    settings_of: Callable[[Any], Mapping[str, Any]] = _no_data
+    settings_path: str = ""
+    #: returns the settings in a response from `settings_path`, named as in log.state.FIELDS
+    parse_settings: Callable[[Any], Mapping[str, Any]] = _no_data
     #: path of the Prometheus metrics; empty if there are none
-    metrics: str = "/metrics"
+    metrics_path: str = "/metrics"
     #: extra keys for measured requests, which not every OpenAI-compatible API accepts
     measurement_keys: Mapping[str, Any] = field(default_factory=dict)
     #: request keys that turn thinking off
@@ -123,39 +123,39 @@ class Http:
     #: request keys that turn thinking on
     thinking_keys: Mapping[str, Any] = field(default_factory=dict)
     #: groups of keys that are removed, one group at a time, if a server refuses a request
-    removable: tuple[tuple[str, ...], ...] = ()
+    removable_keys: tuple[tuple[str, ...], ...] = ()
     #: (object, key) under which a chunk reports the number of tokens so far
     token_count_keys: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
     #: keys of the token counts in a complete answer or in the last chunk of a stream
-    usages: tuple[Usage, ...] = USAGES
+    usage_keys: tuple[UsageKeys, ...] = USAGE_KEYS
     #: paths that need no API key
-    public: frozenset[str] = frozenset(("/health",))
+    public_paths: frozenset[str] = frozenset(("/health",))
     #: environment variable with the API key
     key_variable: str = ""
     #: option with the API key
     key_option: str = "--api-key"
-    #: returns the context length in tokens from a row of `models`
-    context_of: Callable[[Mapping[str, Any]], Any] = _read_context
+    #: returns the context length in tokens from a row of `models_path`
+    parse_context: Callable[[Mapping[str, Any]], Any] = _read_context
     #: prefixes of the options that turn on speculative decoding
-    speculation: tuple[str, ...] = ()
+    speculation_prefixes: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     position_metric: str = ""
     #: returns the lowest request priority, given the server's command; 0 if the server does not schedule by priority
-    low_priority: Callable[[Sequence[str]], int] = _no_priority
+    lowest_priority: Callable[[Sequence[str]], int] = _no_priority
     #: returns the cache settings in the text of the metrics
-    cache_of: Callable[[str], dict[str, str]] = _no_data
+    parse_cache_settings: Callable[[str], dict[str, str]] = _no_data
     #: the PREFIX_QUERIES metric excludes the tokens of PREFIX_HITS
     queries_exclude_hits: bool = False
     #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
-    prefix_block: int = 16
+    prefix_block_tokens: int = 16
     #: minimum block size in tokens for a recurrent model, whose states are cached only at the ends of blocks
-    recurrent_block: int = 1
+    recurrent_block_tokens: int = 1
     #: task of the server
     task: Task = GENERATE
     #: metrics of tasks other than text generation that differ from `roles`
     task_roles: Mapping[str, MetricSample] = field(default_factory=dict)
     #: paths that render a chat's prompt without generating: the first takes messages, the second tokens
-    render: tuple[str, ...] = ()
+    render_paths: tuple[str, ...] = ()
     #: maximum time for which all PROGRESS_ROLES stay unchanged while a slow model generates, in seconds
     max_unchanged_s: int = 0
     #: paths for clients, which a gateway routes
@@ -168,7 +168,9 @@ class Http:
 
     def speculates(self, command: Sequence[str]) -> bool:
         """Return True if a server with this command uses speculative decoding."""
-        return bool(self.speculation) and any(str(word).startswith(self.speculation) for word in command)
+        return bool(self.speculation_prefixes) and any(
+            str(word).startswith(self.speculation_prefixes) for word in command
+        )
 
     @property
     def has_separate_heartbeat(self) -> bool:
@@ -205,7 +207,7 @@ _KEY_PATTERN = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID_KEY_RULE = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
 #: fix if a server requires a key that sparkwright does not know
 SET_KEY_FIX = "Set `server_key` in the recipe and deploy; the checks then use that key."
-MAKE_KEY_HINT = "Generate one with `openssl rand -hex 24`."
+GENERATE_KEY_HINT = "Generate one with `openssl rand -hex 24`."
 
 
 def is_valid_key(key: str) -> bool:
@@ -239,9 +241,9 @@ class ServerKey:
     #: reason why recipes cannot set `option`, as the end of a sentence
     conflict_reason: str
     #: returns the file's contents for a key
-    text: Callable[[str], str] = format_key_line
+    render_file: Callable[[str], str] = format_key_line
     #: returns the key in the file's contents; empty if there is none
-    key_of: Callable[[str], str] = parse_key_lines
+    parse_file: Callable[[str], str] = parse_key_lines
 
     @property
     def words(self) -> tuple[str, ...]:

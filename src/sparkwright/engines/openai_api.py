@@ -54,7 +54,7 @@ def build_reference_request(http: Http, model: str, prompt: str, tokens: int, ch
 
 def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the request without the next group of keys that some servers refuse; None if it has none of them."""
-    for keys in http.removable:
+    for keys in http.removable_keys:
         if any(key in body for key in keys):
             return {name: value for name, value in body.items() if name not in keys}
     return None
@@ -74,7 +74,7 @@ def parse_models(http: Http, models: Any) -> dict[str, int | None]:
     """Return the context length of each served model in a response from /v1/models, by name; None if it is not reported."""
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
-    return {str(row["id"]): count_or_none(http.context_of(row)) for row in rows}
+    return {str(row["id"]): count_or_none(http.parse_context(row)) for row in rows}
 
 
 def max_answer_tokens(context: int | None) -> int | None:

@@ -23,7 +23,7 @@ LIMIT_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "<": (operator.lt, "below"),
 }
 #: for each kind of option, a parser that raises ValueError, and a description of valid words, such as "a whole number"
-Readers = Mapping[str, tuple[Callable[[str], Any], str]]
+ValueParsers = Mapping[str, tuple[Callable[[str], Any], str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def format_value(value: Any) -> str:
 
 
 def find_value_problem(
-    option: Option, value: Any, readers: Readers, to_word: Callable[[Any], str], *, as_word: bool = False
+    option: Option, value: Any, value_parsers: ValueParsers, to_word: Callable[[Any], str], *, as_word: bool = False
 ) -> str:
     """Return the problem with a value, such as "must be a whole number, got '128q'"; "" if none is known.
 
@@ -198,15 +198,17 @@ def find_value_problem(
     if option.kind == "two":
         if not is_list or len(value) != 2:
             return f"takes two values, {format_value(value)}"
-        problems = (_find_word_problem(option, to_word(item), format_value(to_word(item)), readers) for item in value)
+        problems = (
+            _find_word_problem(option, to_word(item), format_value(to_word(item)), value_parsers) for item in value
+        )
         return next(filter(None, problems), "")
     if is_list and option.kind not in ("list", "text", "json"):
         return f"takes one value, {format_value(value)}"
-    return _find_word_problem(option, to_word(value), format_value(to_word(value) if as_word else value), readers)
+    return _find_word_problem(option, to_word(value), format_value(to_word(value) if as_word else value), value_parsers)
 
 
-def _find_word_problem(option: Option, word: str, shown_value: str, readers: Readers) -> str:
-    parse, expected = readers.get(option.kind, (str, "text"))
+def _find_word_problem(option: Option, word: str, shown_value: str, value_parsers: ValueParsers) -> str:
+    parse, expected = value_parsers.get(option.kind, (str, "text"))
     try:
         value = parse(word)
     except (ValueError, RecursionError):

@@ -93,7 +93,7 @@ class Parallel(Protocol):
         """The default port of the rendezvous."""
 
     @property
-    def SET_BY(self) -> Mapping[str, str]:
+    def RESERVED_FLAGS(self) -> Mapping[str, str]:
         """Flags that a recipe must not set, each with the recipe key that sets it, or the reason why no key does."""
 
     @property
@@ -112,7 +112,7 @@ class Parallel(Protocol):
     ) -> list[Finding]:
         """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.relevant_config`."""
 
-    def member(self, text: LogText) -> MemberLog:
+    def parse_member_log(self, text: LogText) -> MemberLog:
         """Parse a member's log, given as text, a file or chunks."""
 
     def is_peer_failure(self, failure: str) -> bool:

@@ -62,7 +62,7 @@ class AdapterCase:
 
     @property
     def adapter_flags(self) -> AdapterFlags:
-        adapter_flags = engines.get_engine(self.engine).flags.ADAPTERS
+        adapter_flags = engines.get_engine(self.engine).flags.ADAPTER_FLAGS
         assert adapter_flags is not None, "recipes of other engines cannot have adapters"
         return adapter_flags
 
@@ -124,12 +124,12 @@ def adapter_rank(case: AdapterCase) -> Iterator[Finding]:
     at start if an adapter has a higher rank.
     """
     adapter_flags = case.adapter_flags
-    max_rank = _parse_number(case.flags.get(adapter_flags.max_rank)) or adapter_flags.default_max_rank
+    max_rank = _parse_number(case.flags.get(adapter_flags.max_rank_flag)) or adapter_flags.default_max_rank
     for name, adapter in case.adapters.items():
         rank = adapter.get("rank") or 0
         if not max_rank or rank <= max_rank:
             continue
-        flag, allowed_ranks = adapter_flags.max_rank, adapter_flags.allowed_ranks
+        flag, allowed_ranks = adapter_flags.max_rank_flag, adapter_flags.allowed_ranks
         needed_rank = next((allowed for allowed in allowed_ranks if allowed >= rank), 0 if allowed_ranks else rank)
         message = f"adapter {name} has rank {rank}, but {flag} is {max_rank}: the server does not start."
         fixes = (Fix(f"set {flag} to {needed_rank}", {flag: needed_rank}),) if needed_rank else ()
@@ -147,7 +147,7 @@ def adapters_at_once(case: AdapterCase) -> Iterator[Finding]:
     memory of an adapter of the maximum rank. In SGLang, requests without an adapter also take a slot.
     """
     adapter_flags = case.adapter_flags
-    flag = adapter_flags.max_in_batch
+    flag = adapter_flags.max_in_batch_flag
     if not flag:
         return
     slots = _parse_number(case.flags.get(flag)) or adapter_flags.default_max_in_batch
@@ -263,7 +263,7 @@ class TemplateCase:
     @property
     def template(self) -> ChatTemplate | None:
         """The model's template; None if it is unknown or a flag replaces it."""
-        if any(name in self.flags for name in engines.get_engine(self.engine).flags.TEMPLATES):
+        if any(name in self.flags for name in engines.get_engine(self.engine).flags.TEMPLATE_FLAGS):
             return None
         return ChatTemplate.from_json(self.chat.get("template") or {})
 
@@ -321,7 +321,7 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
     Without that file, a request that sets no sampling parameters gets the engine's own defaults: temperature 1.0, no top_p and
     no top_k, whatever the model card recommends.
     """
-    flags = engines.get_engine(case.engine).flags.SAMPLING
+    flags = engines.get_engine(case.engine).flags.SAMPLING_FLAGS
     if flags is None or not case.chat or case.chat.get("sampling") is not None:
         return
     if not case.flags.keys().isdisjoint(flags):

@@ -123,7 +123,7 @@ def find_causes(evidence: SlownessEvidence) -> list[Cause]:
     is_fast = evidence.slow is False
     is_slow = evidence.slow or (evidence.slow is None and evidence.share is not None and evidence.share < SLOW_SHARE)
     causes: list[Cause] = []
-    for detect in (*DETECTORS, *evidence.engine.causes):
+    for detect in (*DETECTORS, *evidence.engine.slowness_detectors):
         for cause in detect(evidence):
             is_needless = is_fast and cause.verdict in ("found", "possible")
             is_unrelated = is_slow and cause.verdict == "found" and not cause.lowers_rate

@@ -137,6 +137,6 @@ class TaskFlags:
     """The flags that an engine needs or excludes for each task."""
 
     #: required flags and values
-    needs: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
+    required_flags: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
     #: flags, each with the values that do not work with the task
-    excludes: Mapping[Task, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)
+    excluded_values: Mapping[Task, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)

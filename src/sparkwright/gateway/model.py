@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.api_paths import ApiPath
-from sparkwright.engines.http import GENERATE, USAGES, MetricSample, Task, Usage
+from sparkwright.engines.http import GENERATE, USAGE_KEYS, MetricSample, Task, UsageKeys
 from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
@@ -143,7 +143,7 @@ class Gateway:
     stuck_s: int = 0  #: seconds without progress after which a server with requests counts as down; 0 for never
     waits: bool = False  #: True if requests wait while no server of a model is up
     named_clients: tuple[Client, ...] = ()  #: clients with their own keys
-    usages: tuple[Usage, ...] = USAGES  #: fields of its servers' answers that contain the number of tokens
+    usages: tuple[UsageKeys, ...] = USAGE_KEYS  #: fields of its servers' answers that contain the number of tokens
 
 
 def max_body_bytes(contexts: list[int]) -> int:

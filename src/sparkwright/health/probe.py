@@ -144,10 +144,12 @@ class Prober:
         if not url or (inspected and observation.container.status != "running"):
             return replace(observation, server=Server(url))
         api = container_labels.engine_of_container(inspected).http if inspected else self.api
-        health = http_probe.send_request(url, api.health, timeout_s=max(HEALTH_TIMEOUT_S, api.health_timeout_s))
+        health = http_probe.send_request(url, api.health_path, timeout_s=max(HEALTH_TIMEOUT_S, api.health_timeout_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
-            return replace(observation, server=server, loading=health.status in api.loading, error=health.error)
+            return replace(
+                observation, server=server, loading=health.status in api.loading_statuses, error=health.error
+            )
         command = list((inspected.get("Config") or {}).get("Cmd") or ())
         self.key = key = server_key.read_container_key(self.context.state, inspected) or self._configured_key(api)
         counters = server_counters.read_counters(api, url, key)[0]
@@ -173,7 +175,7 @@ class Prober:
             return observation
         if server.running and self._is_generating(api, url, key, heartbeat):
             return replace(observation, server=replace(server, token="skipped"), frozen_s=None)
-        return self._probe_token(api, observation, key, api.low_priority(command))
+        return self._probe_token(api, observation, key, api.lowest_priority(command))
 
     def _is_generating(self, api: Http, url: str, key: str, heartbeat: float | None) -> bool:
         """Return True if the heartbeat counter increases within a short pause."""

@@ -74,16 +74,16 @@ def inspect(machine: Machine, verified_state: Mapping[str, Any], name: str, now_
         return Snapshot(now_s, container, url)
     http = container_labels.engine_of_container(inspected).http
     status = _query_health(http, url)
-    return Snapshot(now_s, container, url, status, loading=status in http.loading)
+    return Snapshot(now_s, container, url, status, loading=status in http.loading_statuses)
 
 
 def read_traffic(verified_state: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float]:
     """Return the running and waiting requests and generated tokens, by role; empty if the server does not report them."""
     http = container_labels.engine_of_spec(verified_state.get("spec")).http
-    if not http.metrics or not snapshot.health_status:
+    if not http.metrics_path or not snapshot.health_status:
         return {}
     try:
-        response = request("GET", snapshot.url.rstrip("/") + http.metrics, timeout_s=HEALTH_TIMEOUT_S)
+        response = request("GET", snapshot.url.rstrip("/") + http.metrics_path, timeout_s=HEALTH_TIMEOUT_S)
     except TransportError:
         return {}
     counters = http.counters(response.text) if response.status == 200 else {}
@@ -170,7 +170,7 @@ def _inspect_container(machine: Machine, name: str) -> dict[str, Any] | None:
 def _query_health(http: Http, url: str) -> int:
     """Return the HTTP status of /health; 0 if there is no answer."""
     try:
-        return request("GET", url.rstrip("/") + http.health, timeout_s=HEALTH_TIMEOUT_S).status
+        return request("GET", url.rstrip("/") + http.health_path, timeout_s=HEALTH_TIMEOUT_S).status
     except TransportError:
         return 0
 

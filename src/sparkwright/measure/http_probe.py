@@ -57,9 +57,11 @@ class Response:
 
 def query_version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
     """Return the engine's version; None if the server does not report it."""
-    if not api.version:
+    if not api.version_path:
         return None
-    return api.version_of(send_request(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
+    return (
+        api.parse_version(send_request(base_url, api.version_path, api_key=api_key, timeout_s=timeout_s).json()) or None
+    )
 
 
 def send_with_fewer_options(

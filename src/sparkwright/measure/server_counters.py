@@ -22,11 +22,11 @@ COUNTER_LAG_S = 1.0
 
 def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
     """Return the counters by role, and the settings of the prefix cache; both are empty if the server exports no metrics."""
-    if not http.metrics:
+    if not http.metrics_path:
         return {}, {}
-    response = send_request(base_url, http.metrics, api_key=api_key)
+    response = send_request(base_url, http.metrics_path, api_key=api_key)
     text = response.body.decode(errors="replace") if response.status == 200 else ""
-    return http.counters(text), http.cache_of(text)
+    return http.counters(text), http.parse_cache_settings(text)
 
 
 def count_active_requests(counters: Mapping[str, float]) -> float | None:

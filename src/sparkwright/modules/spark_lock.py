@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.engines.engine import Name as EngineName
-from sparkwright.engines.engine import get_engine
+from sparkwright.engines.engine import EngineName, get_engine
 from sparkwright.engines.model import adapter
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_client

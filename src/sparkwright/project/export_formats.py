@@ -213,14 +213,14 @@ def render_sparkrun(export: Export) -> str:
         raise Refused(f"sparkrun has no runtime for {engine.title}.", where=export.recipe.source.where("engine"))
     split = export.recipe.split
     defaults: dict[str, Any] = {"host": "0.0.0.0", "port": int(_published_port(export))}
-    separate_flags = (engine.flags.PORT, imports.host, *engine.flags.SET_BY)
-    all_flags = engine.command(list(export.spec.command)).flags
+    separate_flags = (engine.flags.PORT, imports.host_flag, *engine.flags.RESERVED_FLAGS)
+    all_flags = engine.parse_command(list(export.spec.command)).flags
     flags = {name: value for name, value in all_flags.items() if name not in separate_flags}
     words = [*imports.program, *_model_words(export)]
-    words += ["--" + imports.host, "{host}", f"--{engine.flags.PORT}", "{port}"]
+    words += ["--" + imports.host_flag, "{host}", f"--{engine.flags.PORT}", "{port}"]
     if split is not None:
         defaults |= {"tensor_parallel": split.tensor, "pipeline_parallel": split.pipeline}
-        words += [f"--{imports.tensor}", "{tensor_parallel}", f"--{imports.pipeline}", "{pipeline_parallel}"]
+        words += [f"--{imports.tensor_flag}", "{tensor_parallel}", f"--{imports.pipeline_flag}", "{pipeline_parallel}"]
     hosts = split.hosts if split else 1
     data: dict[str, Any] = {
         "recipe_version": "2",
@@ -265,9 +265,11 @@ def _published_port(export: Export) -> str:
 def _model_words(export: Export) -> list[str]:
     engine = export.recipe.engine
     imports = engine.imports
-    if imports is not None and imports.repository:
-        return [f"--{imports.repository}", "{model}"]
-    return ["{model}"] if engine.flags.ENTRYPOINT is None else [f"--{next(iter(engine.flags.SET_BY))}", "{model}"]
+    if imports is not None and imports.repository_flag:
+        return [f"--{imports.repository_flag}", "{model}"]
+    return (
+        ["{model}"] if engine.flags.ENTRYPOINT is None else [f"--{next(iter(engine.flags.RESERVED_FLAGS))}", "{model}"]
+    )
 
 
 def _sparkrun_model_name(export: Export) -> str:

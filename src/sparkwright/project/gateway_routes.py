@@ -105,7 +105,7 @@ def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, server
         models=models,
         paths=api_paths.merge_paths(server.recipe.engine.http.paths for server in servers),
         waits=file.not_up == "wait",
-        usages=tuple(dict.fromkeys(usage for server in servers for usage in server.recipe.engine.http.usages)),
+        usages=tuple(dict.fromkeys(usage for server in servers for usage in server.recipe.engine.http.usage_keys)),
         named_clients=tuple(_build_client(name, client) for name, client in sorted(file.clients.items())),
     )
 
@@ -172,13 +172,13 @@ def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, serve
 def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     """Return the metrics that show an engine's progress; None if the engine has no heartbeat metric."""
     roles = {**http.roles, **(http.task_roles if task != GENERATE else {})}
-    if not http.metrics or HEARTBEAT not in roles:
+    if not http.metrics_path or HEARTBEAT not in roles:
         return None
     progress_samples, request_samples = (
         [roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES)
     )
     return model.Progress(
-        http.metrics, tuple(dict.fromkeys(progress_samples)), tuple(request_samples), http.max_unchanged_s
+        http.metrics_path, tuple(dict.fromkeys(progress_samples)), tuple(request_samples), http.max_unchanged_s
     )
 
 
@@ -331,10 +331,10 @@ def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]
 def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
     """Yield a mistake for each server whose engine would refuse this name: a gateway does not change request bodies."""
     for server_recipe in (server.recipe for server in group):
-        if server_recipe.engine.http.any_name or alias in server_recipe.served_names:
+        if server_recipe.engine.http.accepts_any_name or alias in server_recipe.served_names:
             continue
         imports = server_recipe.engine.imports
-        option = imports.served_name if imports else "served_name"
+        option = imports.served_name_flag if imports else "served_name"
         where = server_recipe.source.where(server_recipe.file.engine)
         fix = f"Add it to `{option}` in recipes/{server_recipe.name}.yml, after `{server_recipe.served_name}`."
         yield f"{subject} would be refused by {server_recipe.name}'s server.", where, fix

@@ -142,7 +142,7 @@ def test_the_key_is_read_from_a_file() -> None:
     assert is_valid_key(key)
     assert server_key.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert default_key and server_key.suffix != default_key.suffix, "a container of another engine has its file mounted"
-    assert server_key.key_of("# keys\n\n" + server_key.text(key)) == key
-    assert server_key.key_of("") == ""
+    assert server_key.parse_file("# keys\n\n" + server_key.render_file(key)) == key
+    assert server_key.parse_file("") == ""
     assert engine.get_engine("llama_cpp").key is server_key
     assert flags.argv({server_key.option: server_key.mount}) == server_key.words

@@ -38,7 +38,7 @@ def find_kernel_path(text: str, target: engine.Engine = VLLM) -> dict[str, list[
 def find_recorded_mismatches(folder: Path) -> list[str]:
     """Return the mismatches of a recorded start with its own command line."""
     words = shlex.split((folder / "command.txt").read_text())
-    flags = VLLM.command(words[words.index("serve") + 1 :]).flags
+    flags = VLLM.parse_command(words[words.index("serve") + 1 :]).flags
     return find_mismatches(flags, (folder / "server.log").read_text())
 
 

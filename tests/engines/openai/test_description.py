@@ -26,8 +26,12 @@ def test_the_schema_has_every_key_of_a_section() -> None:
 def test_container_labels_describe_the_engine_of_the_recipe() -> None:
     labelled = engine.from_labels(DESCRIBED.labels)
     assert labelled == DESCRIBED
-    assert (labelled.http.port, labelled.http.health, labelled.http.loading) == (9000, "/v1/health/ready", (502, 503))
-    assert (labelled.http.models, labelled.http.metrics) == ("/openai/models", "/stats/prom")
+    assert (labelled.http.port, labelled.http.health_path, labelled.http.loading_statuses) == (
+        9000,
+        "/v1/health/ready",
+        (502, 503),
+    )
+    assert (labelled.http.models_path, labelled.http.metrics_path) == ("/openai/models", "/stats/prom")
     assert labelled.http.roles[http.HEARTBEAT] == http.MetricSample("steps_total", 'mode="decode"')
     assert set(DESCRIBED.labels) == {ENGINE_LABEL, DESCRIPTION_LABEL}
     assert "served_name" not in labelled.description, "only what checks need is stored"
@@ -58,15 +62,15 @@ def test_container_labels_describe_the_engine_of_the_recipe() -> None:
 def test_a_label_that_no_recipe_could_have_is_ignored(changes: dict[str, Any]) -> None:
     labelled = parse_label(**changes)
     assert labelled.description == {}
-    assert (labelled.http.health, labelled.http.port) == (DEFAULT_HTTP.health, DEFAULT_HTTP.port)
-    assert labelled.http.metrics == ""
+    assert (labelled.http.health_path, labelled.http.port) == (DEFAULT_HTTP.health_path, DEFAULT_HTTP.port)
+    assert labelled.http.metrics_path == ""
     assert labelled.key is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"port": 1' + " " * 9000 + "}", "[" * 8000], ids=len)
 def test_a_malformed_label_is_ignored(text: str) -> None:
     labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: text})
-    assert (labelled.name, labelled.description, labelled.http.health) == ("openai", {}, "/health")
+    assert (labelled.name, labelled.description, labelled.http.health_path) == ("openai", {}, "/health")
 
 
 def test_a_description_on_a_container_of_another_engine_is_ignored() -> None:
@@ -76,17 +80,20 @@ def test_a_description_on_a_container_of_another_engine_is_ignored() -> None:
 
 
 def test_missing_keys_are_unknown() -> None:
-    assert DEFAULT_HTTP.metrics == DEFAULT_HTTP.version == DEFAULT_HTTP.settings == "" and not DEFAULT_HTTP.roles
+    assert (
+        DEFAULT_HTTP.metrics_path == DEFAULT_HTTP.version_path == DEFAULT_HTTP.settings_path == ""
+        and not DEFAULT_HTTP.roles
+    )
     assert engine.get_engine("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
     assert engine.get_engine("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
 
 
 def test_a_setting_is_read_only_from_its_described_path() -> None:
     info = {"limits": {"max_seq_len": 4096}, "kv": {"a": 1}, "max_model_len": 7}
-    assert DESCRIBED.http.settings_of(info) == {"max_model_len": 4096}
-    assert DESCRIBED.http.settings_of([1]) == {}
+    assert DESCRIBED.http.parse_settings(info) == {"max_model_len": 4096}
+    assert DESCRIBED.http.parse_settings([1]) == {}
     for number in (float("nan"), float("inf"), 10**400):
-        assert DESCRIBED.http.settings_of({"limits": {"max_seq_len": number}}) == {}
+        assert DESCRIBED.http.parse_settings({"limits": {"max_seq_len": number}}) == {}
 
 
 def test_the_key_comes_from_a_file_flag_or_variable() -> None:

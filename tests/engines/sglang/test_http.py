@@ -17,26 +17,26 @@ INFO: dict[str, Any] = {
 
 
 def test_settings_are_read_from_server_info() -> None:
-    settings = HTTP.settings_of(INFO)
+    settings = HTTP.parse_settings(INFO)
     logged = {"version": "0.5.23", "chunked_prefill": True, "prefix_caching": True, "block_size": 64}
     logged |= {"kv_cache_dtype": "auto", "kv_cache_tokens": 400000, "attention_backend": "flashinfer"}
     others = {"slots": 48, "mem_fraction_static": 0.85, "model_path": "/models/qwen38", "served_name": "qwen3.8-27b"}
     assert settings == logged | others
     assert set(logged) <= set(FIELDS), "the names are those of the log's settings"
-    assert HTTP.version_of(INFO) == "0.5.23"
+    assert HTTP.parse_version(INFO) == "0.5.23"
 
 
 @pytest.mark.parametrize(("size", "on"), [(-1, False), (0, False), (8192, True), (None, None), ("8192", None)])
 def test_chunked_prefill_is_on_if_its_size_is_positive(size: Any, on: bool | None) -> None:
-    assert HTTP.settings_of({**INFO, "chunked_prefill_size": size}).get("chunked_prefill") is on
+    assert HTTP.parse_settings({**INFO, "chunked_prefill_size": size}).get("chunked_prefill") is on
 
 
 @pytest.mark.parametrize(
     "answer", [None, [], "text", {}, {"version": {}, "disable_radix_cache": "no"}, {"version": "9" * 9999}]
 )
 def test_a_malformed_answer_gives_no_settings(answer: Any) -> None:
-    assert HTTP.settings_of(answer) == {}
-    assert HTTP.version_of(answer) == ""
+    assert HTTP.parse_settings(answer) == {}
+    assert HTTP.parse_version(answer) == ""
 
 
 METRICS = """\
@@ -67,11 +67,11 @@ def test_the_heartbeat_counts_tokens_of_running_requests() -> None:
 
 
 def test_paths_keys_and_public_paths() -> None:
-    assert (HTTP.port, HTTP.health, HTTP.loading, HTTP.health_timeout_s) == (30000, "/health", (503,), 20)
-    assert {"/health", "/metrics"} <= HTTP.public
-    assert not {"/server_info", "/v1/models"} & HTTP.public
-    assert HTTP.context_of({"id": "a", "max_model_len": 131072}) == 131072
+    assert (HTTP.port, HTTP.health_path, HTTP.loading_statuses, HTTP.health_timeout_s) == (30000, "/health", (503,), 20)
+    assert {"/health", "/metrics"} <= HTTP.public_paths
+    assert not {"/server_info", "/v1/models"} & HTTP.public_paths
+    assert HTTP.parse_context({"id": "a", "max_model_len": 131072}) == 131072
     assert HTTP.api_key(["--api-key", "sk-1"], []) == "sk-1"
     assert HTTP.api_key([], ["SGLANG_KEY=x"]) == ""
-    assert HTTP.any_name
+    assert HTTP.accepts_any_name
     assert HTTP.speculates(["--speculative-algorithm", "EAGLE"])

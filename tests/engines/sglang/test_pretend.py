@@ -104,7 +104,7 @@ def test_models_settings_and_log_agree(tmp_path: Path) -> None:
     )  # fmt: skip
     with serving(server := FakeSglang(), tmp_path, *flags):
         assert engine.detect_from_models(http_probe.send_request(server.url, "/v1/models").json()) == SGLANG
-        settings = SGLANG.http.settings_of(http_probe.send_request(server.url, SGLANG.http.settings).json())
+        settings = SGLANG.http.parse_settings(http_probe.send_request(server.url, SGLANG.http.settings_path).json())
     assert (settings["version"], settings["mem_fraction_static"], settings["served_name"]) == ("0.5.23", 0.6, "m")
     assert (settings["chunked_prefill"], settings["prefix_caching"]) == (False, False)
     state = read_log(server.log, SGLANG.log)

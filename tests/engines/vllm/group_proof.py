@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkwright.engines.log.text import LogText
-from sparkwright.engines.vllm.member_log import Transport, is_peer_failure, member
+from sparkwright.engines.vllm.member_log import Transport, is_peer_failure, parse_member_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class GroupProof:
 
 def evaluate_group(logs: Mapping[str, LogText], hosts: Sequence[str]) -> GroupProof:
     """Return the proof of a group from its logs, by host. hosts: the members in the order of their ranks."""
-    members = {host: member(logs[host]) for host in hosts}
+    members = {host: parse_member_log(logs[host]) for host in hosts}
     ranks = {host: log.rank for host, log in members.items() if log.rank is not None and log.world_size == len(hosts)}
     missing = tuple(rank for rank in range(len(hosts)) if rank not in ranks.values())
     transports = {log.transport for log in members.values()}

@@ -6,7 +6,7 @@ import pytest
 
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.member_log import member
+from sparkwright.engines.vllm.member_log import parse_member_log
 from tests.engines.vllm.group_proof import GroupProof, evaluate_group
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
@@ -27,21 +27,21 @@ SPARK = "(Worker pid=7) spark2:91:113 [0] NCCL INFO "
 )
 def test_a_rank_is_read_from_the_log_of_each_release(fields: str) -> None:
     line = f"(Worker pid=7) INFO 10-20 10:00:09 [parallel_state.py:1] rank 1 in world size 2 is assigned as {fields}\n"
-    log = member(LAUNCHED + INTENDED + line)
+    log = parse_member_log(LAUNCHED + INTENDED + line)
     assert (log.rank, log.world_size, log.evidence["rank"]) == (1, 2, line.strip())
 
 
 def test_an_intended_rank_is_not_an_assigned_rank() -> None:
-    log = member(LAUNCHED + INTENDED)
+    log = parse_member_log(LAUNCHED + INTENDED)
     assert (log.rank, log.world_size, log.intended_rank, log.version) == (None, None, 1, "0.32.0")
 
 
 def test_a_restart_discards_the_previous_rank() -> None:
     """`docker logs` concatenates restarts; a worker prints no arguments, so its first line begins a start."""
     end = "(MainProcess pid=1) ERROR 10-20 10:00:30 [m.py:3] Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.\n"
-    before = member(LAUNCHED + INTENDED + ASSIGNED + end)
+    before = parse_member_log(LAUNCHED + INTENDED + ASSIGNED + end)
     assert (before.rank, before.failure) == (1, "the process of rank 1 was killed or crashed.")
-    restarted = member(LAUNCHED + INTENDED + ASSIGNED + end + LAUNCHED + INTENDED)
+    restarted = parse_member_log(LAUNCHED + INTENDED + ASSIGNED + end + LAUNCHED + INTENDED)
     assert (restarted.rank, restarted.failure, restarted.intended_rank) == (None, "", 1)
 
 
@@ -58,7 +58,7 @@ def test_a_restart_discards_the_previous_rank() -> None:
     ],
 )  # fmt: skip
 def test_the_transport_is_read_from_the_channels(lines: tuple[str, ...], transport: str) -> None:
-    log = member(LAUNCHED + INTENDED + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
+    log = parse_member_log(LAUNCHED + INTENDED + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
     assert log.transport == transport
     assert bool(log.evidence.get("transport")) == (transport != "unknown")
 
@@ -66,7 +66,7 @@ def test_the_transport_is_read_from_the_channels(lines: tuple[str, ...], transpo
 def test_network_nccl_version_and_adapters_are_read() -> None:
     network = f"{SPARK}NET/IB : No device found.\n{SPARK}Using network Socket\n"
     version = "(Worker pid=7) INFO 10-20 10:00:05 [pynccl.py:111] vLLM is using nccl==2.28.9\n"
-    log = member(LAUNCHED + network + version)
+    log = parse_member_log(LAUNCHED + network + version)
     assert (log.network, log.nccl) == ("Socket", "2.28.9")
     assert "No device found" in log.evidence["adapters_found"]
 
@@ -97,15 +97,15 @@ def test_sockets_instead_of_rdma_are_a_warning() -> None:
     ],
 )  # fmt: skip
 def test_real_members(name: str, rank: int | None, failure: str) -> None:
-    log = member((CASES / f"{name}.log").read_bytes())
+    log = parse_member_log((CASES / f"{name}.log").read_bytes())
     assert (log.rank, log.failure, log.version) == (rank, failure, "0.32.0")
     assert log.world_size == (None if rank is None else 2)
     assert log.transport == ("unknown" if rank is None else "gloo")
 
 
 def test_the_stages_of_a_worker_are_read() -> None:
-    assert member((CASES / "tp2-ok/head.log").read_bytes()).stage == "ready"
-    assert member((CASES / "tp2-ok/worker.log").read_bytes()).stage == "compile"
+    assert parse_member_log((CASES / "tp2-ok/head.log").read_bytes()).stage == "ready"
+    assert parse_member_log((CASES / "tp2-ok/worker.log").read_bytes()).stage == "compile"
 
 
 HOSTS = ("spark1", "spark2")

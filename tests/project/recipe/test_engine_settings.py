@@ -176,7 +176,7 @@ def test_mistake_is_refused_with_its_line(
 
 
 def test_engine_without_a_part_of_its_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "NEEDED_FILES", (*engine.NEEDED_FILES, "missing"))
+    monkeypatch.setattr(engine, "REQUIRED_FILES", (*engine.REQUIRED_FILES, "missing"))
     with pytest.raises(Refused, match=r"one.yml:9: this release does not support SGLang yet. Supported engines"):
         load_recipe(tmp_path, "engine: sglang\nsglang: {a-flag: 1}\n")
 
@@ -224,7 +224,7 @@ def test_lock_has_an_entry_for_each_file_of_a_repository(tmp_path: Path) -> None
     assert lockfile.load(tmp_path).model("a/b", "main", pattern) is not None
 
 
-@pytest.mark.parametrize("name", [item.name for item in engine.list_served() if item.name != engine.DEFAULT_ENGINE])
+@pytest.mark.parametrize("name", [item.name for item in engine.list_supported() if item.name != engine.DEFAULT_ENGINE])
 def test_documented_example_passes_schema_and_lint(tmp_path: Path, name: str) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [block for block in blocks if f"engine: {name}\n" in block]

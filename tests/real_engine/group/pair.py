@@ -92,7 +92,7 @@ class Pair:
 
     def health(self) -> int:
         """Return the status of the head's /health; 0 if nothing listens."""
-        return http_probe.send_request(self.url, HTTP.health, timeout_s=10).status
+        return http_probe.send_request(self.url, HTTP.health_path, timeout_s=10).status
 
     def token(self) -> http_probe.Response:
         """Return the head's answer to a request for a few tokens."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.member_log import member
+from sparkwright.engines.vllm.member_log import parse_member_log
 from sparkwright.measure import reference
 from tests.real_engine.engine import Engine
 from tests.real_engine.group import readings
@@ -124,7 +124,7 @@ def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> No
 def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
     """The head logs what it is about to do, which proves nothing, and opens no port."""
     with running(engine, tmp_path, {"tensor": 2}, (HEAD,), enforce_eager=True) as pair:
-        pair.until(lambda: member(pair.logs[HEAD].read_bytes()).intended_rank is not None)
+        pair.until(lambda: parse_member_log(pair.logs[HEAD].read_bytes()).intended_rank is not None)
         proof = pair.proof()
         assert (proof.verdict, proof.missing) == ("incomplete", (0, 1))
         assert proof.sentence == f"not joined: rank 0 ({HEAD}), rank 1 ({WORKER})."

@@ -78,7 +78,7 @@ def static_values() -> dict[str, list[str]]:
         "rules": sorted(
             {
                 *(name for rules in recipe_rules.RULES for name in rules),
-                *(name for engine in engine.list_served() for rules in engine.advice.RULES for name in rules),
+                *(name for engine in engine.list_supported() for rules in engine.advice.RULES for name in rules),
             }
         ),
         "faults": [*FAULTS, *MEMBER_FAULTS, "none"],

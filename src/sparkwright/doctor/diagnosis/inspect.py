@@ -206,7 +206,7 @@ def build_rate_facts(
     """
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
-    command, advisor = server.engine.command([str(word) for word in words]), server.engine.advice
+    command, advisor = server.engine.parse_command([str(word) for word in words]), server.engine.advice
     env = dict(str(item).partition("=")[::2] for item in config.get("Env") or ())
     folder = _model_folder(context, verified_state, server, command.model)
     model = evidence.read_model_config(folder) if folder and folder.is_dir() else {}

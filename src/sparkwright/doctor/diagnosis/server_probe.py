@@ -58,13 +58,13 @@ class ServerProbe:
     def probe_health(self) -> ProbeResult:
         """Probe /health."""
         result = http_probe.send_request(
-            self.url, self.http.health, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_timeout_s)
+            self.url, self.http.health_path, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_timeout_s)
         )
         return ProbeResult(self.url, health=result.status, error=result.error)
 
     def query_served_name(self, expected: str) -> str:
         """Return the model name for requests: the expected one if the server lists it or no models, else the first listed one."""
-        answer = http_probe.send_request(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
+        answer = http_probe.send_request(self.url, self.http.models_path, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
         names = openai_api.parse_models(self.http, answer.json())
         return expected if expected in names else next(iter(names), expected)
 

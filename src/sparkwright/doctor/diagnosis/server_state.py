@@ -245,7 +245,7 @@ def _check_crash_loop(server: DiagnosisInput, limits: Limits) -> ServerState | N
 def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     """Evaluate a start, during which a running container's port does not answer or reports that it is not ready yet."""
     name, health, age_s = server.container.name, server.probe.health, server.age_s
-    loading = health in server.engine.http.loading
+    loading = health in server.engine.http.loading_statuses
     if health is None:
         return ServerState("unknown", f"{name} is running but publishes no port, so it cannot be checked")
     if health and not loading:

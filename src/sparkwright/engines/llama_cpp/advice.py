@@ -80,7 +80,8 @@ def effective_settings(request: ServerRequest, model: Mapping[str, Any], version
     return EffectiveSettings(
         chunked_prefill=True,
         prefix_caching=llama_flags.value(flags, "cache-prompt") is not False,
-        budget=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.BUDGET)) or DEFAULT_BATCH_TOKENS,
+        budget=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.BUDGET_FLAG))
+        or DEFAULT_BATCH_TOKENS,
         max_num_seqs=llama_flags.slots(flags),
         max_model_len=llama_flags.context(flags),
     )

@@ -56,7 +56,7 @@ def value_problem(name: str, value: Any) -> str:
     if option is None:
         return ""
     problem = option_table.find_value_problem(
-        option, value, READERS, functools.partial(format_word, option), as_word=True
+        option, value, VALUE_PARSERS, functools.partial(format_word, option), as_word=True
     )
     if not problem and name == SLOTS and parse_integer(value) == 0:
         return f"must be at least 1, or -1 for the server's choice, {option_table.format_value(format_word(option, value))}"
@@ -92,7 +92,7 @@ def _normalize_switch(word: str) -> str:
     return next((words[0] for words in (ON_WORDS, OFF_WORDS, AUTO_WORDS) if word.lower() in words), word)
 
 
-READERS: option_table.Readers = {
+VALUE_PARSERS: option_table.ValueParsers = {
     "int": (_to_integer, "a whole number"),
     "two": (_to_integer, "a whole number"),
     "layers": (lambda word: word if word in ("auto", "all") else _to_integer(word), "a whole number, auto or all"),
@@ -116,19 +116,19 @@ VERBOSITY = "log-verbosity"
 
 ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = ""
-BUDGET = "batch-size"
+BUDGET_FLAG = "batch-size"
 MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {"draft": ModelFlag("model-draft")}
 #: b11549, tools/server: a request selects adapters by ids and scales under `lora`, not by a model name; without `lora`, all adapters
 #: apply at full scale
-ADAPTERS: AdapterFlags | None = AdapterFlags(
+ADAPTER_FLAGS: AdapterFlags | None = AdapterFlags(
     "lora",
-    named=False,
+    selected_by_name=False,
     conflicting_flags=("lora-scaled", "lora-init-without-apply"),
     source="llama.cpp b11549, tools/server/README.md",
 )
-SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
-TEMPLATES: tuple[str, ...] = ("chat-template", "chat-template-file")
-SAMPLING: tuple[str, ...] | None = None
+RESERVED_FLAGS: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
+TEMPLATE_FLAGS: tuple[str, ...] = ("chat-template", "chat-template-file")
+SAMPLING_FLAGS: tuple[str, ...] | None = None
 #: flags whose files are below the model's mount point
 FILE_FLAGS = (MODEL, "mmproj", "model-draft")
 
@@ -213,7 +213,9 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of both builds as the properties of a JSON Schema."""
-    return {name: _option_schema(option) for name, option in sorted(TABLE.all_options.items()) if name not in SET_BY}
+    return {
+        name: _option_schema(option) for name, option in sorted(TABLE.all_options.items()) if name not in RESERVED_FLAGS
+    }
 
 
 def parse_positive_integer(text: Any) -> int | None:
@@ -298,17 +300,17 @@ def _parse_plain(word: str) -> Any:
 IMPORTS = ImportTable(
     image="ghcr.io/ggml-org/llama.cpp:server-cuda13",
     container_port=http.PORT,
-    names=("llama-server", "llama.cpp", "llama-cpp", "llama_cpp"),
+    program_names=("llama-server", "llama.cpp", "llama-cpp", "llama_cpp"),
     program=("llama-server",),
-    host=HOST,
-    key=("api-key", "api-key-file"),
-    repository="hf-repo",
-    repository_file="hf-file",
-    files=("chat-template-file", "grammar-file", "lora"),
-    further_models={"hf-repo-draft": "", "spec-draft-hf": ""},
-    downloads=("model-url", "docker-repo"),
-    tokens=("hf-token",),
-    one_dash=True,
+    host_flag=HOST,
+    key_flags=("api-key", "api-key-file"),
+    repository_flag="hf-repo",
+    repository_file_flag="hf-file",
+    file_flags=("chat-template-file", "grammar-file", "lora"),
+    further_model_flags={"hf-repo-draft": "", "spec-draft-hf": ""},
+    download_flags=("model-url", "docker-repo"),
+    token_flags=("hf-token",),
+    accepts_single_dash=True,
 )
 
 
@@ -316,8 +318,8 @@ IMPORTS = ImportTable(
 # them, and 400, "not OAI compatible", with `pooling: none`.
 
 TASK_FLAGS = TaskFlags(
-    needs={"embed": {"embeddings": True}, "rerank": {"reranking": True}},
-    excludes={"embed": {"pooling": ("none", "rank")}},
+    required_flags={"embed": {"embeddings": True}, "rerank": {"reranking": True}},
+    excluded_values={"embed": {"pooling": ("none", "rank")}},
 )
 
 
@@ -333,7 +335,7 @@ RENDER_ERROR_PATTERN = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
 PROBE_FLAGS = ProbeFlags(
-    by_message=(
+    causes_by_message=(
         (r"tools? param requires --jinja", "--no-jinja turns tools off"),
         (
             r"instead of `message_start`",

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import COUNT_TOKENS_PATH, MESSAGES_PATH, OPENAI_PATHS, ApiPath
-from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usage
+from sparkwright.engines.http import USAGE_KEYS, Http, MetricSample, ServerKey, UsageKeys
 from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
@@ -67,26 +67,26 @@ HTTP = Http(
         http.ACCEPTED_TOKENS: MetricSample("llamacpp:spec_decode_num_accepted_tokens_total"),
     },
     queries_exclude_hits=True,
-    prefix_block=1,
-    loading=(503,),
-    any_name=True,
-    version="/props",
-    version_of=parse_build,
-    settings="/props",
-    settings_of=parse_settings,
+    prefix_block_tokens=1,
+    loading_statuses=(503,),
+    accepts_any_name=True,
+    version_path="/props",
+    parse_version=parse_build,
+    settings_path="/props",
+    parse_settings=parse_settings,
     measurement_keys={"ignore_eos": True, "stream_options": {"include_usage": True}, "timings_per_token": True},
     no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
     thinking_keys={"chat_template_kwargs": {"enable_thinking": True}},
-    removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
+    removable_keys=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     token_count_keys=(("usage", "completion_tokens"), ("timings", "predicted_n")),
     # a stream ends with `timings`, even if the client did not request `usage`
-    usages=(*USAGES, Usage("timings", ("prompt_n", "cache_n"), "predicted_n")),
-    public=frozenset(("/health",)),
-    render=("/apply-template",),
+    usage_keys=(*USAGE_KEYS, UsageKeys("timings", ("prompt_n", "cache_n"), "predicted_n")),
+    public_paths=frozenset(("/health",)),
+    render_paths=("/apply-template",),
     paths=PATHS,
     key_variable=KEY_VARIABLE,
-    context_of=slot_context,
-    speculation=(
+    parse_context=slot_context,
+    speculation_prefixes=(
         "--spec-",
         "--model-draft",
         "-md",

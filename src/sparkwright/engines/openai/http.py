@@ -13,9 +13,9 @@ from sparkwright.engines.openai import description
 from sparkwright.trust.bounds import MAX_COUNT
 
 PORT = 8000
-HEALTH = "/health"
+DEFAULT_HEALTH_PATH = "/health"
 #: HTTP statuses that mean "still loading"
-LOADING = (503,)
+DEFAULT_LOADING_STATUSES = (503,)
 MAX_TEXT_CHARS = 200
 #: path of the file with the API key in the container
 KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
@@ -28,24 +28,24 @@ def described_http(label: str) -> Http:
     """
     section = description.parse_label(label)
     metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
-    health = section.get("health", HEALTH)
+    health = section.get("health", DEFAULT_HEALTH_PATH)
     return Http(
         port=section.get("port", PORT),
-        metrics=metrics.pop("path", ""),
+        metrics_path=metrics.pop("path", ""),
         roles={role: _parse_sample(name) for role, name in metrics.items()},
-        health=health,
-        loading=tuple(section.get("loading", LOADING)),
-        models=section.get("models", "/v1/models"),
-        version=section.get("version", ""),
-        settings=settings.pop("path", ""),
-        settings_of=functools.partial(_read_settings, settings),
+        health_path=health,
+        loading_statuses=tuple(section.get("loading", DEFAULT_LOADING_STATUSES)),
+        models_path=section.get("models", "/v1/models"),
+        version_path=section.get("version", ""),
+        settings_path=settings.pop("path", ""),
+        parse_settings=functools.partial(_read_settings, settings),
         measurement_keys={
             "ignore_eos": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             "timings_per_token": True,
         },
         no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
-        removable=(
+        removable_keys=(
             ("timings_per_token",),
             ("chat_template_kwargs",),
             ("ignore_eos",),
@@ -53,8 +53,8 @@ def described_http(label: str) -> Http:
             ("logprobs", "top_logprobs"),
         ),
         token_count_keys=(("usage", "completion_tokens"), ("timings", "predicted_n")),
-        public=frozenset((health, *section.get("public", ()))),
-        speculation=("--speculative-", "--spec-"),
+        public_paths=frozenset((health, *section.get("public", ()))),
+        speculation_prefixes=("--speculative-", "--spec-"),
         key_variable=(section.get("key") or {}).get("env", ""),
         paths=api_paths.merge_paths([api_paths.OPENAI_PATHS, map(_parse_path, section.get("paths", ()))]),
     )

@@ -40,7 +40,7 @@ THINKING_MARK_PATTERN = re.compile(
 MAX_SEARCHED_CHARS = 1 << 16
 #: fields of a message that may contain its thinking; the last is in Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
-#: row of ProbeFlags.by_message for errors of Jinja, or of a template's raise_exception, about a conversation
+#: row of ProbeFlags.causes_by_message for errors of Jinja, or of a template's raise_exception, about a conversation
 TEMPLATE_REFUSAL = (
     r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported",
     "the model's chat template refuses this conversation: set --chat-template to another template",
@@ -145,18 +145,18 @@ class ProbeFlags:
     #: flag whose presence shows that clients need the probed feature, by probe
     promises: Mapping[str, str] = field(default_factory=dict)
     #: flags without which a probe fails, by probe
-    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    required_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: the responsible flags, as a clause, by fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
     #: (pattern of the server's error message, cause), specific patterns first
-    by_message: tuple[tuple[str, str], ...] = ()
+    causes_by_message: tuple[tuple[str, str], ...] = ()
 
     def cause(self, fault: Fault | None, message: str = "") -> str:
         """Return the likely cause of a fault; "" if unknown.
 
         message: the server's error message if it refused the request; a cause for it takes precedence over `causes`.
         """
-        causes = (cause for pattern, cause in self.by_message if message and re.search(pattern, message))
+        causes = (cause for pattern, cause in self.causes_by_message if message and re.search(pattern, message))
         return next(causes, "") or (self.causes.get(fault, "") if fault else "")
 
 

@@ -78,7 +78,7 @@ def _to_float(word: str) -> float:
     return float(word)
 
 
-READERS: option_table.Readers = {
+VALUE_PARSERS: option_table.ValueParsers = {
     "int": (_to_integer, "a whole number"),
     "size": (_to_size, "a whole number, such as 131072 or 128Ki"),
     "float": (_to_float, "a number"),
@@ -98,24 +98,24 @@ HOST = "host"
 METRICS = "enable-metrics"
 SLEEP_ON_IDLE = "sleep-on-idle"
 MEMORY = "mem-fraction-static"
-BUDGET = CHUNK_SIZE
+BUDGET_FLAG = CHUNK_SIZE
 
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
-SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
-TEMPLATES: tuple[str, ...] = ("chat-template",)
-SAMPLING: tuple[str, ...] | None = ()
+RESERVED_FLAGS: Mapping[str, str] = {MODEL: "model.mount"}
+TEMPLATE_FLAGS: tuple[str, ...] = ("chat-template",)
+SAMPLING_FLAGS: tuple[str, ...] | None = ()
 MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {
-    "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
+    "draft": ModelFlag("speculative-draft-model-path", required_flag="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
 #: Source: arg_groups/fields/lora.py, lora/lora_manager.py and entrypoints/openai/serving_base.py of 0.5.23. A request names an
 #: adapter as SERVED NAME:ADAPTER; with the adapter's name alone it gets the base model
-ADAPTERS: AdapterFlags | None = AdapterFlags(
+ADAPTER_FLAGS: AdapterFlags | None = AdapterFlags(
     "lora-paths",
-    enable="enable-lora",
-    prefixed=True,
-    max_rank="max-lora-rank",
-    max_in_batch="max-loras-per-batch",
+    enabling_flag="enable-lora",
+    prefixed_by_served_name=True,
+    max_rank_flag="max-lora-rank",
+    max_in_batch_flag="max-loras-per-batch",
     default_max_in_batch=8,
     base_takes_slot=True,
     unsupported_keys=("use_dora",),
@@ -135,7 +135,7 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a flag's value is invalid; "" if it is valid or the option is unknown."""
     option = TABLE.all_options.get(name)
-    return option_table.find_value_problem(option, value(flags, name), READERS, format_word) if option else ""
+    return option_table.find_value_problem(option, value(flags, name), VALUE_PARSERS, format_word) if option else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -185,7 +185,11 @@ def chunk_size(flags: Mapping[str, Any]) -> int | None:
 
 def properties() -> dict[str, Any]:
     """Return the flags of 0.5.23 as the properties of a JSON Schema."""
-    return {name: _option_schema(option) for name, option in sorted(TABLE.newest_options.items()) if name not in SET_BY}
+    return {
+        name: _option_schema(option)
+        for name, option in sorted(TABLE.newest_options.items())
+        if name not in RESERVED_FLAGS
+    }
 
 
 def _option_schema(option: Option) -> dict[str, Any]:
@@ -245,28 +249,28 @@ def expand_abbreviations(words: Sequence[str]) -> list[str]:
 IMPORTS = ImportTable(
     image=f"lmsysorg/sglang:v{SOURCE_RELEASE}",
     container_port=http.PORT,
-    names=("sglang", "sglang.launch_server"),
+    program_names=("sglang", "sglang.launch_server"),
     program=("sglang", "serve"),
-    host=HOST,
-    key=KEY_FLAGS,
-    tensor="tp-size",
-    pipeline="pp-size",
-    backends=("nnodes", "node-rank", "dist-init-addr"),
-    replicas=("dp-size",),
-    revisions=("revision",),
-    files=("chat-template", "config"),
-    further_models={"speculative-draft-model-path": "", "tokenizer-path": ""},
-    downloads=("download-dir",),
+    host_flag=HOST,
+    key_flags=KEY_FLAGS,
+    tensor_flag="tp-size",
+    pipeline_flag="pp-size",
+    cluster_flags=("nnodes", "node-rank", "dist-init-addr"),
+    replica_flags=("dp-size",),
+    revision_flags=("revision",),
+    file_flags=("chat-template", "config"),
+    further_model_flags={"speculative-draft-model-path": "", "tokenizer-path": ""},
+    download_flags=("download-dir",),
     expand_short_options=expand_abbreviations,
-    served_name=SERVED_NAME,
+    served_name_flag=SERVED_NAME,
 )
 
 
 # The flag for embedding and reranking. Source: server_args.py of 0.5.23; not tested with a real server.
 
 TASK_FLAGS = TaskFlags(
-    needs={"embed": {"is-embedding": True}, "rerank": {"is-embedding": True}},
-    excludes={"generate": {"is-embedding": (True,)}},
+    required_flags={"embed": {"is-embedding": True}, "rerank": {"is-embedding": True}},
+    excluded_values={"generate": {"is-embedding": (True,)}},
 )
 
 
@@ -275,9 +279,9 @@ TASK_FLAGS = TaskFlags(
 TOOL_PARSER_CAUSE = "--tool-call-parser is missing or for another model"
 REASONING_PARSER_CAUSE = "--reasoning-parser is missing or for another model"
 PROBE_FLAGS = ProbeFlags(
-    by_message=(TEMPLATE_REFUSAL,),
+    causes_by_message=(TEMPLATE_REFUSAL,),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
-    needs={"tool_call": ("tool-call-parser",)},
+    required_flags={"tool_call": ("tool-call-parser",)},
     causes={
         "tools refused": TOOL_PARSER_CAUSE,
         "tool call as text": TOOL_PARSER_CAUSE,

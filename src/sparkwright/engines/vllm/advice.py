@@ -143,9 +143,9 @@ def chunked_prefill_arms(
         length = MAX_UNCHUNKED_TOKENS
         common_changes[vllm_flags.MAX_MODEL_LEN] = length
     off_changes: dict[str, Any] = {CHUNKED_PREFILL: False}
-    budget = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.BUDGET) or "")
+    budget = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.BUDGET_FLAG) or "")
     if budget is not None and budget < length:
-        off_changes[vllm_flags.BUDGET] = None
+        off_changes[vllm_flags.BUDGET_FLAG] = None
     return {**common_changes, CHUNKED_PREFILL: None}, {**common_changes, **off_changes}
 
 

@@ -41,22 +41,22 @@ DEFAULT_PORT = 8000
 #: see engines.flags.Flags; None because the image's entrypoint is `vllm serve`
 ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
-BUDGET = BATCHED_TOKENS
-SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
-TEMPLATES: tuple[str, ...] = ("chat-template",)
-SAMPLING: tuple[str, ...] | None = ("override-generation-config", "generation-config")
+BUDGET_FLAG = BATCHED_TOKENS
+RESERVED_FLAGS: Mapping[str, str] = {MODEL: "model.mount"}
+TEMPLATE_FLAGS: tuple[str, ...] = ("chat-template",)
+SAMPLING_FLAGS: tuple[str, ...] | None = ("override-generation-config", "generation-config")
 MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {
     "draft": ModelFlag("speculative-config", key="model"),
     "tokenizer": ModelFlag("tokenizer"),
 }
 #: lora/peft_helper.py and config/lora.py of 0.32.0; the defaults are the same in 0.11.2
-ADAPTERS: AdapterFlags | None = AdapterFlags(
+ADAPTER_FLAGS: AdapterFlags | None = AdapterFlags(
     "lora-modules",
-    enable="enable-lora",
-    max_rank="max-lora-rank",
+    enabling_flag="enable-lora",
+    max_rank_flag="max-lora-rank",
     default_max_rank=16,
     allowed_ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
-    max_in_batch="max-loras",
+    max_in_batch_flag="max-loras",
     default_max_in_batch=1,
     unsupported_keys=(
         *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
@@ -162,7 +162,7 @@ def properties() -> dict[str, Any]:
     return {
         name: _option_schema(option)
         for name, option in sorted(option_values.known_options().items())
-        if name not in SET_BY
+        if name not in RESERVED_FLAGS
     }
 
 
@@ -272,27 +272,27 @@ def expand_abbreviations(words: Sequence[str]) -> list[str]:
 IMPORTS = ImportTable(
     image=f"vllm/vllm-openai:v{options.TABLE_RELEASE}",
     container_port=DEFAULT_PORT,
-    names=("vllm", "vllm.entrypoints.openai.api_server"),
+    program_names=("vllm", "vllm.entrypoints.openai.api_server"),
     program=("vllm", "serve"),
-    host="host",
-    key=("api-key",),
-    tensor=TENSOR,
-    pipeline=PIPELINE,
-    backends=(BACKEND, MEMBERS, RANK, HEAD_ADDRESS, MASTER_PORT, HEADLESS),
-    replicas=("data-parallel-size",),
-    revisions=("revision",),
-    files=("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "config"),
-    further_models={
+    host_flag="host",
+    key_flags=("api-key",),
+    tensor_flag=TENSOR,
+    pipeline_flag=PIPELINE,
+    cluster_flags=(BACKEND, MEMBERS, RANK, HEAD_ADDRESS, MASTER_PORT, HEADLESS),
+    replica_flags=("data-parallel-size",),
+    revision_flags=("revision",),
+    file_flags=("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "config"),
+    further_model_flags={
         "speculative-config": "model",
         "speculative-config.model": "",
         "tokenizer": "",
         "hf-config-path": "",
         "spec-model": "",
     },
-    downloads=("download-dir",),
-    tokens=("hf-token",),
+    download_flags=("download-dir",),
+    token_flags=("hf-token",),
     expand_short_options=expand_abbreviations,
-    served_name=SERVED_NAME,
+    served_name_flag=SERVED_NAME,
 )
 
 
@@ -300,7 +300,7 @@ IMPORTS = ImportTable(
 # no chat (404) and a generating server no embeddings.
 
 TASK_FLAGS = TaskFlags(
-    excludes={
+    excluded_values={
         "generate": {"runner": ("pooling", "draft"), "convert": ("embed", "classify")},
         "embed": {"runner": ("generate", "draft"), "convert": ("classify",)},
         "rerank": {"runner": ("generate", "draft")},
@@ -318,7 +318,7 @@ TASK_FLAGS = TaskFlags(
 TOOL_PARSER_CAUSE = "--tool-call-parser is for another model"
 REASONING_PARSER_CAUSE = "--reasoning-parser is missing or for another model"
 PROBE_FLAGS = ProbeFlags(
-    by_message=(
+    causes_by_message=(
         (
             r"requires --enable-auto-tool-choice|requires --tool-call-parser",
             "--enable-auto-tool-choice and --tool-call-parser are needed",
@@ -326,7 +326,9 @@ PROBE_FLAGS = ProbeFlags(
         TEMPLATE_REFUSAL,
     ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
-    needs=dict.fromkeys(("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")),
+    required_flags=dict.fromkeys(
+        ("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")
+    ),
     causes={
         "tools refused": "--chat-template, or the model's own template, does not support tools; see the server's message",
         "tool call as text": TOOL_PARSER_CAUSE,

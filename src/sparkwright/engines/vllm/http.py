@@ -20,7 +20,7 @@ from sparkwright.engines.flags import option_value
 from sparkwright.engines.http import Http, MetricSample, ServerKey
 
 #: metric whose labels are the cache settings
-CACHE_CONFIG = "vllm:cache_config_info"
+CACHE_CONFIG_METRIC = "vllm:cache_config_info"
 #: limit for the length of the labels, which contain about twenty settings
 MAX_LABELS_CHARS = 1 << 16
 _LABEL_PATTERN = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
@@ -31,12 +31,12 @@ LOWEST_PRIORITY = 1000
 def parse_cache_config(metrics_text: str) -> dict[str, str]:
     """Return the engine's cache settings as text, such as "True", "16" or "None"; empty if the metric is missing."""
     for line in metrics_text.splitlines():
-        if line.startswith(CACHE_CONFIG + "{"):
+        if line.startswith(CACHE_CONFIG_METRIC + "{"):
             return dict(_LABEL_PATTERN.findall(line[:MAX_LABELS_CHARS]))
     return {}
 
 
-def low_priority(command: Sequence[str]) -> int:
+def lowest_priority(command: Sequence[str]) -> int:
     """Return the lowest request priority; 0 if the server does not schedule by priority."""
     return LOWEST_PRIORITY if option_value(command, "--scheduling-policy") == "priority" else 0
 
@@ -69,20 +69,20 @@ HTTP = Http(
     },
     # a pooling model counts prompt tokens only (0.32.0 on a CPU)
     task_roles={http.HEARTBEAT: MetricSample("vllm:prompt_tokens_total")},
-    cache_of=parse_cache_config,
+    parse_cache_settings=parse_cache_config,
     measurement_keys={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
     thinking_keys={"chat_template_kwargs": {"enable_thinking": True}},
-    removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
-    public=frozenset(("/health", "/metrics", "/version")),
+    removable_keys=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
+    public_paths=frozenset(("/health", "/metrics", "/version")),
     key_variable="VLLM_API_KEY",
     # speculative-config, and the separate options of older releases
-    speculation=("--speculative-", "--spec-", "-sc"),
+    speculation_prefixes=("--speculative-", "--spec-", "-sc"),
     # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
     position_metric="vllm:spec_decode_num_accepted_tokens_per_pos_total",
-    low_priority=low_priority,
+    lowest_priority=lowest_priority,
     # entrypoints/serve/tokenize, the same in 0.10.2 and 0.33.0
-    render=("/tokenize", "/detokenize"),
+    render_paths=("/tokenize", "/detokenize"),
     paths=PATHS,
 )
 
@@ -121,6 +121,6 @@ SERVER_KEY = ServerKey(
     option=KEY_FILE_FLAG,
     mount=KEY_FILE_MOUNT,
     conflict_reason="vLLM reads one configuration file, which holds the key",
-    text=render_key_file,
-    key_of=parse_key_file,
+    render_file=render_key_file,
+    parse_file=parse_key_file,
 )

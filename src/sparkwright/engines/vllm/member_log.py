@@ -40,7 +40,7 @@ class MemberLog:
     evidence: Mapping[str, str] = field(default_factory=dict)
 
 
-def member(text: LogText) -> MemberLog:
+def parse_member_log(text: LogText) -> MemberLog:
     """Read a member's log from a text, a file or pieces of text."""
     return build_member_log(read_log(text, LOG))
 

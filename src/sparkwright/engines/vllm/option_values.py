@@ -181,9 +181,9 @@ def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
         return None
     base_kind = re.split(r"[?+]| repeated| or nothing", option.kind)[0]
     try:
-        value = READERS[base_kind][0](word)
+        value = VALUE_PARSERS[base_kind][0](word)
     except (ValueError, RecursionError):
-        return InvalidValue("kind", f"must be {READERS[base_kind][1]}, {received_text}")
+        return InvalidValue("kind", f"must be {VALUE_PARSERS[base_kind][1]}, {received_text}")
     normalized = word.lower().replace("-", "_") if option.folded else str(value)
     limits: tuple[tuple[LimitKind, tuple[str, ...]], ...] = (
         ("choice", option.choices),
@@ -254,7 +254,7 @@ def _parse_lora_module(word: str) -> Any:
     return module
 
 
-READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+VALUE_PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "size": (parse_size, "a whole number, or one with a unit such as 32k"),
     "size or auto": (_parse_size_or_auto, "a whole number, one with a unit such as 32k, or auto"),

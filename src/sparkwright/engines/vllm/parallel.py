@@ -73,7 +73,7 @@ def container_options(member: ClusterMember) -> dict[str, Any]:
 MASTER_PORT = 29501
 
 #: flags that a recipe for a cluster must not set, each with the key that sets it
-SET_BY: Mapping[str, str] = {
+RESERVED_FLAGS: Mapping[str, str] = {
     vllm_flags.TENSOR: "parallel",
     vllm_flags.PIPELINE: "parallel",
     vllm_flags.MEMBERS: "parallel",
@@ -105,7 +105,7 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     return flags
 
 
-member, is_peer_failure = member_log.member, member_log.is_peer_failure
+parse_member_log, is_peer_failure = member_log.parse_member_log, member_log.is_peer_failure
 
 
 def member_settings(member: ClusterMember) -> MemberSettings:

@@ -159,14 +159,14 @@ def _candidate_ports(container: dict[str, Any]) -> Iterator[int]:
         yield from (int(row["HostPort"]) for row in rows or () if str(row.get("HostPort") or "").isdecimal())
     if container["HostConfig"].get("NetworkMode") == "host":
         flags = RunningContainer(container, {}).flags
-        yield from (engine.flags.port(flags) for engine in engine.list_served() if not engine.needs_description)
+        yield from (engine.flags.port(flags) for engine in engine.list_supported() if not engine.needs_description)
 
 
 def _probe_server(container: dict[str, Any], port: int) -> ModelServer | None:
     labels = container["Config"].get("Labels") or {}
     is_labelled, server_engine = engine.ENGINE_LABEL in labels, engine.from_labels(labels)
     base_url = f"http://{_published_address(container, port)}:{port}"
-    answer = http_probe.send_request(base_url, server_engine.http.models, timeout_s=PROBE_TIMEOUT_S)
+    answer = http_probe.send_request(base_url, server_engine.http.models_path, timeout_s=PROBE_TIMEOUT_S)
     body, models = answer.json(), []
     if answer.status in (401, 403):
         if not is_labelled:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sparkwright.engines.engine import Files, get_engine
-from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import EngineName, Files, get_engine
 from sparkwright.engines.model import chat_template_tree
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub

@@ -56,7 +56,7 @@ def read_key(path: Path) -> str:
     """Return the key in a file; empty if the file is missing or invalid."""
     try:
         key_format = _key_formats().get(path.suffix)
-        return key_format.key_of(path.read_text()) if key_format else ""
+        return key_format.parse_file(path.read_text()) if key_format else ""
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.engine import Name as EngineName
-from sparkwright.engines.engine import get_engine
+from sparkwright.engines.engine import EngineName, get_engine
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host import peers
 from sparkwright.host.images import image_copy, image_names, registry_documents

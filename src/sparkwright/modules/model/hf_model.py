@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright import units
-from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import EngineName
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub_info, model_folders

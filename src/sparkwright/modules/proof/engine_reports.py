@@ -291,12 +291,12 @@ def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: s
 
 def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them."""
-    container = containers.inspect(context.docker(), name) if engine.http.settings else None
+    container = containers.inspect(context.docker(), name) if engine.http.settings_path else None
     url = containers.url_of(container) if container else ""
     if not url or container is None:
         return {}
     key = server_key.read_container_key(context.state, container)
-    return engine.http.settings_of(http_probe.send_request(url, engine.http.settings, api_key=key).json())
+    return engine.http.parse_settings(http_probe.send_request(url, engine.http.settings_path, api_key=key).json())
 
 
 class PatternSearch:
@@ -355,7 +355,7 @@ def _check_flags(
     container: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Check]:
     """Return a disproved check for each flag of the running command that the engine resolved differently."""
-    flags = engine.command(container_options.command_line_of(dict(container))).flags if container else {}
+    flags = engine.parse_command(container_options.command_line_of(dict(container))).flags if container else {}
     return [
         Check(
             one_line(mismatch.sentence, max_chars=MAX_EVIDENCE_CHARS),

@@ -89,14 +89,14 @@ class InspectServer(Module["InspectServer.Args"]):
         is_worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
         url = "" if is_worker else server.url or args.base_url
         http = container_labels.engine_of_container(container).http
-        health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_timeout_s)
-        if health is not None and (health.status == 0 or health.status in http.loading):
+        health = None if is_worker else http_probe.send_request(url, http.health_path, timeout_s=http.health_timeout_s)
+        if health is not None and (health.status == 0 or health.status in http.loading_statuses):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
         is_verified = server.id == verified_state.get("container_id")
         changes = _find_drift(args, server, verified_state, context)
         is_pinned = "@" in str(args.spec["image"])
         key = server_key.read_container_key(context.state, container)
-        answer = None if is_worker else http_probe.send_request(url, http.models, api_key=key)
+        answer = None if is_worker else http_probe.send_request(url, http.models_path, api_key=key)
         models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
         expectations = _build_expectations(args, verified_state if is_verified else {}, changes, is_pinned=is_pinned)
         served_name = expectations["served_name"] or next(iter(models), "")

@@ -193,10 +193,10 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     def check_server(self, args: Args, context: Context, http: Http) -> Result:
         """Check a server through the API of its engine."""
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_timeout_s)
+        health = http_probe.send_request(args.base_url, http.health_path, timeout_s=http.health_timeout_s)
         if health.status != 200:
             return _loading_result(http, args.base_url, health)
-        models = http_probe.send_request(args.base_url, http.models, api_key=key)
+        models = http_probe.send_request(args.base_url, http.models_path, api_key=key)
         context_lengths = openai_api.parse_models(http, models.json()) if models.status == 200 else {}
         if args.model and args.model not in context_lengths:
             message = f"the server does not serve {args.model!r}; it serves {', '.join(context_lengths) or 'none'}."
@@ -252,12 +252,12 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         if answer.error == "timeout":
             health_answer = health_after.status or health_after.error
             message = (
-                f"{http.health} answers {health_answer}, but no {tasks.result_noun(http)} arrived within "
+                f"{http.health_path} answers {health_answer}, but no {tasks.result_noun(http)} arrived within "
                 f"{args.timeout_s:g} s."
             )
             return _failed_result("wedged", message, fix="Only a restart helps: `invoke restart`.")
         if health_after.status != 200:
-            current_health = f"{http.health} {health_after.status or health_after.error}"
+            current_health = f"{http.health_path} {health_after.status or health_after.error}"
             message = f"it crashed on the first request ({answer.status or answer.error}, {current_health})."
             return _failed_result("dying", message, fix="See `docker logs`.")
         refusal = _failed_result("error", f"the test request failed with {answer.status}: {answer.message()}")
@@ -280,18 +280,18 @@ def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Respons
     """Return the response from /health after a failed request; a crashing engine needs up to CRASH_WAIT_S to report it."""
     deadline_s = time.monotonic() + CRASH_WAIT_S
     while True:
-        answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_timeout_s)
+        answer = http_probe.send_request(base_url, http.health_path, timeout_s=http.health_timeout_s)
         if answer.status != 200 or time.monotonic() > deadline_s:
             return answer
         time.sleep(0.1)
 
 
 def _loading_result(http: Http, base_url: str, health: http_probe.Response) -> Result:
-    if health.status in http.loading:
-        return _failed_result("loading", f"{http.health} answers {health.status}: {health.message()}")
+    if health.status in http.loading_statuses:
+        return _failed_result("loading", f"{http.health_path} answers {health.status}: {health.message()}")
     if health.status == 0:
         return _failed_result("loading", f"no answer from {base_url} ({health.error}).")
-    return _failed_result("dying", f"{http.health} answers {health.status}: {health.message()}")
+    return _failed_result("dying", f"{http.health_path} answers {health.status}: {health.message()}")
 
 
 def _failed_result(verdict: str, msg: str, *, fix: str = "") -> Result:
@@ -332,7 +332,8 @@ def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     while True:
         # query before the inspection: a server that was started after the inspection could answer
         is_answering = (
-            http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_timeout_s).status
+            http is None
+            or http_probe.send_request(args.base_url, http.health_path, timeout_s=http.health_timeout_s).status
         )
         is_settled = is_answering or time.monotonic() > deadline_s
         container = containers.inspect(context.docker(), args.name)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sparkwright import units
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.engine import Name, get_engine
+from sparkwright.engines.engine import EngineName, get_engine
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers, ownership, replacement
@@ -300,7 +300,7 @@ class Lint(Module["Lint.Args"]):
         platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
         model_by_flag: bool = arg("has no effect; accepted for older ejected playbooks", default=True)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
-        engine: Name = arg("the engine in the image", default="vllm")
+        engine: EngineName = arg("the engine in the image", default="vllm")
         network: str = arg(
             "the container's network; on the host's network a server may listen on loopback only", default=""
         )

@@ -92,7 +92,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             server_settings.get("block_size") or logged_block_tokens or 0,
             engine.prefix_cache.block_tokens(cache_settings),
         )
-        block_tokens = block_tokens or http.prefix_block
+        block_tokens = block_tokens or http.prefix_block_tokens
         if is_hybrid:
             block_tokens = max(block_tokens, http.recurrent_block)
         prefix_word_count = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
@@ -134,14 +134,14 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
 def _query_settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them."""
-    if not http.settings:
+    if not http.settings_path:
         return {}
-    return http.settings_of(http_probe.send_request(args.base_url, http.settings, api_key=key).json())
+    return http.parse_settings(http_probe.send_request(args.base_url, http.settings_path, api_key=key).json())
 
 
 def _query_context_length(http: Http, args: PrefixCache.Args, key: str) -> int | None:
     """Return the context length that the server reports; None if unknown."""
-    answer = http_probe.send_request(args.base_url, http.models, api_key=key)
+    answer = http_probe.send_request(args.base_url, http.models_path, api_key=key)
     return openai_api.parse_models(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 

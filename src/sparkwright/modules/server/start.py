@@ -151,7 +151,7 @@ class WaitReady(Module["WaitReady.Args"]):
             if current is None or not current["State"]["Running"] or current["RestartCount"] != restart_count:
                 return self._failed_start_result(args, current, engine.log, context)
             answer = http_probe.send_request(
-                args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_timeout_s)
+                args.base_url, engine.http.health_path, timeout_s=max(2, engine.http.health_timeout_s)
             )
             waited_s = time.monotonic() - started_s
             if answer.status == 200:

@@ -101,7 +101,7 @@ def _build_flag_check(target: Engine) -> Callable[[str], bool]:
     def is_flag(word: str) -> bool:
         name = word.lstrip("-").partition("=")[0].replace("_", "-")
         return (
-            (target.imports is not None and target.imports.one_dash)
+            (target.imports is not None and target.imports.accepts_single_dash)
             or name.partition(".")[0] in known_flags
             or name.removeprefix("no-") in known_flags
         )
@@ -142,7 +142,7 @@ def find_engine_name(texts: Iterable[str]) -> str:
     for text in texts:
         for name in engine.TITLES:
             imports = engine.get_engine(name).imports
-            if imports and any(part in text for part in imports.names):
+            if imports and any(part in text for part in imports.program_names):
                 return name
     return ""
 
@@ -163,7 +163,7 @@ def _split_program(words: Sequence[str], imports: ImportTable) -> tuple[tuple[st
 
 
 def _is_program(word: str, imports: ImportTable) -> bool:
-    return word.rpartition("/")[2] in imports.names and ("/" not in word or word.startswith("/"))
+    return word.rpartition("/")[2] in imports.program_names and ("/" not in word or word.startswith("/"))
 
 
 def _take_stray_model(flags: dict[str, Any], target: Engine) -> str:

@@ -32,8 +32,10 @@ def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, repo
     Raises Refused if the model needs several hosts and the engine can serve only from one.
     """
     imports, flags = server_command.imports, server_command.flags
-    tensor, pipeline = (_parse_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor, imports.pipeline))
-    for name in imports.replicas:
+    tensor, pipeline = (
+        _parse_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor_flag, imports.pipeline_flag)
+    )
+    for name in imports.replica_flags:
         if _parse_count(flags.get(name, 1)) > 1:
             fix = "A recipe starts one server; a `gateway` combines several at one address (docs/gateway.md)."
             raise Refused(f"`--{name} {format_value(flags[name])}` starts several copies of the model.", fix=fix)
@@ -95,10 +97,10 @@ def resolve_flags(
             other_keys["server_key"] = {"env": KEY_VARIABLE}
             reason = f"not written: `server_key: {{env: {KEY_VARIABLE}}}` reads the key on the laptop"
         report.add("secret", f"--{name}", reason)
-    for name in imports.tokens:
+    for name in imports.token_flags:
         if flags.pop(name, None) is not None:
             report.add("secret", f"--{name}", "not written: the host downloads the model")
-    for name in imports.downloads:
+    for name in imports.download_flags:
         if name in flags:
             reason = "the host downloads the model, and mounts its folder"
             report.add("dropped", f"--{name} {format_value(flags.pop(name))}", reason)
@@ -117,7 +119,7 @@ def resolve_flags(
 def _resolve_files(server_command: ServerCommand, report: ImportReport) -> dict[str, Any]:
     """Return the recipe's `files` for flags that name a file. The user is asked about files that may not be in the image."""
     files: dict[str, Any] = {}
-    for name in server_command.imports.files:
+    for name in server_command.imports.file_flags:
         value = server_command.flags.get(name)
         if not isinstance(value, str) or "{" in value or "\n" in value:
             continue
@@ -152,7 +154,7 @@ def _resolve_further_models(server_command: ServerCommand, report: ImportReport)
     The container downloads the others itself, unpinned.
     """
     models: dict[str, Any] = {}
-    for name, key in server_command.imports.further_models.items():
+    for name, key in server_command.imports.further_model_flags.items():
         value = server_command.flags.get(name)
         if key:
             settings = _parse_json(value)

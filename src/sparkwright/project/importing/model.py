@@ -47,9 +47,9 @@ class ImportedModel:
 def resolve_model(foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport) -> ImportedModel:
     """Return the model, and remove its flags from the command. Raises Refused for an invalid model name."""
     imports, flags = server_command.imports, server_command.flags
-    repository = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
-    file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
-    revision = foreign.revision or next((str(flags.pop(flag)) for flag in imports.revisions if flag in flags), "")
+    repository = str(flags.pop(imports.repository_flag, "") or "") if imports.repository_flag else ""
+    file = str(flags.pop(imports.repository_file_flag, "") or "") if imports.repository_file_flag else ""
+    revision = foreign.revision or next((str(flags.pop(flag)) for flag in imports.revision_flags if flag in flags), "")
     name = repository or server_command.model or foreign.model
     is_hub_model = not model_files.check_model_id(server_command.model.partition(":")[0])
     if foreign.model and server_command.model and is_hub_model and server_command.model != foreign.model:

@@ -118,7 +118,7 @@ def _served_name_flag(
 
     Without the flag, the engine would use the path of the mounted folder as the name.
     """
-    flag = server_command.imports.served_name
+    flag = server_command.imports.served_name_flag
     if not flag or section.get(flag) or not source_name or source_name == model_section.to_yaml()["mount"]:
         return {}
     report.add("translated", f"model {source_name}", f"--{flag}: the model's name in requests")
@@ -128,7 +128,9 @@ def _served_name_flag(
 def _note_probes(server_command: ServerCommand, section: dict[str, Any], report: ImportReport) -> None:
     """Suggest probes for the abilities that the flags enable."""
     probe_flags = server_command.engine.probe_flags
-    flags_by_probe = {probe: (flag, *probe_flags.needs.get(probe, ())) for probe, flag in probe_flags.promises.items()}
+    flags_by_probe = {
+        probe: (flag, *probe_flags.required_flags.get(probe, ())) for probe, flag in probe_flags.promises.items()
+    }
     if probes := [probe for probe, names in flags_by_probe.items() if all(section.get(name) for name in names)]:
         report.add("note", f"expect.probes: [{', '.join(probes)}]", "not in the source; would test the flags' parsers")
 
@@ -137,7 +139,7 @@ def _find_task(
     foreign: ForeignRecipe, server_command: ServerCommand, section: dict[str, Any], report: ImportReport
 ) -> str:
     """Return the task of a server whose flags rule out text generation, from its name or the user's answer; else ""."""
-    excluded_values = server_command.engine.task_flags.excludes.get(GENERATE, {})
+    excluded_values = server_command.engine.task_flags.excluded_values.get(GENERATE, {})
     excluding_flags = [
         f"--{name} {section[name]}" for name, values in excluded_values.items() if section.get(name) in values
     ]

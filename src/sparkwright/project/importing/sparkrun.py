@@ -213,9 +213,9 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
     assert vllm_imports is not None
     # keys of `defaults` whose names differ from vLLM's flags
     flag_names = {
-        "tensor_parallel": vllm_imports.tensor,
-        "pipeline_parallel": vllm_imports.pipeline,
-        "data_parallel": vllm_imports.replicas[0],
+        "tensor_parallel": vllm_imports.tensor_flag,
+        "pipeline_parallel": vllm_imports.pipeline_flag,
+        "data_parallel": vllm_imports.replica_flags[0],
     }
     for key, value in values.items():
         if key == "model":

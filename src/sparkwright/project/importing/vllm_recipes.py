@@ -102,7 +102,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     model_id = as_text(variant.get("model_id") or model_section.get("model_id"))
     image = _select_image(model_section, variant, report)
     imports = engine.get_engine("vllm").imports
-    tensor_words = [f"--{imports.tensor}", str(host_count)] if imports and host_count > 1 else []
+    tensor_words = [f"--{imports.tensor_flag}", str(host_count)] if imports and host_count > 1 else []
     title = as_text(meta.get("title"))
     precision = as_text(variant.get("precision"))
     suffix = "" if name == "default" else f"-{name}"

@@ -39,11 +39,11 @@ def read_server_key(source: Source, where: str, name: str = "server_key") -> Sec
         raise Refused(
             f"`{name}`: {describe_source(source)} provides no key.",
             where=where,
-            fix=f"Set it; {server_keys.MAKE_KEY_HINT}",
+            fix=f"Set it; {server_keys.GENERATE_KEY_HINT}",
         )
     if not server_keys.is_valid_key(secret.reveal()):
         raise Refused(
-            f"`{name}`: a key must be {server_keys.VALID_KEY_RULE}.", where=where, fix=server_keys.MAKE_KEY_HINT
+            f"`{name}`: a key must be {server_keys.VALID_KEY_RULE}.", where=where, fix=server_keys.GENERATE_KEY_HINT
         )
     return secret
 

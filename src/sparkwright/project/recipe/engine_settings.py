@@ -82,7 +82,7 @@ def resolve_settings(
         chat = chat_template.select_server_chat(pinned) if model is None else {}
         template_case = recipe_rules.TemplateCase(engine.flags.normalize(decision.flags), chat, engine.name)
         findings += recipe_rules.TEMPLATE_RULES.check(template_case)
-    if recipe.file.adapters and engine.flags.ADAPTERS is not None:
+    if recipe.file.adapters and engine.flags.ADAPTER_FLAGS is not None:
         adapter_case = _build_adapter_case(recipe, engine.flags.normalize(decision.flags), config, further_entries)
         findings += recipe_rules.ADAPTER_RULES.check(adapter_case)
     if recipe.split is not None and engine.parallel is not None:

@@ -82,8 +82,8 @@ class Recipe:
     @property
     def adapter_names(self) -> tuple[str, ...]:
         """Names of the adapters in requests; empty if the engine cannot select adapters by name."""
-        adapter_flags = self.engine.flags.ADAPTERS
-        if adapter_flags is None or not adapter_flags.named:
+        adapter_flags = self.engine.flags.ADAPTER_FLAGS
+        if adapter_flags is None or not adapter_flags.selected_by_name:
             return ()
         return tuple(adapter_name(adapter_flags, self.served_name, adapter.name) for adapter in self.file.adapters)
 
@@ -107,7 +107,7 @@ class Recipe:
             )
         patterns = model.model_dump(include={"file", "mmproj", "draft"})
         patterns_by_flag = {
-            flag: patterns.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()
+            flag: patterns.get(key.removeprefix("model.")) for flag, key in self.engine.flags.RESERVED_FLAGS.items()
         }
         return {flag: pattern for flag, pattern in patterns_by_flag.items() if pattern}
 
@@ -122,7 +122,7 @@ class Recipe:
         paths = {role: self._further_model_path(role, pinned.get(role) or {}) for role in self.file.further_models}
         for role in self.file.models:
             new_flags = with_model(new_flags, self.engine.flags.MODEL_FLAGS[role], paths[role])
-        adapter_flags = self.engine.flags.ADAPTERS
+        adapter_flags = self.engine.flags.ADAPTER_FLAGS
         if adapter_flags is None:
             return new_flags
         adapter_paths = {adapter.name: paths[adapter.role] for adapter in self.file.adapters}

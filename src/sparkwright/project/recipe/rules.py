@@ -170,7 +170,7 @@ def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             )
             add_path = f"Add the path to `{file.engine}.paths`, or remove"
             yield message, place, f"{add_path if recipe_engine.needs_description else 'Remove'} the probe."
-        for flag in recipe_engine.probe_flags.needs.get(name, ()):
+        for flag in recipe_engine.probe_flags.required_flags.get(name, ()):
             if flags.get(flag) in (None, False):
                 message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
                 yield message, place, f"Add `{flag}`, or remove the probe."
@@ -207,7 +207,7 @@ def _check_flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         if owner := options.describe_owner(file.engine, name):
             equivalent = options.translate_flag(file.engine, name)
             yield f"{owner}.", flag_place(source, name), f"Write `{equivalent}`." if equivalent else "Remove it."
-    for name, key in flags.SET_BY.items():
+    for name, key in flags.RESERVED_FLAGS.items():
         if name in file.flags:
             yield f"`{file.engine}.{name}` is set by `{key}`.", flag_place(source, name), "Remove it."
 

@@ -158,7 +158,9 @@ def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             other = "`model.draft`" if role == "draft" and file.model.draft else f"`{file.engine}.{flag}`"
             yield f"{other} and `models.{role}` both name a model.", ("models", role), f"Remove {other}."
         elif not is_model_effective(flags, model_flag):
-            message = f"`models.{role}` has no effect without `{file.engine}.{model_flag.needs or model_flag.flag}`."
+            message = (
+                f"`models.{role}` has no effect without `{file.engine}.{model_flag.required_flag or model_flag.flag}`."
+            )
             yield message, ("models", role), "Add it, or remove the model; see `invoke explain speculation`."
 
 
@@ -167,7 +169,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if not file.adapters:
         return
     recipe_engine = engine.get_engine(file.engine)
-    adapter_flags = recipe_engine.flags.ADAPTERS
+    adapter_flags = recipe_engine.flags.ADAPTER_FLAGS
     if adapter_flags is None:
         message = f"`adapters` cannot be used with {recipe_engine.title}: the recipe contains the whole command."
         yield message, ("adapters",), "Mount them with `container.volumes` and name them in the command."
@@ -177,7 +179,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         if flag in flags:
             message = f"`{file.engine}.{flag}` and `adapters` both name adapters."
             yield message, (file.engine, flag), f"Remove `{flag}`."
-    switch = adapter_flags.enable
+    switch = adapter_flags.enabling_flag
     if switch and flags.get(switch, True) is not True:
         message = f"`adapters` has no effect with `{switch}: {visible.one_line(str(flags[switch]))}`."
         yield message, (file.engine, switch), "Remove one of them."
@@ -194,15 +196,15 @@ def _check_adapter_names(file: RecipeFile, recipe_engine: Engine, adapter_flags:
         place = ("adapters", n, "name")
         if name in names[:n]:
             yield f"two `adapters` have the name `{name}`.", place, "Rename one of them."
-        if adapter_flags.named and name in served_names:
+        if adapter_flags.selected_by_name and name in served_names:
             yield f"`adapters`: `{name}` is a served name of the model.", place, "Choose another name."
-        elif not adapter_flags.named and name != served_names[0]:
+        elif not adapter_flags.selected_by_name and name != served_names[0]:
             message = (
                 f"{recipe_engine.title} cannot select adapters by name and applies this one to every request: the name "
                 f"`{name}` must be the served name, `{visible.display_name(served_names[0])}`."
             )
             yield message, place, f"Set the flag for the served name to {name}, or serve it with vLLM."
-    if adapter_flags.prefixed and ":" in served_names[0]:
+    if adapter_flags.prefixed_by_served_name and ":" in served_names[0]:
         message = f"{recipe_engine.title} treats what follows a colon in a request's model as the name of an adapter."
         yield message, (file.engine,), "Serve the model under a name without a colon."
 
@@ -269,7 +271,7 @@ def _find_parallel_mistakes(file: RecipeFile, split: ParallelFile, source: Docum
     recipe_engine = engine.get_engine(file.engine)
     if split.tensor * split.pipeline == 1:
         yield "`parallel` splits the model over one host.", ("parallel",), "Remove it, or write `tensor: 2`."
-    if not recipe_engine.served:
+    if not recipe_engine.is_supported:
         return  # reported by the checks of every recipe
     if recipe_engine.parallel is None:
         message = f"`parallel` cannot be used with {recipe_engine.title}, which can serve only from one host."
@@ -284,7 +286,7 @@ def _find_parallel_mistakes(file: RecipeFile, split: ParallelFile, source: Docum
 
 def _check_cluster_settings(file: RecipeFile, source: Document, parallel: Parallel) -> Iterator[Mistake]:
     """Yield a mistake for each flag or environment variable that the cluster sets for each member."""
-    for name, setter in parallel.SET_BY.items():
+    for name, setter in parallel.RESERVED_FLAGS.items():
         if name in file.flags:
             place = flag_place(source, name)
             yield f"`{'.'.join(place)}` cannot be set with `parallel`: {setter} sets it.", place, "Remove it."

@@ -109,7 +109,7 @@ def _build_flag_renamer(name: str) -> AfterValidator:
 
     def rename_flags(flags: dict[str, Any]) -> dict[str, Any]:
         section_engine = engine.get_engine(name)
-        return section_engine.flags.normalize(flags) if section_engine.served else flags
+        return section_engine.flags.normalize(flags) if section_engine.is_supported else flags
 
     return AfterValidator(rename_flags)
 
@@ -119,7 +119,7 @@ def _flags_field(name: str) -> Any:
 
     def add_flags(schema: dict[str, Any]) -> None:
         section_engine = engine.get_engine(name)
-        schema |= {"properties": section_engine.flags.properties()} if section_engine.served else {}
+        schema |= {"properties": section_engine.flags.properties()} if section_engine.is_supported else {}
 
     return Field(json_schema_extra=add_flags)
 
