@@ -14,7 +14,7 @@ from sparkwright.units import GIB
 
 TOTAL = int(121.7 * GIB)
 HOST_ROW = Row("the host itself", 6 * GIB, "now", "host")
-WARM = StartFacts(warm=True)
+WARM = StartFacts(has_warm_cache=True)
 DESCRIBED_SERVER = {"served_name": "m", "memory_gib": 90}
 LLAMA_HEADER = {
     "general.architecture": "llama",
@@ -36,7 +36,7 @@ def estimate_memory(engine: str, flags: dict[str, Any], locked: dict[str, Any] |
 
 
 def build_budget(memory: Memory, start: StartFacts | None = None) -> Budget:
-    return budget.build(memory, TOTAL, start or StartFacts(), reserve_bytes=4 * GIB, system=HOST_ROW)
+    return budget.build(memory, TOTAL, start or StartFacts(), reserve_bytes=4 * GIB, system_row=HOST_ROW)
 
 
 def row_sizes(memory_budget: Budget) -> dict[str, float]:
@@ -92,11 +92,13 @@ def test_measured_sizes_replace_assumptions() -> None:
     memory = estimate_memory("vllm", {"gpu-memory-utilization": 0.85})
     gpu_bytes = memory.gpu_bytes(TOTAL) + GIB
     last_start = MeasuredStart(host_bytes=5 * GIB, gpu_bytes=gpu_bytes, kv_tokens=900_000, full_requests=6.9)
-    memory_budget = build_budget(memory, StartFacts(last_start=last_start, warm=True))
+    memory_budget = build_budget(memory, StartFacts(last_start=last_start, has_warm_cache=True))
     assert row_sizes(memory_budget)["host's side"] == 5.0 and row_sizes(memory_budget)["other GPU memory"] == 1.0
     assert not any(row.assumed for row in memory_budget.rows)
     assert "held 900,000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
-    other = build_budget(memory, StartFacts(last_start=dataclasses.replace(last_start, same=False), warm=True))
+    other = build_budget(
+        memory, StartFacts(last_start=dataclasses.replace(last_start, is_same_start=False), has_warm_cache=True)
+    )
     assert "other GPU memory" not in row_sizes(other) and other.kv_tokens is None
     assert "with this image, but another model or other arguments" in "\n".join(other.lines())
 
@@ -104,7 +106,7 @@ def test_measured_sizes_replace_assumptions() -> None:
 @pytest.mark.parametrize(("warm", "peak_gib"), [(False, 20.0), (True, 0.0)], ids=["cold", "warm"])
 def test_a_cold_start_reserves_the_peak_of_the_last_cold_start(warm: bool, peak_gib: float) -> None:
     cold = MeasuredStart(host_bytes=5 * GIB, peak_bytes=20 * GIB)
-    start = StartFacts(last_start=cold, last_cold_start=cold, warm=warm)
+    start = StartFacts(last_start=cold, last_cold_start=cold, has_warm_cache=warm)
     memory = estimate_memory("vllm", {"gpu-memory-utilization": 0.6})
     assert row_sizes(build_budget(memory, start))["compile peak"] == peak_gib
 

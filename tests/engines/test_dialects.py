@@ -32,7 +32,7 @@ def convert_recorded(name: str) -> dict[str, Any]:
     if not name.endswith("-stream"):
         return dialect.convert_answer(json.loads(RECORDED[name]["text"]))
     events = parse_events(name)
-    assert not dialect.find_disorder(events) and events[-1]["type"] in dialect.last_events
+    assert not dialect.find_order_error(events) and events[-1]["type"] in dialect.last_event_types
     return dialect.assemble_answer(events)
 
 
@@ -70,13 +70,13 @@ def test_tool_turns_are_converted_to_the_responses_api() -> None:
 
 def test_a_stream_without_its_beginning_is_disproved() -> None:
     events = parse_events("m-tool-stream")[1:]
-    disorder = MESSAGES.find_disorder(events)
+    disorder = MESSAGES.find_order_error(events)
     assert "content_block_start" in disorder
     outcome = table.API_PROBES["messages"].evaluate(Reply(200, "", MESSAGES.assemble_answer(events), disorder))
     assert (outcome.verdict, outcome.fault) == ("disproved", "events out of order")
 
 
-@pytest.mark.parametrize("dialect", dialects.BY_PATH.values(), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("dialect", dialects.DIALECTS_BY_PATH.values(), ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(
     "answer",
     [

@@ -28,13 +28,13 @@ def apply_changes(case: Any, fix: Fix, engine: Engine) -> Any:
 def test_each_rule_reports_its_example_and_each_remedy_resolves_it(engine: Engine, rules: Any, name: str) -> None:
     rule = rules[name]
     case = rule.example.case() if hasattr(rule.example, "case") else rule.example
-    findings = list(rule.findings(case))
+    findings = list(rule.check(case))
     assert [finding.rule for finding in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
     for fix in (fix for finding in findings for fix in finding.ways_out):
         # the case of memory-budget holds a computed size instead of flags
         if fix.changes and name != "memory-budget":
-            assert not list(rule.findings(apply_changes(case, fix, engine))), fix.text
+            assert not list(rule.check(apply_changes(case, fix, engine))), fix.text
     explanation = rules.explain_rule(name)
     assert explanation is not None
     text = format_rule(explanation)

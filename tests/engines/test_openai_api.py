@@ -78,7 +78,7 @@ OPERATOR_PATHS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|
 def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
     routed = {
-        served.path.replace(api_paths.RESPONSE_ID, "{response_id}")
+        served.path.replace(api_paths.RESPONSE_ID_PLACEHOLDER, "{response_id}")
         for served in VLLM
         if served.model_location != "form"
     }

@@ -27,7 +27,7 @@ from sparkwright.engines.vllm.http import HTTP
     ],
 )
 def test_a_recipe_may_keep_its_own_caches(env: dict[str, str], mounts: list[str], kept: bool) -> None:
-    assert CACHES.is_kept_by_recipe(env, mounts) is kept
+    assert CACHES.is_managed_by_recipe(env, mounts) is kept
 
 
 def test_only_flags_that_may_change_compilation_are_relevant() -> None:

@@ -89,7 +89,7 @@ def test_shipped_recipe_fits_a_gb10(name: str) -> None:
     loaded_recipe = recipe.load(TOP, name)
     entry = catalogue.ENTRIES[name]
     hosts = loaded_recipe.split.hosts if loaded_recipe.split else 1
-    start = StartFacts(warm=name in TIGHT)
+    start = StartFacts(has_warm_cache=name in TIGHT)
     fit = proposal.evaluate_fit(loaded_recipe, GB10, int(entry.weights_gb * 1e9) // hosts or None, {}, start)
     assert fit.verdict == ("fits" if entry.weights_gb and loaded_recipe.engine.flags.MEMORY else "unknown"), fit.reason
     if name in TIGHT:

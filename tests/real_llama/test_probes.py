@@ -84,7 +84,7 @@ def test_all_apis_give_the_same_text_and_token_count(tiny: Path, tmp_path: Path)
             for streamed in (True, False):
                 reply = send_probe(server, replace(short, streamed=streamed))
                 # b11549 omits `message_start` in some streams; then the usage has no prompt
-                prompt = None if reply.disorder else reply.body["usage"]["prompt_tokens"]
+                prompt = None if reply.order_error else reply.body["usage"]["prompt_tokens"]
                 answers[name, streamed] = reply.content, prompt
                 assert fields.evaluate_tool_call(reply).verdict == "inconclusive", "random weights never end"
         texts, prompts = ({row[part] for row in answers.values()} - {None} for part in (0, 1))

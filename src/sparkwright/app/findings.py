@@ -17,7 +17,7 @@ from sparkwright.app.queries import client_formats
 from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, ClientFormat
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.engines import api_paths, dialects, engine, recipe_rules
-from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings, ServerRequest
+from sparkwright.engines.advice import EXPECTED_PREFILL_RULE, EffectiveSettings, ServerRequest
 from sparkwright.engines.findings import Finding, Fix, RuleExplanation, Rules
 from sparkwright.engines.http import GENERATE
 from sparkwright.errors import Refused, SparkwrightError
@@ -251,7 +251,7 @@ def finding_location(recipe: Recipe, finding: Finding) -> str:
         return recipe.where(finding.flag)
     if finding.flag.startswith("container."):
         return recipe.source.where(*finding.flag.split("."))
-    if finding.rule == EXPECTED_RULE or finding.flag == (recipe.engine.advice.CHUNKED_PREFILL or None):
+    if finding.rule == EXPECTED_PREFILL_RULE or finding.flag == (recipe.engine.advice.CHUNKED_PREFILL_FLAG or None):
         return recipe.source.where("expect", "chunked_prefill")
     return recipe.source.where(*RECIPE_KEYS.get(finding.flag, (recipe.file.engine,)))
 
@@ -375,7 +375,7 @@ def _check_agent(client: str, client_format: ClientFormat, checked_recipe: Check
         limit = effective_settings.max_num_seqs
         message = f"{client} sends several requests at once, but this server handles {limit} at a time."
         yield Finding("warning", message, (Fix("allow more concurrent requests"),), CLIENT_DOCS)
-    dialect = dialects.BY_PATH[client_format.path]
+    dialect = dialects.DIALECTS_BY_PATH[client_format.path]
     probe = dialect.name if dialect.name in dialects.OTHER_DIALECTS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
         message = f"no probe checks that this server answers as {client} expects."

@@ -278,7 +278,7 @@ def locked_config(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _chunked_prefill_arms(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
     """Return the arms with chunked prefill on and off, otherwise equal."""
-    changes = base.engine.advice.chunked_prefill_arms(base.file.flags, locked_config(pinned))
+    changes = base.engine.advice.chunked_prefill_variants(base.file.flags, locked_config(pinned))
     if changes is None:
         raise Refused(f"{base.engine.title} has no switch for chunked prefill.")
     on, off = changes

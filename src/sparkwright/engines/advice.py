@@ -13,10 +13,10 @@ from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
 PrefillExpectation = Literal["any", "enabled", "disabled"]
-ImpossiblePolicy = Literal["refuse", "report"]
+OnImpossible = Literal["refuse", "report"]
 
 #: name of the rule about a recipe's expectation of chunked prefill
-EXPECTED_RULE = "expected-chunked-prefill"
+EXPECTED_PREFILL_RULE = "expected-chunked-prefill"
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class ServerRequest:
     platform: Platform = "gb10"
     env: Mapping[str, str] = field(default_factory=dict)
     #: the server reads an API key from a file and requires it from clients
-    server_key: bool = False
+    has_server_key: bool = False
     #: the server has no API key and is reachable from other hosts
     open_to_network: bool = False
     #: published port of the container; 0 if no port is published, None if unknown
-    published: int | None = None
+    published_port: int | None = None
     #: scheduler settings on Ascend, by recipe key; None on other platforms
     ascend: Mapping[str, bool] | None = None
     #: options of `docker run` by recipe key; empty if unknown
     container: Mapping[str, Any] = field(default_factory=dict)
     #: mounted folders with files that spark.lock pins, each with the relative paths of these files
-    pinned: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pinned_files: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Advice(Protocol):
     """
 
     @property
-    def CHUNKED_PREFILL(self) -> str:
+    def CHUNKED_PREFILL_FLAG(self) -> str:
         """The flag that turns chunked prefill on and off; empty if the engine has none."""
 
     @property
@@ -121,13 +121,13 @@ class Advice(Protocol):
     def relevant_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of a model's config.json that matter to the engine."""
 
-    def decide(
+    def decide_chunked_prefill(
         self,
         request: ServerRequest,
         model: Mapping[str, Any],
         version: Version | None,
         expected: PrefillExpectation,
-        impossible_policy: ImpossiblePolicy,
+        on_impossible: OnImpossible,
     ) -> Decision:
         """Return the flags for the expected chunked prefill setting, or the reason why it is impossible."""
 
@@ -148,7 +148,7 @@ class Advice(Protocol):
     def memory(self, flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
         """Return the memory model of a server. lock_entry: the model's entry in spark.lock, empty if it is not pinned."""
 
-    def chunked_prefill_arms(
+    def chunked_prefill_variants(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return the flag changes that turn chunked prefill on, and those that turn it off; None if the engine has no switch."""
@@ -161,12 +161,12 @@ def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decisi
     message = "the recipe expects chunked prefill, but its flags turn it off."
     fix = Fix("leave it on", {flag: None})
     return Decision(
-        request.flags, "enabled", "", Finding("error", message, (fix,), "the recipe", flag, rule=EXPECTED_RULE)
+        request.flags, "enabled", "", Finding("error", message, (fix,), "the recipe", flag, rule=EXPECTED_PREFILL_RULE)
     )
 
 
 def decide_without_switch(
-    request: ServerRequest, title: str, expected: PrefillExpectation, impossible_policy: ImpossiblePolicy, reason: str
+    request: ServerRequest, title: str, expected: PrefillExpectation, on_impossible: OnImpossible, reason: str
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
@@ -175,6 +175,6 @@ def decide_without_switch(
     if expected == "any":
         return Decision(request.flags, "any")
     message = f"{title} has no switch for chunked_prefill: {reason}."
-    if impossible_policy == "refuse":
-        return Decision(request.flags, "any", "", Finding("error", message, rule=EXPECTED_RULE))
-    return Decision(request.flags, "any", reason, Finding("info", message, rule=EXPECTED_RULE))
+    if on_impossible == "refuse":
+        return Decision(request.flags, "any", "", Finding("error", message, rule=EXPECTED_PREFILL_RULE))
+    return Decision(request.flags, "any", reason, Finding("info", message, rule=EXPECTED_PREFILL_RULE))

@@ -18,7 +18,7 @@ RESPONSES_PATH = "/v1/responses"
 #: a response ID, which only the server that generated the response knows
 ModelLocation = Literal["json", "form", "response"]
 #: placeholder for a response ID in a path
-RESPONSE_ID = "{id}"
+RESPONSE_ID_PLACEHOLDER = "{id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ OPENAI_PATHS = tuple(
 )
 #: paths of a stored response, for engines that store responses
 STORED_RESPONSE_PATHS = (
-    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID}", method="GET", model_location="response"),
-    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID}/cancel", model_location="response"),
+    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID_PLACEHOLDER}", method="GET", model_location="response"),
+    ApiPath(f"{RESPONSES_PATH}/{RESPONSE_ID_PLACEHOLDER}/cancel", model_location="response"),
 )
 TRANSCRIPTIONS_PATH, TRANSLATIONS_PATH = "/v1/audio/transcriptions", "/v1/audio/translations"
 

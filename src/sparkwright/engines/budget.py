@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines.advice import Platform
 from sparkwright.engines.findings import Finding, Fix, Rules
-from sparkwright.engines.memory import COMPILE_BYTES, HOST_SIDE_BYTES, Memory
+from sparkwright.engines.memory import ASSUMED_HOST_BYTES, COMPILE_PEAK_BYTES, Memory
 from sparkwright.errors import SparkwrightError
 from sparkwright.trust.bounds import MAX_NUMBER
 from sparkwright.trust.container_option_rules import parse_size
@@ -22,7 +22,7 @@ from sparkwright.units import GIB, MINUTE_FORMAT, format_gib, format_time
 #: owner of a row: the server to start, other servers, the host itself
 RowOwner = Literal["server", "other", "host"]
 #: row for the memory of the engine's processes, CUDA's context and the driver, besides the GPU memory
-HOST_SIDE = "host's side"
+HOST_SIDE_ROW_NAME = "host's side"
 #: that memory is assumed to be at most MemTotal / 17, because it has never been measured on a machine smaller than a GB10
 HOST_SIDE_DIVISOR = 17
 #: weights smaller than this get no separate row
@@ -79,17 +79,17 @@ class MeasuredStart:
     gpu_bytes: int | None = None
     peak_bytes: int = 0
     #: time of that start, seconds since the epoch
-    at: float = 0.0
+    started_at: float = 0.0
     #: image, model and arguments are the same as now; if False, only the image is
-    same: bool = True
+    is_same_start: bool = True
     kv_tokens: int | None = None
     full_requests: float | None = None
 
     @property
     def source(self) -> str:
         """The source of these figures, as a clause."""
-        qualifier = "" if self.same else " with this image, but another model or other arguments"
-        return f"measured {format_time(self.at, MINUTE_FORMAT)}{qualifier}"
+        qualifier = "" if self.is_same_start else " with this image, but another model or other arguments"
+        return f"measured {format_time(self.started_at, MINUTE_FORMAT)}{qualifier}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class StartFacts:
     #: the last similar cold start whose compile cache is gone
     last_cold_start: MeasuredStart | None = None
     #: an earlier start left a compile cache
-    warm: bool = False
+    has_warm_cache: bool = False
     #: size limit of /dev/shm; 0 if unlimited
     shm_bytes: int = 0
     shm_source: str = ""
@@ -147,16 +147,18 @@ class Budget:
 
     def lines(self) -> list[str]:
         """Return a table as lines of text, with size in GiB, use and source."""
-        left = f"{format_gib(self.left_bytes)} left" if self.fits else f"{format_gib(-self.left_bytes)} too much"
-        now = f", {format_gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
+        left_text = f"{format_gib(self.left_bytes)} left" if self.fits else f"{format_gib(-self.left_bytes)} too much"
+        available_text = (
+            f", {format_gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
+        )
         rows = [("GiB", "memory", "source"), *map(_format_cells, self.rows)]
-        rows.append((format_gib(self.need_bytes), "total", left))
-        rows.append((format_gib(self.total_bytes), "MemTotal", f"this host{now}"))
+        rows.append((format_gib(self.need_bytes), "total", left_text))
+        rows.append((format_gib(self.total_bytes), "MemTotal", f"this host{available_text}"))
         width = max(len(name) for _, name, _ in rows)
         lines = [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
         if self.kv_tokens:
-            requests = f", {self.full_requests:g} full-length requests at a time" if self.full_requests else ""
-            lines.append(f"At the last start, the KV cache held {self.kv_tokens:,} tokens{requests}.")
+            requests_text = f", {self.full_requests:g} full-length requests at a time" if self.full_requests else ""
+            lines.append(f"At the last start, the KV cache held {self.kv_tokens:,} tokens{requests_text}.")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -182,18 +184,18 @@ class Budget:
 def _format_cells(row: Row) -> tuple[str, str, str]:
     size, source = format_gib(row.size_bytes), row.source
     if row.assumed:
-        source = f"{ASSUMED_NOTE if row.name == HOST_SIDE else 'assumed'}: {source}"
+        source = f"{ASSUMED_NOTE if row.name == HOST_SIDE_ROW_NAME else 'assumed'}: {source}"
     return (f"({size})", row.name, f"at most: {source}") if row.at_most else (size, row.name, source)
 
 
 def build(
     memory: Memory,
     total_bytes: int,
-    start: StartFacts,
+    start_facts: StartFacts,
     *,
     reserve_bytes: int,
-    others: Sequence[Row] = (),
-    system: Row | None = None,
+    other_rows: Sequence[Row] = (),
+    system_row: Row | None = None,
     available_bytes: int | None = None,
 ) -> Budget:
     """Return the budget of one start.
@@ -201,34 +203,40 @@ def build(
     Args:
         total_bytes: MemTotal of the host.
         reserve_bytes: Memory that must stay free.
-        others: Rows of other servers on the host.
-        system: Row of the host's own processes; None if unknown.
+        other_rows: Rows of other servers on the host.
+        system_row: Row of the host's own processes; None if unknown.
         available_bytes: MemAvailable now.
     """
-    rows = list(engine_rows(memory, total_bytes, start))
+    rows = list(engine_rows(memory, total_bytes, start_facts))
     counted_bytes = sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
-    rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *others, *([system] if system else ())]
+    rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *other_rows, *([system_row] if system_row else ())]
     rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
-    last_start = start.last_start if start.last_start and start.last_start.same else MeasuredStart()
+    last_start = (
+        start_facts.last_start if start_facts.last_start and start_facts.last_start.is_same_start else MeasuredStart()
+    )
     return Budget(total_bytes, tuple(rows), available_bytes, last_start.kv_tokens, last_start.full_requests)
 
 
-def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
+def engine_rows(memory: Memory, total_bytes: int, start_facts: StartFacts) -> Iterator[Row]:
     """Yield the rows of the server to start: its GPU memory, host memory, compile peak and /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
         if not part.host:
-            when = ", allocated while it serves" if part.later else ""
-            yield Row(part.name, part.size_bytes, f"{part.source}{when}", assumed=part.assumed)
-    last_start = start.last_start
-    if last_start is not None and last_start.same and (last_start.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
+            timing_note = ", allocated while it serves" if part.later else ""
+            yield Row(part.name, part.size_bytes, f"{part.source}{timing_note}", assumed=part.assumed)
+    last_start = start_facts.last_start
+    if (
+        last_start is not None
+        and last_start.is_same_start
+        and (last_start.gpu_bytes or 0) > memory.gpu_bytes(total_bytes)
+    ):
         extra_bytes = (last_start.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
         yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs; from its log, {last_start.source}")
-    yield from _host_side_rows(memory, total_bytes, start)
+    yield from _host_side_rows(memory, total_bytes, start_facts)
     if memory.compiles:
-        yield _compile_row(memory, total_bytes, start)
-    if start.shm_bytes:
-        yield Row("/dev/shm", start.shm_bytes, start.shm_source, at_most=True)
+        yield _compile_row(memory, total_bytes, start_facts)
+    if start_facts.shm_bytes:
+        yield Row("/dev/shm", start_facts.shm_bytes, start_facts.shm_source, at_most=True)
 
 
 def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
@@ -243,30 +251,30 @@ def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
     yield Row("KV cache and computation" if weights_bytes else "GPU's side", share_bytes - weights_bytes, source)
 
 
-def _host_side_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
-    last_start = start.last_start
+def _host_side_rows(memory: Memory, total_bytes: int, start_facts: StartFacts) -> Iterator[Row]:
+    last_start = start_facts.last_start
     if last_start is not None and last_start.host_bytes is not None:
-        yield Row(HOST_SIDE, last_start.host_bytes, last_start.source)
+        yield Row(HOST_SIDE_ROW_NAME, last_start.host_bytes, last_start.source)
     elif memory.host_bytes:
         size_bytes = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
-        yield Row(HOST_SIDE, size_bytes, "5.4 to 6.7 GiB on other hosts", assumed=True)
+        yield Row(HOST_SIDE_ROW_NAME, size_bytes, "5.4 to 6.7 GiB on other hosts", assumed=True)
     else:
         for part in memory.parts:
             if part.host:
-                yield Row(HOST_SIDE, part.size_bytes, part.source, assumed=part.assumed)
+                yield Row(HOST_SIDE_ROW_NAME, part.size_bytes, part.source, assumed=part.assumed)
 
 
-def _compile_row(memory: Memory, total_bytes: int, start: StartFacts) -> Row:
+def _compile_row(memory: Memory, total_bytes: int, start_facts: StartFacts) -> Row:
     """Return the row for the temporary peak of a cold start, which compiles before it allocates its KV cache."""
     name = "compile peak"
-    if start.warm:
+    if start_facts.has_warm_cache:
         return Row(name, 0, "the compile cache is warm")
-    cold = start.last_cold_start
-    if cold is not None and cold.same:
-        return Row(name, cold.peak_bytes, f"a cold start, {cold.source}")
-    weights = memory.weights_bytes
-    peak = max(0, weights + min(weights, COMPILE_BYTES) - memory.gpu_bytes(total_bytes))
-    return Row(name, peak, "a cold start compiles before it allocates its KV cache", assumed=True)
+    last_cold_start = start_facts.last_cold_start
+    if last_cold_start is not None and last_cold_start.is_same_start:
+        return Row(name, last_cold_start.peak_bytes, f"a cold start, {last_cold_start.source}")
+    weights_bytes = memory.weights_bytes
+    peak_bytes = max(0, weights_bytes + min(weights_bytes, COMPILE_PEAK_BYTES) - memory.gpu_bytes(total_bytes))
+    return Row(name, peak_bytes, "a cold start compiles before it allocates its KV cache", assumed=True)
 
 
 def _start_check_rows(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
@@ -312,7 +320,7 @@ rule = RULES.rule
         "tonyd2wild #31: /dev/shm is the same memory; 10 GB was enough for a worker",
     ),
     example=BudgetCase(
-        Memory(share=0.9, flag="gpu-memory-utilization", value=0.9, host_bytes=HOST_SIDE_BYTES), {"shm_size": "64gb"}
+        Memory(share=0.9, flag="gpu-memory-utilization", value=0.9, host_bytes=ASSUMED_HOST_BYTES), {"shm_size": "64gb"}
     ),
 )
 def memory_budget(case: BudgetCase) -> Iterator[Finding]:
@@ -340,8 +348,8 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
 
 def build_gb10_budget(memory: Memory, shm_bytes: int = 0) -> Budget:
     """Return the budget of a GB10's only server, without measurements. shm_bytes: added as a limit."""
-    start = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
-    return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, system=SYSTEM_ROW)
+    start_facts = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
+    return build(memory, GB10_BYTES, start_facts, reserve_bytes=RESERVE_GIB * GIB, system_row=SYSTEM_ROW)
 
 
 def _shm_bytes(container: Mapping[str, Any]) -> int:

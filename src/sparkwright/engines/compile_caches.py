@@ -26,8 +26,8 @@ class CompileCaches:
 
     #: environment variables, each set to this folder below CACHE_MOUNT
     variables: Mapping[str, str]
-    #: path endings of the default cache folders; a recipe that mounts such a folder manages its caches itself
-    default_endings: tuple[str, ...]
+    #: path suffixes of the default cache folders; a recipe that mounts such a folder manages its caches itself
+    default_suffixes: tuple[str, ...]
     #: flags that do not affect the compiled code
     irrelevant_flags: frozenset[str]
     #: folders of the container that no variable can move, each with the name of its folder on the host
@@ -51,7 +51,7 @@ class CompileCaches:
             **{folder: f"{live_folder}/{name}" for folder, name in self.fixed_folders.items()},
         }
 
-    def is_kept_by_recipe(self, env: Mapping[str, str], mounted_folders: Iterable[str]) -> bool:
+    def is_managed_by_recipe(self, env: Mapping[str, str], mounted_folders: Iterable[str]) -> bool:
         """Return True if a recipe manages the caches: it sets one of the variables, or mounts a folder over a default location.
 
         mounted_folders: mount points in the container.
@@ -60,8 +60,8 @@ class CompileCaches:
 
     def _is_cache_folder(self, folder: str) -> bool:
         path = folder.rstrip("/")
-        parents = (ending.rpartition("/")[0] for ending in self.default_endings)
-        is_within = any(f"{ending}/" in f"{path}/" for ending in self.default_endings)
+        parents = (suffix.rpartition("/")[0] for suffix in self.default_suffixes)
+        is_within = any(f"{suffix}/" in f"{path}/" for suffix in self.default_suffixes)
         return (
             is_within or path in ("/root", CACHE_MOUNT) or any(parent and path.endswith(parent) for parent in parents)
         )

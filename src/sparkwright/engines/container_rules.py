@@ -369,7 +369,7 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
         process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST_NETWORK
         and request.open_to_network
     ):
-        ports = f"port {request.published} and every other port" if request.published else "every port"
+        ports = f"port {request.published_port} and every other port" if request.published_port else "every port"
         message = f"network: host exposes {ports} that the engine opens on the host's addresses."
         yield _build_warning(message, OPEN_SERVER_ON_HOST_NETWORK_FIX, "network")
 

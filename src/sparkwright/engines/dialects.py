@@ -18,8 +18,8 @@ from sparkwright.trust.bounds import count_or_none
 # clients, `assemble_responses` takes each item of a stream from its final event.
 
 #: types of the events that begin and end a stream of the Responses API
-FIRST_EVENT = "response.created"
-LAST_EVENTS = frozenset(("response.completed", "response.incomplete", "response.failed"))
+FIRST_EVENT_TYPE = "response.created"
+LAST_EVENT_TYPES = frozenset(("response.completed", "response.incomplete", "response.failed"))
 #: maximum number of output items in an answer
 MAX_ITEMS = 64
 #: keys of a chat request that the Responses API names or formats differently
@@ -99,7 +99,9 @@ def assemble_responses(events: Sequence[Any]) -> dict[str, Any]:
     """Assemble a streamed answer into a complete chat answer, as clients do."""
     events = [event for event in events if isinstance(event, dict)]
     items = [event.get("item") for event in events if event.get("type") == "response.output_item.done"]
-    last_event: Mapping[str, Any] = next((event for event in reversed(events) if event.get("type") in LAST_EVENTS), {})
+    last_event: Mapping[str, Any] = next(
+        (event for event in reversed(events) if event.get("type") in LAST_EVENT_TYPES), {}
+    )
     response = last_event.get("response")
     return convert_responses_answer({**(response if isinstance(response, dict) else {}), "output": items})
 
@@ -122,35 +124,35 @@ class Dialect:
     #: converts the events of a stream to a complete chat answer
     assemble_answer: Callable[[Sequence[Any]], dict[str, Any]]
     #: type of a stream's first event; empty if events have no types
-    first_event: str = ""
+    first_event_type: str = ""
     #: types of the event that ends a stream; empty if `[DONE]` ends it
-    last_events: frozenset[str] = frozenset()
+    last_event_types: frozenset[str] = frozenset()
 
-    def find_disorder(self, events: Sequence[Any]) -> str:
+    def find_order_error(self, events: Sequence[Any]) -> str:
         """Return a clause about a wrong first event of a stream; empty if the order of its events is right."""
-        kinds = [event.get("type") for event in events if isinstance(event, dict)]
-        if not self.first_event or not kinds or kinds[0] == self.first_event:
+        event_types = [event.get("type") for event in events if isinstance(event, dict)]
+        if not self.first_event_type or not event_types or event_types[0] == self.first_event_type:
             return ""
-        return f"the stream begins with `{str(kinds[0])[:40]}` instead of `{self.first_event}`, so clients refuse it"
+        return f"the stream begins with `{str(event_types[0])[:40]}` instead of `{self.first_event_type}`, so clients refuse it"
 
 
 def _copy_chat(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:
     return dict(chat)
 
 
-def _keep_answer(body: Any) -> dict[str, Any]:
+def _pass_chat_answer(body: Any) -> dict[str, Any]:
     return body if isinstance(body, dict) else {"choices": []}
 
 
-CHAT = Dialect("chat", openai_api.CHAT_PATH, _copy_chat, _keep_answer, openai_api.assemble_stream)
+CHAT = Dialect("chat", openai_api.CHAT_PATH, _copy_chat, _pass_chat_answer, openai_api.assemble_stream)
 MESSAGES = Dialect(
     "messages",
     api_paths.MESSAGES_PATH,
     messages_api.convert_request,
     messages_api.convert_answer,
     messages_api.assemble_stream,
-    messages_api.FIRST_EVENT,
-    messages_api.LAST_EVENTS,
+    messages_api.FIRST_EVENT_TYPE,
+    messages_api.LAST_EVENT_TYPES,
 )
 RESPONSES = Dialect(
     "responses",
@@ -158,9 +160,9 @@ RESPONSES = Dialect(
     convert_to_responses,
     convert_responses_answer,
     assemble_responses,
-    FIRST_EVENT,
-    LAST_EVENTS,
+    FIRST_EVENT_TYPE,
+    LAST_EVENT_TYPES,
 )
 #: the APIs other than chat, by the names of their probes
 OTHER_DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}
-BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}
+DIALECTS_BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}

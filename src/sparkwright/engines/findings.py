@@ -57,7 +57,7 @@ class Rule(Generic[C, E]):
     #: an example for which the rule reports a finding
     example: E
     #: the rule's function
-    findings: Callable[[C], Iterable[Finding]]
+    check: Callable[[C], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +103,20 @@ class Rules(dict[str, Rule[C, E]]):
     ) -> Callable[[Callable[[C], Iterable[Finding]]], Callable[[C], Iterable[Finding]]]:
         """Register a rule. The first line of its docstring is the title, the remaining paragraphs are the reason."""
 
-        def register(findings: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
-            def label_findings(case: C) -> Iterator[Finding]:
-                return (replace(finding, rule=name) for finding in findings(case))
+        def register(check: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
+            def check_and_label(case: C) -> Iterator[Finding]:
+                return (replace(finding, rule=name) for finding in check(case))
 
-            title, _, text = (findings.__doc__ or "").strip().partition("\n")
+            title, _, text = (check.__doc__ or "").strip().partition("\n")
             reason = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-            self[name] = Rule(name, title.strip(), reason, tuple(sources), example, label_findings)
-            return findings
+            self[name] = Rule(name, title.strip(), reason, tuple(sources), example, check_and_label)
+            return check
 
         return register
 
     def check(self, case: C) -> list[Finding]:
         """Return all findings, errors first."""
-        findings = [finding for rule in self.values() for finding in rule.findings(case)]
+        findings = [finding for rule in self.values() for finding in rule.check(case)]
         return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def titles(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Rules(dict[str, Rule[C, E]]):
         rule = self.get(self._aliases.get(name, name))
         if rule is None:
             return None
-        finding = next(iter(rule.findings(self._case(rule.example))))
+        finding = next(iter(rule.check(self._case(rule.example))))
         return RuleExplanation(
             rule.name, rule.title, rule.reason, rule.sources, finding, **self._describe_example(rule.example)
         )

@@ -16,9 +16,9 @@ from typing import Any
 from sparkwright.units import GIB
 
 #: host memory assumed for an engine that has not been measured on this host
-HOST_SIDE_BYTES = 7 * GIB
+ASSUMED_HOST_BYTES = 7 * GIB
 #: peak host memory of a first compile, which runs before the KV cache is allocated (eugr PR 286)
-COMPILE_BYTES = 28 * GIB
+COMPILE_PEAK_BYTES = 28 * GIB
 #: suffixes of weights that vLLM and SGLang load, by preference
 PYTORCH_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 #: a proposed share or context is a multiple of these
@@ -128,7 +128,7 @@ class Memory:
 def build_from_share(share: float, needs_bytes: int) -> Memory:
     """Return the memory model for a record of an older version, which has only these two values."""
     parts = (MemoryPart("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()
-    host_bytes = HOST_SIDE_BYTES if share else 0
+    host_bytes = ASSUMED_HOST_BYTES if share else 0
     return Memory(share=share, bytes=needs_bytes, parts=parts, host_bytes=host_bytes, compiles=bool(share))
 
 

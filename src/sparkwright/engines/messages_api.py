@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.trust.bounds import count_or_none
 
 #: types of the events that begin and end a stream
-FIRST_EVENT, LAST_EVENTS = "message_start", frozenset(("message_stop",))
+FIRST_EVENT_TYPE, LAST_EVENT_TYPES = "message_start", frozenset(("message_stop",))
 #: maximum number of blocks in an answer
 MAX_BLOCKS = 64
 #: chat finish reasons, by this API's stop reasons

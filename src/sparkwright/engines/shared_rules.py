@@ -145,9 +145,9 @@ def locking_flags(case: OptionCase, names: Iterable[str], connection: str, sourc
 
 def wrong_published_port(request: ServerRequest, server_port: int, flag: str) -> Iterator[Finding]:
     """Yield a finding if the first published port is not the server's. flag: the flag for the server's port."""
-    if request.published in (None, server_port):
+    if request.published_port in (None, server_port):
         return
-    target = f"maps to {request.published}" if request.published else "is not a TCP port"
+    target = f"maps to {request.published_port}" if request.published_port else "is not a TCP port"
     message = f"the server listens on port {server_port} in its container, but the first published port {target}."
     fix = Fix(f"make the first entry of `container.ports` end in :{server_port}")
     yield Finding("error", message, (fix,), DOCKER_SOURCE, flag if request.flags.get(flag) is not None else "publish")

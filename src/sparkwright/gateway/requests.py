@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES_PATH, ApiPath, ModelLocation
+from sparkwright.engines.api_paths import RESPONSE_ID_PLACEHOLDER, RESPONSES_PATH, ApiPath, ModelLocation
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 

@@ -92,14 +92,14 @@ def test_unknown_builds_are_reported() -> None:
 
 
 def test_the_first_published_port_is_the_port_of_the_server() -> None:
-    assert check_flags(GOOD, published=8080) == {}
-    assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
-    assert check_flags(GOOD | {"port": 8000}, published=8000) == {}
+    assert check_flags(GOOD, published_port=8080) == {}
+    assert check_flags(GOOD, published_port=8000) == {"out-of-reach": "error"}
+    assert check_flags(GOOD | {"port": 8000}, published_port=8000) == {}
 
 
 def test_chunked_prefill_cannot_be_disabled() -> None:
-    assert advice.decide(ServerRequest(GOOD), {}, None, "any", "refuse").finding is None
-    refused = advice.decide(ServerRequest(GOOD), {}, None, "disabled", "refuse").finding
+    assert advice.decide_chunked_prefill(ServerRequest(GOOD), {}, None, "any", "refuse").finding is None
+    refused = advice.decide_chunked_prefill(ServerRequest(GOOD), {}, None, "disabled", "refuse").finding
     assert refused is not None and refused.severity == "error"
     assert refused.sentence.startswith(
         "llama.cpp has no switch for chunked_prefill: it always processes prompts in chunks"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.advice import EXPECTED_RULE, ServerRequest
+from sparkwright.engines.advice import EXPECTED_PREFILL_RULE, ServerRequest
 from sparkwright.engines.sglang import advice, flags
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
@@ -103,14 +103,18 @@ def test_the_options_of_the_image_outrank_the_table() -> None:
 
 
 def test_chunked_prefill_is_disabled_by_its_size() -> None:
-    decided = advice.decide(ServerRequest(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse")
+    decided = advice.decide_chunked_prefill(
+        ServerRequest(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse"
+    )
     assert (decided.expected, decided.finding) == ("disabled", None)
     assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
-    refused = advice.decide(ServerRequest({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse").finding
-    assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED_RULE)
-    defaults = advice.decide(ServerRequest(GOOD), {}, None, "enabled", "refuse")
+    refused = advice.decide_chunked_prefill(
+        ServerRequest({"chunked-prefill-size": -1}), {}, None, "enabled", "refuse"
+    ).finding
+    assert refused is not None and (refused.severity, refused.rule) == ("error", EXPECTED_PREFILL_RULE)
+    defaults = advice.decide_chunked_prefill(ServerRequest(GOOD), {}, None, "enabled", "refuse")
     assert (defaults.expected, defaults.finding, dict(defaults.flags)) == ("enabled", None, GOOD)
-    assert advice.chunked_prefill_arms({"chunked-prefill-size": 2048}, {}) == (
+    assert advice.chunked_prefill_variants({"chunked-prefill-size": 2048}, {}) == (
         {"chunked-prefill-size": 2048},
         {"chunked-prefill-size": -1},
     )

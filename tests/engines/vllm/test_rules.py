@@ -206,7 +206,7 @@ def test_chunked_prefill_off_is_ignored_before_0_11_1() -> None:
     ],
 )
 def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int | None, refused: bool) -> None:
-    found = check_flags(flags, DENSE_MODEL, "0.32.0", published=published)
+    found = check_flags(flags, DENSE_MODEL, "0.32.0", published_port=published)
     assert found.get("out-of-reach") == ("error" if refused else None)
 
 
@@ -243,16 +243,16 @@ def test_experts_per_token_are_compared_with_the_model_config(overrides: Any, re
 
 def test_a_parser_among_the_model_files_is_named_until_it_is_loaded() -> None:
     pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
-    assert "parser-of-the-model" in check_flags({}, DENSE_MODEL, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" in check_flags({}, DENSE_MODEL, "0.32.0", pinned_files=pinned)
     loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
-    assert "parser-of-the-model" not in check_flags(loaded, DENSE_MODEL, "0.32.0", pinned=pinned)
+    assert "parser-of-the-model" not in check_flags(loaded, DENSE_MODEL, "0.32.0", pinned_files=pinned)
 
 
 PREFIX = {"enable-prefix-caching": True}
 
 
 def decide_chunked_prefill(flags: dict[str, Any], model: Any, version: str | None, when: Any = "refuse") -> Decision:
-    return advice.decide(rules.VllmRequest(flags), model, versions.parse(version), "disabled", when)
+    return advice.decide_chunked_prefill(rules.VllmRequest(flags), model, versions.parse(version), "disabled", when)
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])

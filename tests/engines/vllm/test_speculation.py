@@ -92,7 +92,7 @@ def test_a_four_bit_model_with_an_unquantised_drafter_is_accepted() -> None:
 
 def format_findings(rule: Rule[Any, Any], case: Any) -> str:
     """Return the only finding of a rule as text; "" if there is none."""
-    return "".join(f"{finding.severity}: {finding.sentence}" for finding in rule.findings(case))
+    return "".join(f"{finding.severity}: {finding.sentence}" for finding in rule.check(case))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def check(client_format: ClientFormat, endpoint: Endpoint) -> str:
         Inconclusive: the answer ended too early for a verdict.
         Failed: the server rejected the request, or the client can't use the answer.
     """
-    dialect = dialects.BY_PATH[client_format.path]
+    dialect = dialects.DIALECTS_BY_PATH[client_format.path]
     body = dialect.convert_request(
         {
             "model": endpoint.model,
@@ -69,7 +69,7 @@ def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) 
     if answer.status != 200:
         raise Failed(f"refused with {answer.status}: {_error_text(answer.body)}", where=url)
     try:
-        return stream.parse_event_stream(answer.body, dialect.last_events)
+        return stream.parse_event_stream(answer.body, dialect.last_event_types)
     except stream.StreamError as error:
         raise Failed(f"{error}.", where=url) from None
 

@@ -189,7 +189,7 @@ def evaluate_fit(
 
 def describe_budget(host_budget: Budget) -> str:
     """Summarize a budget, for example "28.4 of 28.0 GiB (18.4 for the engine, 6.0 for the host itself, 4.0 reserve)"."""
-    host_side_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == budget.HOST_SIDE)
+    host_side_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == budget.HOST_SIDE_ROW_NAME)
     reserve_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == "reserve")
     parts = [
         f"{units.format_gib(host_budget.owner_bytes('server') - host_side_bytes)} for the engine",

@@ -12,7 +12,7 @@ from packaging.version import Version
 from sparkwright.engines.advice import (
     Decision,
     EffectiveSettings,
-    ImpossiblePolicy,
+    OnImpossible,
     PrefillExpectation,
     ServerRequest,
     UnknownKind,
@@ -28,7 +28,7 @@ from sparkwright.engines.memory import Memory, MemoryPart
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB, MIB
 
-CHUNKED_PREFILL = ""
+CHUNKED_PREFILL_FLAG = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = "it always processes prompts in chunks of batch-size tokens"
 DEFAULT_BATCH_TOKENS = 2048
@@ -51,15 +51,15 @@ def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def decide(
+def decide_chunked_prefill(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     expected: PrefillExpectation,
-    impossible_policy: ImpossiblePolicy,
+    on_impossible: OnImpossible,
 ) -> Decision:
     """Return the decision about chunked prefill; llama.cpp has no switch for it."""
-    return decide_without_switch(request, "llama.cpp", expected, impossible_policy, NO_SWITCH_REASON)
+    return decide_without_switch(request, "llama.cpp", expected, on_impossible, NO_SWITCH_REASON)
 
 
 def check(
@@ -120,7 +120,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     )
 
 
-def chunked_prefill_arms(
+def chunked_prefill_variants(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return None: llama.cpp has no switch for chunked prefill."""

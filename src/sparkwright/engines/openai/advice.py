@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from sparkwright.engines.advice import (
     Decision,
     EffectiveSettings,
-    ImpossiblePolicy,
+    OnImpossible,
     PrefillExpectation,
     ServerRequest,
     UnknownKind,
@@ -24,7 +24,7 @@ from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
 
 #: empty, because no flag is known
-CHUNKED_PREFILL = ""
+CHUNKED_PREFILL_FLAG = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = "whether this server supports it, and by which argument, is unknown; set it in its `command`"
 
@@ -49,15 +49,15 @@ def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {} if context is None else {"max_position_embeddings": context}
 
 
-def decide(
+def decide_chunked_prefill(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     expected: PrefillExpectation,
-    impossible_policy: ImpossiblePolicy,
+    on_impossible: OnImpossible,
 ) -> Decision:
     """Return the decision about chunked prefill; no switch for it is known for a custom server."""
-    return decide_without_switch(request, "an OpenAI-compatible server", expected, impossible_policy, NO_SWITCH_REASON)
+    return decide_without_switch(request, "an OpenAI-compatible server", expected, on_impossible, NO_SWITCH_REASON)
 
 
 def check(
@@ -81,7 +81,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     return Memory(bytes=size, parts=(MemoryPart("the server", size, f"the recipe's {openai_flags.MEMORY}"),))
 
 
-def chunked_prefill_arms(
+def chunked_prefill_variants(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return None, since no switch for chunked prefill is known."""

@@ -69,7 +69,7 @@ class Reply:
     #: parsed JSON; None if it is invalid
     body: Any
     #: error in the order of a stream's events, as a clause; empty if the order is correct
-    disorder: str = ""
+    order_error: str = ""
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -130,8 +130,8 @@ class Probe:
 
     def evaluate(self, reply: Reply) -> ProbeResult:
         """Evaluate an answer with status 200, whose content must not contain thinking marks."""
-        if reply.disorder:
-            return ProbeResult("disproved", reply.disorder, "events out of order", reply.disorder)
+        if reply.order_error:
+            return ProbeResult("disproved", reply.order_error, "events out of order", reply.order_error)
         if THINKING_MARK_PATTERN.search(reply.content[:MAX_SEARCHED_CHARS]):
             evidence = f"the thinking is in the content: {quote_text(reply.content)}"
             return ProbeResult("disproved", evidence, "thinking in content")

@@ -12,20 +12,20 @@ from packaging.version import Version
 from sparkwright.engines.advice import (
     Decision,
     EffectiveSettings,
-    ImpossiblePolicy,
+    OnImpossible,
     PrefillExpectation,
     ServerRequest,
     UnknownKind,
     decide_enabled,
 )
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.memory import HOST_SIDE_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.memory import ASSUMED_HOST_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import MIB
 
-CHUNKED_PREFILL = sglang_flags.CHUNK_SIZE
+CHUNKED_PREFILL_FLAG = sglang_flags.CHUNK_SIZE
 RULES = (rules.RULES,)
 CHUNKING_OFF = -1
 #: default chunk size on GPUs with 90 to 160 GB (source of 0.5.23)
@@ -63,12 +63,12 @@ def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def decide(
+def decide_chunked_prefill(
     request: ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     expected: PrefillExpectation,
-    impossible_policy: ImpossiblePolicy,
+    on_impossible: OnImpossible,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
     if expected == "disabled":
@@ -140,7 +140,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
         parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
         flag=sglang_flags.MEMORY,
         value=share,
-        host_bytes=HOST_SIDE_BYTES,
+        host_bytes=ASSUMED_HOST_BYTES,
         compiles=True,
     )
 
@@ -156,7 +156,7 @@ def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> in
     return rows * width
 
 
-def chunked_prefill_arms(
+def chunked_prefill_variants(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the changes to the flags that turn chunked prefill on (the recipe's chunk size or SGLang's default) and off."""

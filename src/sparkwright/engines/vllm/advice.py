@@ -10,15 +10,15 @@ from packaging.version import Version
 
 from sparkwright.engines import advice
 from sparkwright.engines.advice import (
-    EXPECTED_RULE,
+    EXPECTED_PREFILL_RULE,
     Decision,
     EffectiveSettings,
-    ImpossiblePolicy,
+    OnImpossible,
     PrefillExpectation,
     decide_enabled,
 )
 from sparkwright.engines.findings import Finding, Fix, Rules
-from sparkwright.engines.memory import HOST_SIDE_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.memory import ASSUMED_HOST_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as vllm_flags
@@ -28,7 +28,7 @@ from sparkwright.engines.vllm.splits import SPLIT_RULES
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
 
-CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
+CHUNKED_PREFILL_FLAG = vllm_flags.CHUNKED_PREFILL
 RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLIT_RULES)
 #: maximum context without chunked prefill: a step then contains a whole prompt, and with a longer context the start takes minutes and
 #: needs more memory
@@ -53,12 +53,12 @@ def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return architecture.relevant_config(config)
 
 
-def decide(
+def decide_chunked_prefill(
     request: advice.ServerRequest,
     model: Mapping[str, Any],
     version: Version | None,
     expected: PrefillExpectation,
-    impossible_policy: ImpossiblePolicy,
+    on_impossible: OnImpossible,
 ) -> Decision:
     """Return the flags for the expected chunked prefill setting, or the reason why it is impossible.
 
@@ -70,19 +70,21 @@ def decide(
     if expected == "any" or request.platform == "ascend":
         return Decision(flags, expected)
     if expected == "enabled":
-        return decide_enabled(vllm_request, CHUNKED_PREFILL, is_off=vllm_request.flag(CHUNKED_PREFILL) is False)
+        return decide_enabled(
+            vllm_request, CHUNKED_PREFILL_FLAG, is_off=vllm_request.flag(CHUNKED_PREFILL_FLAG) is False
+        )
     wants_prefix_caching = vllm_request.flag(vllm_flags.PREFIX_CACHING) is True
-    if model_kind.kind == "unknown" and wants_prefix_caching and impossible_policy == "report":
+    if model_kind.kind == "unknown" and wants_prefix_caching and on_impossible == "report":
         return Decision(flags, "any", "not decided: the kind of model is unknown until it is pinned")
     obstacle = _find_obstacle(vllm_request, model_kind, version)
     if obstacle is None:
         return Decision(_turn_chunked_prefill_off(vllm_request, model_kind), "disabled")
     message, fixes, note = obstacle
-    finding = Finding("error", message, fixes, SOURCE, CHUNKED_PREFILL, rule=EXPECTED_RULE)
-    if impossible_policy == "refuse":
+    finding = Finding("error", message, fixes, SOURCE, CHUNKED_PREFILL_FLAG, rule=EXPECTED_PREFILL_RULE)
+    if on_impossible == "refuse":
         return Decision(flags, "disabled", "", finding)
     finding = replace(finding, severity="info", sentence=f"{message} The server starts with it {note}.")
-    return Decision({name: flags[name] for name in flags if name != CHUNKED_PREFILL}, "any", note, finding)
+    return Decision({name: flags[name] for name in flags if name != CHUNKED_PREFILL_FLAG}, "any", note, finding)
 
 
 def check(
@@ -110,7 +112,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     flags = vllm_flags.normalize(flags)
     share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES)
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
-    base_memory = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
+    base_memory = Memory(weights_bytes=weight_bytes, host_bytes=ASSUMED_HOST_BYTES, compiles=compiles)
     kv_bytes = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
     if kv_bytes is None:
         return replace(base_memory, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)
@@ -126,7 +128,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     return replace(base_memory, parts=parts, flag=vllm_flags.KV_BYTES, start_share=share)
 
 
-def chunked_prefill_arms(
+def chunked_prefill_variants(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the changes to the flags that turn chunked prefill on, and those that turn it off. None removes a flag.
@@ -142,11 +144,11 @@ def chunked_prefill_arms(
     if length is None or length > MAX_UNCHUNKED_TOKENS:
         length = MAX_UNCHUNKED_TOKENS
         common_changes[vllm_flags.MAX_MODEL_LEN] = length
-    off_changes: dict[str, Any] = {CHUNKED_PREFILL: False}
+    off_changes: dict[str, Any] = {CHUNKED_PREFILL_FLAG: False}
     budget = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.BUDGET_FLAG) or "")
     if budget is not None and budget < length:
         off_changes[vllm_flags.BUDGET_FLAG] = None
-    return {**common_changes, CHUNKED_PREFILL: None}, {**common_changes, **off_changes}
+    return {**common_changes, CHUNKED_PREFILL_FLAG: None}, {**common_changes, **off_changes}
 
 
 def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
@@ -174,7 +176,9 @@ def _find_obstacle(
         return None
     fixes = (
         Fix("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
-        Fix("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
+        Fix(
+            "leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide_chunked_prefill"
+        ),
     )
     message = "chunked prefill cannot be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
     return message, fixes, "on, required by prefix caching"
@@ -182,7 +186,7 @@ def _find_obstacle(
 
 def _turn_chunked_prefill_off(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
     """Return the flags with chunked prefill off, and for a recurrent model also prefix caching, which is on by default from 0.28 on."""
-    flags = {**request.flags, CHUNKED_PREFILL: False}
+    flags = {**request.flags, CHUNKED_PREFILL_FLAG: False}
     if architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is None:
         flags[vllm_flags.PREFIX_CACHING] = False
     return flags

@@ -31,7 +31,7 @@ CACHES = CompileCaches(
         "CUDA_CACHE_PATH": "cuda",
     },
     fixed_folders={"/tmp/torchinductor_root": "inductor_headers"},
-    default_endings=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
+    default_suffixes=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
     # flags of the HTTP server, the log and the answers, which do not affect compiled code. Changing any other flag creates a new
     # cache: a slow start is better than a wrong cache
     irrelevant_flags=frozenset(

@@ -81,8 +81,8 @@ def compute_budget(
         memory["MemTotal"],
         _build_start(context, server, memory["MemTotal"]),
         reserve_bytes=int(reserve_gib * GIB),
-        others=others,
-        system=host_row,
+        other_rows=others,
+        system_row=host_row,
         available_bytes=memory["MemAvailable"],
     )
 
@@ -105,7 +105,7 @@ def _build_start(context: Context, server: PlannedServer, total_bytes: int) -> S
     return StartFacts(
         last_start=start_memory.measured_figures(start_memory.find_last(records, server.start)),
         last_cold_start=start_memory.measured_figures(start_memory.find_last(records, server.start, is_cold=True)),
-        warm=bool(cache_key) and compile_caches.read_record(context.state, cache_key).proved,
+        has_warm_cache=bool(cache_key) and compile_caches.read_record(context.state, cache_key).proved,
         shm_bytes=shm_bytes,
         shm_source=shm_source,
     )

@@ -89,7 +89,7 @@ def save_key(
     if read_key(path) == key:  # keep the inode: a container may have it mounted
         path.chmod(mode)
     else:
-        write_atomically(path, key_format.text(key).encode(), mode=mode)
+        write_atomically(path, key_format.render_file(key).encode(), mode=mode)
     return path
 
 

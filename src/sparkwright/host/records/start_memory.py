@@ -99,8 +99,8 @@ def measured_figures(matched_start: tuple[StartMemory, Match] | None) -> Measure
         host_bytes=start.host_bytes,
         gpu_bytes=start.gpu_bytes,
         peak_bytes=start.peak_bytes,
-        at=start.at,
-        same=match == "start",
+        started_at=start.at,
+        is_same_start=match == "start",
         kv_tokens=start.kv_tokens,
         full_requests=start.full_requests,
     )

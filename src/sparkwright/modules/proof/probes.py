@@ -178,7 +178,7 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
     body: dict[str, Any] = {"model": args.model, **probe.body}
     if probe.path == api_paths.COUNT_TOKENS_PATH:
         return _count_tokens(http, args, body, key)
-    dialect = dialects.BY_PATH.get(probe.path)
+    dialect = dialects.DIALECTS_BY_PATH.get(probe.path)
     if dialect is None:
         return _parse_reply(
             http_probe.send_request(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
@@ -247,11 +247,11 @@ def _stream_reply(
         if recording.capped:
             return http_probe.Response(0, error="timeout")
         events = (
-            stream.parse_events(recording, dialect.last_events)
-            if dialect.last_events
+            stream.parse_events(recording, dialect.last_event_types)
+            if dialect.last_event_types
             else stream.parse_chunks(recording)
         )
-        return Reply(200, "", dialect.assemble_answer(events), dialect.find_disorder(events))
+        return Reply(200, "", dialect.assemble_answer(events), dialect.find_order_error(events))
     except stream.StreamError as error:
         reduced_body = (
             openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None

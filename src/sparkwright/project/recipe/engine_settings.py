@@ -70,7 +70,9 @@ def resolve_settings(
     further_entries = pinned.get("models") or {}
     flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, further_entries)
     request = _build_request(recipe, flags, pinned)
-    decision = engine.advice.decide(request, config, version, expect.chunked_prefill, expect.when_impossible)
+    decision = engine.advice.decide_chunked_prefill(
+        request, config, version, expect.chunked_prefill, expect.when_impossible
+    )
     options = image_entry.get("options") if locked_version == version else None
     image_options = engine.image.restore_options(options) if engine.image else {}
     request = _build_request(recipe, decision.flags, pinned)
@@ -119,12 +121,12 @@ def _build_request(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str
         recipe.image,
         recipe.file.platform,
         recipe.file.container.env,
-        server_key=recipe.file.server_key is not None,
+        has_server_key=recipe.file.server_key is not None,
         open_to_network=recipe.open_to_network,
-        published=recipe.published_container_port,
+        published_port=recipe.published_container_port,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
         container=recipe.file.container.model_dump(),
-        pinned={
+        pinned_files={
             normalize_mount_point(mount): [str(row["path"]) for row in (entry or {}).get("files") or ()]
             for mount, entry in models
         },

@@ -349,7 +349,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
     caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
     if caches is None or not recipe.file.container.compile_caches or not digest or not commit:
         return ""
-    if caches.is_kept_by_recipe(spec.env, _mount_targets(spec)):
+    if caches.is_managed_by_recipe(spec.env, _mount_targets(spec)):
         return ""
     server_command = recipe.engine.command(command)
     further_commits = [source["commit"] for source in model.get("models", ())]

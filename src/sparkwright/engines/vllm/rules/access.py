@@ -104,13 +104,13 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     sources=(
         "a real start of 0.32.0: \"non-default args: {..., 'api_key': '***'}\"; older releases print the key there",
     ),
-    example=Example(server_key=True, version="0.19.1"),
+    example=Example(has_server_key=True, version="0.19.1"),
 )
 def key_in_log(case: Case) -> Iterator[Finding]:
     """vLLM before 0.32 may print its API key in its log at startup.
     Docker keeps the log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
-    if case.request.server_key and severity_of(case.within("", FIRST_RELEASE_HIDING_KEY)) is not None:
+    if case.request.has_server_key and severity_of(case.within("", FIRST_RELEASE_HIDING_KEY)) is not None:
         message = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         fix = Fix("use an image with vLLM 0.32 or newer")
         yield Finding("warning", message, (fix,), "a real start of 0.32.0", "server_key")
@@ -236,7 +236,7 @@ def thinking(case: Case) -> Iterator[Finding]:
         "model-serving-minefield 65, 70: a parser that no engine includes, and request fields that only this parser reads",
     ),
     example=Example(
-        {"reasoning-parser": "deepseek_r1"}, pinned={"/models/m": ["config.json", "nano_v3_reasoning_parser.py"]}
+        {"reasoning-parser": "deepseek_r1"}, pinned_files={"/models/m": ["config.json", "nano_v3_reasoning_parser.py"]}
     ),
 )
 def parser_of_the_model(case: Case) -> Iterator[Finding]:
@@ -244,7 +244,7 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
     vLLM does not include such a parser. Without it, reasoning appears in the content or the answer in the reasoning, and the request
     fields that only this parser reads (see its source) are ignored.
     """
-    for mount, files in case.request.pinned.items():
+    for mount, files in case.request.pinned_files.items():
         for name in files:
             match = PARSER_FILE_PATTERN.fullmatch(name.rpartition("/")[2])
             flag = f"{match[1].lower()}-parser-plugin" if match else ""

@@ -265,8 +265,8 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
         if not isinstance(plugin, str) or not plugin:
             continue
         path = posixpath.normpath(plugin)
-        mount = next((mount for mount in case.request.pinned if path.startswith(f"{mount}/")), "")
-        files, plugin_text = case.request.pinned.get(mount, ()), one_line(plugin, max_chars=120)
+        mount = next((mount for mount in case.request.pinned_files if path.startswith(f"{mount}/")), "")
+        files, plugin_text = case.request.pinned_files.get(mount, ()), one_line(plugin, max_chars=120)
         fixes = (Fix("put it into the project and mount it with `files:`"), Fix("build it into the image"))
         if mount and files and path.removeprefix(f"{mount}/") not in files:
             message = f"{flag} {plugin_text} is not in the pinned commit: the server does not start."

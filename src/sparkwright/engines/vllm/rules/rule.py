@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.advice import EXPECTED_RULE, EffectiveSettings
+from sparkwright.engines.advice import EXPECTED_PREFILL_RULE, EffectiveSettings
 from sparkwright.engines.findings import Rules, Severity
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.vllm import versions
@@ -77,7 +77,7 @@ def _describe_example(example: Example) -> dict[str, Any]:
 
 #: for an expectation of chunked prefill that cannot be met, `explain` shows the most frequent cause
 RULES: Rules[Case, Example] = Rules(
-    Example.case, _describe_example, {EXPECTED_RULE: "prefix-caching-needs-chunked-prefill"}
+    Example.case, _describe_example, {EXPECTED_PREFILL_RULE: "prefix-caching-needs-chunked-prefill"}
 )
 rule = RULES.rule
 
