@@ -120,7 +120,7 @@ def test_every_cause_with_evidence_is_reported_and_measured_causes_come_first() 
         interrupted_run="ada runs deploy since 14:03",
     )
     evidence = slowness.SlownessEvidence(
-        ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
+        ollama_models=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
     )
     causes = [
         *down_causes.find_causes(observed, LIMITS),
@@ -149,13 +149,15 @@ def test_a_killed_server_was_oom_killed_only_if_docker_reports_it(out_of_memory:
 
 
 def test_used_memory_is_no_cause_if_the_engine_reports_another_reason() -> None:
-    evidence = slowness.SlownessEvidence(ollama=[("qwen3:32b", 20 * GIB)])
+    evidence = slowness.SlownessEvidence(ollama_models=[("qwen3:32b", 20 * GIB)])
     assert slowness.find_start_causes(evidence, "unknown argument: --nope.")[0].verdict == "noted"
 
 
 def test_a_fast_server_has_no_causes_of_slowness() -> None:
     ollama = [("qwen3:32b", 20 * GIB)]
-    evidence = slowness.SlownessEvidence(share=1.0, slow=False, ollama=ollama, thinking_tokens=30, answer_tokens=32)
+    evidence = slowness.SlownessEvidence(
+        share=1.0, is_slow=False, ollama_models=ollama, thinking_tokens=30, answer_tokens=32
+    )
     assert {cause.verdict for cause in slowness.find_causes(evidence)} <= {"noted", "unknown", "excluded"}
 
 
@@ -189,7 +191,7 @@ def test_a_rate_without_a_baseline_or_with_a_doubtful_measurement_is_not_judged(
 
 def test_measured_causes_of_slowness_come_before_possible_ones() -> None:
     evidence = slowness.SlownessEvidence(
-        share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thinking_tokens=9, answer_tokens=9
+        share=0.12, is_slow=True, gpu_degraded=True, gpu_state="SM clock 712 MHz", kv_cache_share=0.99, thinking_tokens=9, answer_tokens=9
     )  # fmt: skip
     causes = slowness.find_causes(evidence)
     verdicts = [cause.verdict for cause in causes]

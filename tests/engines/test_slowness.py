@@ -22,17 +22,17 @@ def find_verdicts(**fields: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("evidence", "name"),
     [
-        ({"gpu_degraded": True, "gpu": "SM clock 851 MHz"}, "the GPU is held at a low clock (power fault)"),
-        ({"busy": 2.0}, "other requests share the engine"),
-        ({"ollama": [("qwen3:32b", 20 * GIB)]}, "Ollama holds a model in the shared memory"),
+        ({"gpu_degraded": True, "gpu_state": "SM clock 851 MHz"}, "the GPU is held at a low clock (power fault)"),
+        ({"active_requests": 2.0}, "other requests share the engine"),
+        ({"ollama_models": [("qwen3:32b", 20 * GIB)]}, "Ollama holds a model in the shared memory"),
         ({"log": NO_GRAPHS}, "eager mode: no CUDA graphs"),
         ({"log": {"warnings": ["Triton kernel JIT compilation during inference: x"]}}, "kernels compile while requests wait"),
         ({"log": UNQUANTIZED, "model": "Qwen/Qwen3.5-35B-A3B-FP8"}, "BF16 weights although the model's name says FP8"),
         ({"log": {"block_size": 2096}, "budget": 2048}, "a block of the KV cache is larger than max-num-batched-tokens"),
         (THINKING, "reasoning tokens precede the answer"),
-        ({"memory": FULL_MEMORY}, "the memory is full"),
-        ({"acceptance": 0.2}, "few draft tokens are accepted"),
-        ({"kv_used": 0.99}, "the KV cache is full"),
+        ({"meminfo": FULL_MEMORY}, "the memory is full"),
+        ({"accepted_per_draft": 0.2}, "few draft tokens are accepted"),
+        ({"kv_cache_share": 0.99}, "the KV cache is full"),
     ],
 )  # fmt: skip
 def test_an_observed_cause_is_found_with_its_evidence(evidence: dict[str, Any], name: str) -> None:
@@ -66,16 +66,19 @@ def test_slow_tokens_outrank_late_answers() -> None:
 
 
 def test_excluded_causes_are_not_listed() -> None:
-    assert not any(item.verdict == "excluded" for item in list_likely_causes(SlownessEvidence(busy=0.0, ollama=[])))
+    assert not any(
+        item.verdict == "excluded"
+        for item in list_likely_causes(SlownessEvidence(active_requests=0.0, ollama_models=[]))
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "evidence", "fix"),
     [
-        ("llama_cpp", {"memory": FULL_MEMORY}, "lower ctx-size, or stop"),
-        ("sglang", {"memory": FULL_MEMORY}, "lower mem-fraction-static, or stop"),
-        ("openai", {"memory": FULL_MEMORY}, "stop other processes"),
-        ("sglang", {"kv_used": 0.99}, "lower max-running-requests or context-length"),
+        ("llama_cpp", {"meminfo": FULL_MEMORY}, "lower ctx-size, or stop"),
+        ("sglang", {"meminfo": FULL_MEMORY}, "lower mem-fraction-static, or stop"),
+        ("openai", {"meminfo": FULL_MEMORY}, "stop other processes"),
+        ("sglang", {"kv_cache_share": 0.99}, "lower max-running-requests or context-length"),
         ("llama_cpp", THINKING, 'chat-template-kwargs: {"enable_thinking": false}'),
         ("sglang", THINKING, "in each request"),
     ],
@@ -100,7 +103,7 @@ FP4 = (
 
 def test_weight_only_kernels_are_named_without_advising_an_older_image() -> None:
     log = {"warnings": [FP4], "version": "0.32.0"}
-    causes = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, slow=True, log=log))}
+    causes = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, is_slow=True, log=log))}
     marlin = next(cause for name, cause in causes.items() if "weight-only kernel (Marlin)" in name)
     assert marlin.verdict == "found"
     assert "v0.20.0" not in " ".join(cause.fix for cause in causes.values())
@@ -111,7 +114,7 @@ def test_weight_only_kernels_are_named_without_advising_an_older_image() -> None
     [(0.0, 0.0, "excluded"), (0.0, 3.0, "found"), (4.0, 0.0, "found"), (None, None, "found")],
 )
 def test_a_cache_of_reusable_prefixes_is_not_full(busy: float | None, preempted: float | None, verdict: str) -> None:
-    causes = find_verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
+    causes = find_verdicts(share=0.6, is_slow=True, kv_cache_share=0.96, active_requests=busy, preemptions=preempted)
     assert causes["the KV cache is full"] == verdict
 
 
@@ -130,7 +133,7 @@ LLAMA_LOG = """
 def find_llama_causes(text: str) -> list[Cause]:
     """Return the causes of a slow llama.cpp on a GPU with this log."""
     log = read_log(text, LLAMA.log).to_json()
-    return find_causes(SlownessEvidence(share=0.05, slow=True, engine=LLAMA, log=log, on_gpu=True))
+    return find_causes(SlownessEvidence(share=0.05, is_slow=True, engine=LLAMA, log=log, on_gpu=True))
 
 
 def test_causes_are_found_in_the_log_of_llama_cpp() -> None:

@@ -76,14 +76,14 @@ class OptionTable:
         self,
         folder: Path,
         order: Callable[[str], Any],
-        negatable: str = "",
+        negatable_kind: str = "",
         values: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         """Store the path of an engine's folder, whose tables are read on first use.
 
-        negatable: kind of the removed switches that `--no-x` turns off. order, values: see OptionHistory.
+        negatable_kind: kind of the removed switches that `--no-x` turns off. order, values: see OptionHistory.
         """
-        self._folder, self._negatable = folder, negatable
+        self._folder, self._negatable_kind = folder, negatable_kind
         self.history = OptionHistory(folder / "option_history.json", lambda: self._kinds, order, values)
 
     @cached_property
@@ -106,14 +106,14 @@ class OptionTable:
         """The options of all examined releases, by canonical name."""
         newest_words = {word for option in self.newest_options.values() for word in option.words}
         removed = {
-            name: {"kind": span.kind, "off": [f"--no-{name}"] if span.kind == self._negatable else []}
+            name: {"kind": span.kind, "off": [f"--no-{name}"] if span.kind == self._negatable_kind else []}
             for name, span in self.history.spans.items()
             if f"--{name}" not in newest_words
         }
         return {**_build_options(removed), **_build_options(self._table.get("gone", {})), **self.newest_options}
 
     @cached_property
-    def by_word(self) -> Mapping[str, tuple[Option, bool]]:
+    def options_by_spelling(self) -> Mapping[str, tuple[Option, bool]]:
         """The option for each spelling without leading dashes, and True if that spelling turns it off."""
         options: dict[str, tuple[Option, bool]] = {}
         for option in self.all_options.values():
@@ -138,7 +138,7 @@ class OptionTable:
 
     def _normalize(self, written: str, value: Any) -> tuple[str, Any]:
         spelling = written.lstrip("-").replace("_", "-")
-        option, turns_off = self.by_word.get(spelling, (None, False))
+        option, turns_off = self.options_by_spelling.get(spelling, (None, False))
         if option is None:
             return spelling, value
         return option.name, (not value if turns_off and isinstance(value, bool) else value)
@@ -153,9 +153,9 @@ class ListedOptions:
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
         """Return {"like": RELEASE, "differ": {name: shape}}; the shape of a missing option is None."""
-        known = self._release_shapes()
-        missing: dict[str, str | None] = dict.fromkeys(name for name in known if name not in shapes)
-        changed = {name: shape for name, shape in shapes.items() if known.get(name) != shape}
+        known_shapes = self._release_shapes()
+        missing: dict[str, str | None] = dict.fromkeys(name for name in known_shapes if name not in shapes)
+        changed = {name: shape for name, shape in shapes.items() if known_shapes.get(name) != shape}
         return {"like": self._release, "differ": {**missing, **changed}}
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
@@ -180,13 +180,13 @@ def format_value(value: Any) -> str:
 
 
 def find_value_problem(
-    option: Option, value: Any, value_parsers: ValueParsers, to_word: Callable[[Any], str], *, as_word: bool = False
+    option: Option, value: Any, value_parsers: ValueParsers, to_word: Callable[[Any], str], *, show_word: bool = False
 ) -> str:
     """Return the problem with a value, such as "must be a whole number, got '128q'"; "" if none is known.
 
     Args:
         to_word: returns the command's word for a single value.
-        as_word: the message shows that word instead of the value in the recipe.
+        show_word: the message shows that word instead of the value in the recipe.
     """
     if value is None:
         return ""
@@ -204,7 +204,9 @@ def find_value_problem(
         return next(filter(None, problems), "")
     if is_list and option.kind not in ("list", "text", "json"):
         return f"takes one value, {format_value(value)}"
-    return _find_word_problem(option, to_word(value), format_value(to_word(value) if as_word else value), value_parsers)
+    return _find_word_problem(
+        option, to_word(value), format_value(to_word(value) if show_word else value), value_parsers
+    )
 
 
 def _find_word_problem(option: Option, word: str, shown_value: str, value_parsers: ValueParsers) -> str:

@@ -29,7 +29,7 @@ TRTLLM = "trtllm"
 #: display names of the engines that concepts.json covers
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
 #: flags whose values have another meaning than those of the corresponding flags of other engines
-DIFFERENT_VALUES = frozenset(
+FLAGS_WITH_OTHER_VALUES = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )
 
@@ -103,7 +103,7 @@ class OptionHistory:
         """The spans of the options that some release lacks, by name."""
         return {name: self._parse_span(row) for name, row in self._table["options"].items()}
 
-    def kinds(self) -> Mapping[str, str]:
+    def removed_kinds(self) -> Mapping[str, str]:
         """Return the kinds of the removed options, by name."""
         return {name: span.kind for name, span in self.spans.items() if span.last is not None}
 
@@ -228,8 +228,10 @@ def find_similar(name: str, known_options: Collection[str]) -> str:
 
 def find_opposite(name: str, known_options: Collection[str]) -> str:
     """Return the known option with the opposite meaning, such as disable-x for enable-x; "" if there is none."""
-    bare = next((name.removeprefix(prefix) for prefix in SWITCH_PREFIXES if name.startswith(prefix)), name)
-    opposites = (f"enable-{bare}", bare) if _direction(name) == "off" else (f"disable-{bare}", f"no-{bare}")
+    bare_name = next((name.removeprefix(prefix) for prefix in SWITCH_PREFIXES if name.startswith(prefix)), name)
+    opposites = (
+        (f"enable-{bare_name}", bare_name) if _direction(name) == "off" else (f"disable-{bare_name}", f"no-{bare_name}")
+    )
     return next((opposite for opposite in opposites if opposite in known_options), "")
 
 
@@ -272,7 +274,7 @@ def find_concept(name: str) -> str:
 def translate_flag(engine: str, name: str) -> str:
     """Return this engine's name for another engine's flag, if the same values have the same meaning; else empty."""
     flags = _list_counterparts(engine, name)
-    return flags[0] if len(flags) == 1 and not {flags[0], name} & DIFFERENT_VALUES else ""
+    return flags[0] if len(flags) == 1 and not {flags[0], name} & FLAGS_WITH_OTHER_VALUES else ""
 
 
 def format_counterparts(engine: str, name: str) -> str:

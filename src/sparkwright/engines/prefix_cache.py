@@ -20,15 +20,15 @@ Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
 
 
 class PrefixCache(Protocol):
-    """A reader of an engine's reports about its prefix cache. cache: the labels of the engine's cache metric."""
+    """A reader of an engine's reports about its prefix cache. cache_labels: the labels of the engine's cache metric."""
 
-    def block_tokens(self, cache: Mapping[str, str]) -> int:
+    def block_tokens(self, cache_labels: Mapping[str, str]) -> int:
         """Return the number of tokens in a cached block; 0 if the engine does not report it."""
 
-    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+    def is_off(self, cache_labels: Mapping[str, str]) -> bool | None:
         """Return True if the engine reports that prefix caching is off; None if it does not report the setting."""
 
-    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+    def is_hybrid(self, cache_labels: Mapping[str, str]) -> bool:
         """Return True if the cache also contains recurrent states."""
 
     def explain_misses(self, version: Version | None) -> tuple[str, str]:
@@ -38,13 +38,13 @@ class PrefixCache(Protocol):
 class UnreportedPrefixCache:
     """The PrefixCache of an engine that reports nothing about it."""
 
-    def block_tokens(self, cache: Mapping[str, str]) -> int:
+    def block_tokens(self, cache_labels: Mapping[str, str]) -> int:
         return 0
 
-    def is_off(self, cache: Mapping[str, str]) -> bool | None:
+    def is_off(self, cache_labels: Mapping[str, str]) -> bool | None:
         return None
 
-    def is_hybrid(self, cache: Mapping[str, str]) -> bool:
+    def is_hybrid(self, cache_labels: Mapping[str, str]) -> bool:
         return False
 
     def explain_misses(self, version: Version | None) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def evaluate_prefix_cache(
     measurements: Sequence[PrefixMeasurement],
     prefix_tokens: int,
     block_tokens: int,
-    cache: Mapping[str, str],
+    cache_labels: Mapping[str, str],
     version: Version | None,
     *,
     hybrid: bool = False,
@@ -106,7 +106,7 @@ def evaluate_prefix_cache(
 
     engine: the engine's name. prefix_tokens: minimum number of tokens in the prefix.
     """
-    if prefix_cache.is_off(cache):
+    if prefix_cache.is_off(cache_labels):
         return off_verdict(engine)
     repeat_measurements = [measurement for measurement in measurements[1:] if measurement.hits is not None]
     if not repeat_measurements:
@@ -125,7 +125,7 @@ def evaluate_prefix_cache(
     count_text = f"{cached_tokens:.0f} of {expected_tokens} cached tokens{blocks}"
     if share >= MIN_HIT_SHARE:
         return PrefixCacheVerdict("hits", f"{count_text}; {time_text}", share=share)
-    is_recurrent = hybrid or prefix_cache.is_hybrid(cache)
+    is_recurrent = hybrid or prefix_cache.is_hybrid(cache_labels)
     reason, fix = (
         prefix_cache.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
     )

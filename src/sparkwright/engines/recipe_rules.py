@@ -186,7 +186,7 @@ def _find_shape_mismatch(adapter: Mapping[str, Any], config: Mapping[str, Any]) 
         adapter_architecture = one_line(adapter["architecture"], max_chars=40)
         return f"its architecture is {adapter_architecture}, the model's is {architecture}"
     part = config_parts.text_part(config)
-    hidden_size, layers = part.number("hidden_size", "n_embd", "d_model"), part.layers
+    hidden_size, layers = part.get_number("hidden_size", "n_embd", "d_model"), part.layer_count
     last_layer = adapter.get("layers")
     if last_layer and layers and last_layer > layers + config_parts.count_prediction_layers(config):
         return f"it changes layer {last_layer}, but the model has {layers}"
@@ -205,11 +205,11 @@ def _list_attention_sizes(
     part: config_parts.ConfigPart, config: Mapping[str, Any], hidden_size: int | None
 ) -> dict[str, tuple[int, int]]:
     """Return (inputs, outputs) of the attention matrices, 0 for an unknown size; empty unless the attention is plain."""
-    heads = part.number("num_attention_heads")
+    heads = part.get_number("num_attention_heads")
     if not heads or not hidden_size or config_parts.architecture_name(config) not in PLAIN_ATTENTION_ARCHITECTURES:
         return {}
-    head_size = part.number("head_dim") or hidden_size // heads
-    kv_size = (part.number("num_key_value_heads") or heads) * head_size
+    head_size = part.get_number("head_dim") or hidden_size // heads
+    kv_size = (part.get_number("num_key_value_heads") or heads) * head_size
     return {
         "q_proj": (0, heads * head_size),
         "k_proj": (0, kv_size),

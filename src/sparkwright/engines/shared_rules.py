@@ -49,32 +49,34 @@ class OptionCase:
         """Return the value of a flag; None if it is not set."""
         return self.request.flags.get(name)
 
-    def names(self, name: str) -> tuple[str, ...]:
+    def listed_names(self, name: str) -> tuple[str, ...]:
         """Return the names by which an image's help may list an option."""
         return (name,)
 
-    def known(self) -> Iterable[str]:
+    def known_options(self) -> Iterable[str]:
         """Return the option names of all releases."""
-        return {**dict.fromkeys(self.HISTORY.newest_names()), **self.HISTORY.kinds()}
+        return {**dict.fromkeys(self.HISTORY.newest_names()), **self.HISTORY.removed_kinds()}
 
-    def exists(self, name: str) -> Existence:
+    def find_existence(self, name: str) -> Existence:
         """Return whether the engine has an option, according to its help output or else the table of releases."""
         existence = self.HISTORY.existence(name, self.release)
         if not self.listed_options:
             return existence
-        is_listed = any(listed_name in self.listed_options for listed_name in self.names(name))
+        is_listed = any(listed_name in self.listed_options for listed_name in self.listed_names(name))
         return Existence(is_listed, existence.reason if existence.exists is False else "its own help does not list it")
 
     @property
     def options(self) -> Collection[str]:
         """Names of the engine's options; if the release is unknown, of all options that it may have."""
-        return self.listed_options or [name for name in self.known() if self.exists(name).exists is not False]
+        return self.listed_options or [
+            name for name in self.known_options() if self.find_existence(name).exists is not False
+        ]
 
 
 def unknown_flags(case: OptionCase, source: str, *, own_options: Collection[str] = ()) -> Iterator[Finding]:
     """Yield a finding for each unknown flag. own_options: this engine's options, which are not attributed to another engine."""
     for name, flag_value in case.request.flags.items():
-        existence = case.exists(name)
+        existence = case.find_existence(name)
         if flag_value is None or existence.exists:
             continue
         owner = "" if name in own_options else describe_owner(case.ENGINE, name)

@@ -41,27 +41,27 @@ class SlownessEvidence:
     #: measured rate, as a share of the expected rate or of the baseline
     share: float | None = None
     #: the rate is below the expected one by more than noise
-    slow: bool | None = None
+    is_slow: bool | None = None
     #: state of the GPU while decoding, as a string
-    gpu: str = ""
+    gpu_state: str = ""
     #: the GPU runs below its normal clock
     gpu_degraded: bool | None = None
     #: an EngineState as JSON
     log: Mapping[str, Any] | None = None
     #: (model, bytes) for each model that Ollama has loaded; None if Ollama did not answer
-    ollama: Sequence[tuple[str, int]] | None = None
+    ollama_models: Sequence[tuple[str, int]] | None = None
     #: /proc/meminfo, in bytes
-    memory: Mapping[str, int] | None = None
+    meminfo: Mapping[str, int] | None = None
     #: counters in /metrics, by name
     counters: Mapping[str, float] = field(default_factory=dict)
     #: requests running or waiting
-    busy: float | None = None
+    active_requests: float | None = None
     #: share of the KV cache in use, 0 to 1
-    kv_used: float | None = None
+    kv_cache_share: float | None = None
     #: requests preempted for lack of KV cache while the rate was measured
-    preempted: float | None = None
+    preemptions: float | None = None
     #: accepted tokens per draft
-    acceptance: float | None = None
+    accepted_per_draft: float | None = None
     #: findings about the recipe
     findings: Sequence[Finding] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -120,8 +120,10 @@ def _register(detect: Detector) -> Detector:
 
 def find_causes(evidence: SlownessEvidence) -> list[Cause]:
     """Return all causes, sorted as by `rank_causes`. The verdict on a cause that cannot explain the measured rate is `noted`."""
-    is_fast = evidence.slow is False
-    is_slow = evidence.slow or (evidence.slow is None and evidence.share is not None and evidence.share < SLOW_SHARE)
+    is_fast = evidence.is_slow is False
+    is_slow = evidence.is_slow or (
+        evidence.is_slow is None and evidence.share is not None and evidence.share < SLOW_SHARE
+    )
     causes: list[Cause] = []
     for detect in (*DETECTORS, *evidence.engine.slowness_detectors):
         for cause in detect(evidence):
@@ -158,7 +160,7 @@ def _format_flags(evidence: SlownessEvidence, concept: str) -> str:
     return " and ".join(concept_flags(evidence.engine.name, concept))
 
 
-def _decide_cause(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
+def _build_cause(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
     """Return a cause that the evidence either proves or excludes."""
     return Cause(name, "found", message, fix, weight) if found else Cause(name, "excluded", message)
 
@@ -171,7 +173,7 @@ def detect_cpu_use(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "it runs on the CPU"
     fix = "use an image that is built for this GPU and architecture: some arm64 images are CPU-only"
     if evidence.on_gpu is not None:
-        yield _decide_cause(name, evidence.on_gpu_evidence, fix, 140, found=not evidence.on_gpu)
+        yield _build_cause(name, evidence.on_gpu_evidence, fix, 140, found=not evidence.on_gpu)
     elif evidence.on_gpu_evidence:
         yield Cause(name, "unknown", evidence.on_gpu_evidence, weight=40)
 
@@ -181,20 +183,20 @@ def detect_slow_clock(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
     fix = "unplug the host's AC power for 60 s: a failed USB-PD negotiation keeps the clock at 500-850 MHz, even after a restart"
     if evidence.gpu_degraded is None:
-        yield Cause(name, "unknown", evidence.gpu or "nvidia-smi returned no clock", fix, weight=90)
+        yield Cause(name, "unknown", evidence.gpu_state or "nvidia-smi returned no clock", fix, weight=90)
     elif evidence.gpu_degraded:
-        yield Cause(name, "found", evidence.gpu, fix, weight=100)
+        yield Cause(name, "found", evidence.gpu_state, fix, weight=100)
     else:
-        yield Cause(name, "excluded", evidence.gpu)
+        yield Cause(name, "excluded", evidence.gpu_state)
 
 
 @_register
 def detect_other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "other requests share the engine"
-    if evidence.busy is None:
+    if evidence.active_requests is None:
         yield Cause(name, "unknown", "the server has no /metrics", weight=10)
-    elif evidence.busy > 0:
-        message = f"{format_count(int(evidence.busy), 'request')} running or waiting"
+    elif evidence.active_requests > 0:
+        message = f"{format_count(int(evidence.active_requests), 'request')} running or waiting"
         yield Cause(name, "found", message, "measure when it is idle", weight=80)
     else:
         yield Cause(name, "excluded", "no request running or waiting")
@@ -203,20 +205,23 @@ def detect_other_traffic(evidence: SlownessEvidence) -> Iterator[Cause]:
 @_register
 def detect_ollama_in_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "Ollama holds a model in the shared memory"
-    if evidence.ollama is None:
+    if evidence.ollama_models is None:
         yield Cause(name, "unknown", "Ollama did not answer", weight=20)
-    elif evidence.ollama:
+    elif evidence.ollama_models:
         models = ", ".join(
-            f"{model} ({f'{format_gib(size)} GiB' if size else 'size unknown'})" for model, size in evidence.ollama
+            f"{model} ({f'{format_gib(size)} GiB' if size else 'size unknown'})"
+            for model, size in evidence.ollama_models
         )
-        yield Cause(name, "found", models, f"ollama stop {evidence.ollama[0][0]}, or `invoke restart`", weight=60)
+        yield Cause(
+            name, "found", models, f"ollama stop {evidence.ollama_models[0][0]}, or `invoke restart`", weight=60
+        )
     else:
         yield Cause(name, "excluded", "Ollama has no model loaded")
 
 
 @_register
 def detect_low_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
-    memory = evidence.memory or {}
+    memory = evidence.meminfo or {}
     if "MemAvailable" not in memory:
         return
     swapped_bytes = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
@@ -226,12 +231,12 @@ def detect_low_memory(evidence: SlownessEvidence) -> Iterator[Cause]:
     flags_to_lower = _format_flags(evidence, "the share of memory") or _format_flags(evidence, "the longest context")
     stop_fix = "stop other processes (`invoke plan` lists the processes that use memory)"
     fix = f"lower {flags_to_lower}, or {stop_fix}" if flags_to_lower else stop_fix
-    yield _decide_cause("the memory is full", message, fix, 62, found=is_low)
+    yield _build_cause("the memory is full", message, fix, 62, found=is_low)
 
 
 @_register
 def detect_large_page_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
-    memory = evidence.memory or {}
+    memory = evidence.meminfo or {}
     cache_bytes = memory.get("Cached", 0) - memory.get("Shmem", 0)
     if not memory.get("MemTotal"):
         return
@@ -256,24 +261,24 @@ def detect_heavy_weights(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 @_register
 def detect_low_acceptance(evidence: SlownessEvidence) -> Iterator[Cause]:
-    if evidence.acceptance is not None:
-        message = f"{evidence.acceptance:.2f} tokens accepted per draft"
+    if evidence.accepted_per_draft is not None:
+        message = f"{evidence.accepted_per_draft:.2f} tokens accepted per draft"
         fix = "use another draft model, fewer speculative tokens, or no speculation"
-        is_low = evidence.acceptance < MIN_ACCEPTED_PER_DRAFT
-        yield _decide_cause("few draft tokens are accepted", message, fix, 45, found=is_low)
+        is_low = evidence.accepted_per_draft < MIN_ACCEPTED_PER_DRAFT
+        yield _build_cause("few draft tokens are accepted", message, fix, 45, found=is_low)
 
 
 @_register
 def detect_full_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
-    if evidence.kv_used is not None:
+    if evidence.kv_cache_share is not None:
         flags_to_lower = [_format_flags(evidence, concept) for concept in ("requests at a time", "the longest context")]
         fix = f"lower {' or '.join(filter(None, flags_to_lower))}" if any(flags_to_lower) else ""
         # an idle server keeps prefixes for later requests, and evicts them as soon as a request needs the space
-        is_idle = evidence.busy == 0 and not evidence.preempted
-        is_full = evidence.kv_used > MAX_KV_CACHE_SHARE
+        is_idle = evidence.active_requests == 0 and not evidence.preemptions
+        is_full = evidence.kv_cache_share > MAX_KV_CACHE_SHARE
         prefixes = ", only by prefixes kept for later requests" if is_idle and is_full else ""
-        message = f"{evidence.kv_used:.0%} used{prefixes}"
-        yield _decide_cause("the KV cache is full", message, fix, 40, found=is_full and not is_idle)
+        message = f"{evidence.kv_cache_share:.0%} used{prefixes}"
+        yield _build_cause("the KV cache is full", message, fix, 40, found=is_full and not is_idle)
 
 
 @_register

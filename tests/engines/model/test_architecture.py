@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import (
-    KEPT_KEYS,
+    RELEVANT_KEYS,
     Architecture,
     classify,
     has_recurrent_substring,
@@ -76,7 +76,7 @@ def test_the_decisive_evidence_comes_first(name: str, path: str) -> None:
 
 def test_a_wrapper_is_classified_by_its_text_config() -> None:
     architecture = classify(load_config("qwen3.5-35b-a3b"))
-    assert architecture.text["model_type"] == "qwen3_5_moe_text"
+    assert architecture.text_config["model_type"] == "qwen3_5_moe_text"
     assert architecture.max_position_embeddings == 262144
     assert (architecture.name, architecture.model_type) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
 
@@ -160,7 +160,7 @@ ANY_VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
+READ_KEYS = st.sampled_from(tuple(RELEVANT_KEYS))
 
 
 @settings(max_examples=200, deadline=None)

@@ -78,13 +78,13 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
     ],
 )  # fmt: skip
 def test_unexpected_template_behaviour_is_a_note(source: str, note: str) -> None:
-    notes = prompts.notes(render_prompts(source), has_thinking=True)
+    notes = prompts.list_notes(render_prompts(source), has_thinking=True)
     assert any(note in item for item in notes), notes
 
 
 def test_an_ordinary_template_has_no_notes() -> None:
     thinking = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
-    assert prompts.notes(render_prompts(build_template(turn=TURN % (thinking, CALLS))), has_thinking=True) == []
+    assert prompts.list_notes(render_prompts(build_template(turn=TURN % (thinking, CALLS))), has_thinking=True) == []
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_an_ordinary_template_has_no_notes() -> None:
 )  # fmt: skip
 def test_parts_of_a_message_stay_separate_and_in_place(part: str, notes: list[str]) -> None:
     source = build_template(PARTS % part, turn=TURN % ("", CALLS))
-    assert prompts.notes(render_prompts(source), has_thinking=False) == notes
+    assert prompts.list_notes(render_prompts(source), has_thinking=False) == notes
 
 
 def test_a_server_without_prompts_has_no_notes_and_a_refusal_is_its_last_line() -> None:
-    assert prompts.notes({}, has_thinking=True) == []
+    assert prompts.list_notes({}, has_thinking=True) == []
     assert prompts.parse_prompt(200, {"tokens": [1]}, "") == Prompt()
     error = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."
     assert prompts.parse_prompt(500, None, error) == Prompt(refusal="System first.")

@@ -184,7 +184,7 @@ class _Diagnosis:
         host_causes = self._host_causes(
             server, Gpu(gpu_state.temperature_c, gpu_state.power_w, gpu_state.clock_mhz, gpu_state.utilization_percent)
         )
-        rate_causes = slow_causes.find_causes(replace(facts, share=share, slow=is_slow))
+        rate_causes = slow_causes.find_causes(replace(facts, share=share, is_slow=is_slow))
         causes = slow_causes.rank_causes([*host_causes, *down_causes.restart_causes(server), *rate_causes])
         if is_slow:  # problems that do not slow tokens down come after the measured causes
             causes.sort(key=lambda cause: cause.verdict != "found" or not cause.lowers_rate)

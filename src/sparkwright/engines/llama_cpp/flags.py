@@ -31,7 +31,7 @@ ON_WORDS, OFF_WORDS, AUTO_WORDS = ("on", "enabled", "true", "1"), ("off", "disab
 #: json, two (words), text. The canonical name is the last of an option's long names.
 #: Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the newer build, started with values of every kind
 #: (tests/real_llama/test_flags.py). It parses numbers by C's rules: 128k is 128, and 1.5 is 1.
-TABLE = OptionTable(Path(__file__).parent, lambda build: int(build.lstrip("b")), negatable="switch")
+TABLE = OptionTable(Path(__file__).parent, lambda build: int(build.lstrip("b")), negatable_kind="switch")
 HISTORY = TABLE.history
 normalize, canonical = TABLE.normalize, TABLE.canonical
 
@@ -56,7 +56,7 @@ def value_problem(name: str, value: Any) -> str:
     if option is None:
         return ""
     problem = option_table.find_value_problem(
-        option, value, VALUE_PARSERS, functools.partial(format_word, option), as_word=True
+        option, value, VALUE_PARSERS, functools.partial(format_word, option), show_word=True
     )
     if not problem and name == SLOTS and parse_integer(value) == 0:
         return f"must be at least 1, or -1 for the server's choice, {option_table.format_value(format_word(option, value))}"
@@ -266,7 +266,7 @@ def parse_command(words: Sequence[str]) -> Command:
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
-        option, is_off = TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, is_off = TABLE.options_by_spelling.get(word.lstrip("-").replace("_", "-"), (None, False))
         if not word.startswith("-"):
             continue
         if option is None:

@@ -19,18 +19,18 @@ FILES = (CONFIG_FILE, WEIGHTS_FILE)
 #: number of bytes of the weights file to read first; enough for the header of most adapters
 BEGINNING_BYTES = 1 << 18
 #: maximum header size; the header for a mixture of 128 experts in 48 layers has 37,000 tensors and 6 MB
-HEADER_BYTES = 12 << 20
+MAX_HEADER_BYTES = 12 << 20
 #: keys of extensions to a plain LoRA; source: peft's LoraConfig
 EXTENSION_KEYS = (
     *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
     *("layer_replication", "use_bdlora", "use_qalora"),
 )
 #: prefixes of path components in the names of tensors outside the language model
-OTHER_PART_NAMES = ("vis", "audio", "image", "mm_", "multi_modal")
+OTHER_PART_PREFIXES = ("vis", "audio", "image", "mm_", "multi_modal")
 MAX_RANK, MAX_LAYERS, MAX_SIZE, MAX_MODULES = 1 << 16, 10_000, 1 << 30, 64
 MAX_NAME_CHARS = 200
 _MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_]{1,64}")
-_LAYER_WORDS = ("layers", "h", "blocks", "layer")
+_LAYER_LIST_NAMES = ("layers", "h", "blocks", "layer")
 
 
 def parse_adapter(config: Any, header: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -79,12 +79,12 @@ def parse_header(beginning: bytes) -> Mapping[str, Any] | int | None:
     if len(beginning) < 8:
         return None
     length = struct.unpack("<Q", beginning[:8])[0]
-    if length > HEADER_BYTES:
+    if length > MAX_HEADER_BYTES:
         return None
     if len(beginning) < 8 + length:
         return int(8 + length)
     try:
-        header = bounds.parse_json(beginning[8 : 8 + length], max_bytes=HEADER_BYTES, max_depth=8)
+        header = bounds.parse_json(beginning[8 : 8 + length], max_bytes=MAX_HEADER_BYTES, max_depth=8)
     except ValueError:
         return None
     return header if isinstance(header, dict) else None
@@ -110,20 +110,22 @@ def _list_matrices(header: Mapping[str, Any]) -> Iterator[tuple[str, int, int, i
         shape = tensor.get("shape") if isinstance(tensor, Mapping) else None
         if not separator or not isinstance(shape, list) or len(shape) != 2:
             continue
-        steps = path.split(".")
-        if not _MODULE_NAME_PATTERN.fullmatch(steps[-1]) or any(step.startswith(OTHER_PART_NAMES) for step in steps):
+        path_parts = path.split(".")
+        if not _MODULE_NAME_PATTERN.fullmatch(path_parts[-1]) or any(
+            path_part.startswith(OTHER_PART_PREFIXES) for path_part in path_parts
+        ):
             continue
         side = 0 if separator == ".lora_A" else 1
         size = bounds.count_or_none(shape[1] if side == 0 else shape[0], MAX_SIZE)
         if size is not None:
-            yield steps[-1], _layer_number(steps), side, size
+            yield path_parts[-1], _layer_number(path_parts), side, size
 
 
-def _layer_number(steps: list[str]) -> int:
+def _layer_number(path_parts: list[str]) -> int:
     """Return the layer number in a tensor's path, counted from 1; 0 if there is none."""
-    for word, step in itertools.pairwise(steps):
-        if word in _LAYER_WORDS and step.isdecimal() and len(step) <= 4:
-            return int(step) + 1
+    for word, path_part in itertools.pairwise(path_parts):
+        if word in _LAYER_LIST_NAMES and path_part.isdecimal() and len(path_part) <= 4:
+            return int(path_part) + 1
     return 0
 
 

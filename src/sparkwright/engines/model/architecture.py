@@ -29,7 +29,7 @@ KIND_TITLES: dict[Kind, str] = {
     "dense": "only attention",
 }
 #: keys that classify() and vllm.prediction.block_size() read; the others are dropped
-KEPT_KEYS = (
+RELEVANT_KEYS = (
     *"""
         architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
         full_attention_interval layer_group_size attn_layer_period attn_layer_offset mamba_step mamba_head_dim
@@ -49,7 +49,7 @@ KEPT_KEYS = (
 #: keys that are kept without their value
 PRESENCE_KEYS = ("auto_map", "speculators_config", "dflash_config")
 #: subkeys to keep, by key
-KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
+RELEVANT_SUBKEYS: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG_KEY: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
     **dict.fromkeys(config_parts.SCALING_KEYS, (config_parts.TRAINED_LENGTH_KEY,)),
@@ -93,7 +93,7 @@ class Architecture:
     #: context length in tokens, without position scaling; None if the config does not contain it
     max_position_embeddings: int | None = None
     #: the language model's config
-    text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    text_config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the whole config
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -122,8 +122,8 @@ class Classification:
     #: type of the recurrent layers; "" if unknown
     mechanism: str = ""
     #: number of recurrent layers; None if unknown
-    recurrent: int | None = None
-    layers: int | None = None
+    recurrent_layer_count: int | None = None
+    layer_count: int | None = None
 
 
 def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
@@ -139,12 +139,12 @@ def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Cl
 def detect_layer_list(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Classify by a list of layer types. `hybrid` needs further evidence, since Inkling uses it for layers with only attention."""
     is_recurrent = detect_recurrent_keys(config, parts) or detect_known_name(config, parts)
-    ambiguous_types = () if is_recurrent else tables.HYBRID_LAYERS
+    ambiguous_types = () if is_recurrent else tables.HYBRID_LAYER_TYPES
     classifications = (
         _classify_list(part, key)
         for part in parts
         for key in tables.LAYER_LIST_KEYS
-        if not any(layer_type in (part.items(key) or ()) for layer_type in ambiguous_types)
+        if not any(layer_type in (part.get_list(key) or ()) for layer_type in ambiguous_types)
     )
     return next(filter(None, classifications), None)
 
@@ -152,8 +152,8 @@ def detect_layer_list(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) 
 def detect_layer_letters(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Classify by Nemotron-H's format: a letter per layer, M for Mamba2."""
     for part in parts:
-        letters, path = part.word(tables.LAYER_LETTERS_KEY), part.key_path(tables.LAYER_LETTERS_KEY)
-        count, layers = letters.count("M"), part.layers or len(letters)
+        letters, path = part.get_text(tables.LAYER_LETTERS_KEY), part.key_path(tables.LAYER_LETTERS_KEY)
+        count, layers = letters.count("M"), part.layer_count or len(letters)
         if count:
             return Classification("recurrent", path, f"M in {count} of {layers}", tables.MAMBA2, count, layers)
     return None
@@ -162,7 +162,7 @@ def detect_layer_letters(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
 def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Classify by MiniMax's format: a number per layer, 0 for lightning attention."""
     for part in parts:
-        numbers, path = part.items(tables.LAYER_NUMBERS_KEY) or [], part.key_path(tables.LAYER_NUMBERS_KEY)
+        numbers, path = part.get_list(tables.LAYER_NUMBERS_KEY) or [], part.key_path(tables.LAYER_NUMBERS_KEY)
         if count := numbers.count(0):
             detail = f"0 (linear) in {count} of {len(numbers)}"
             return Classification("recurrent", path, detail, tables.LIGHTNING, count, len(numbers))
@@ -173,16 +173,19 @@ def detect_linear_attention(config: Mapping[str, Any], parts: tuple[ConfigPart, 
     """Classify by Kimi's format: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
         linear_config = ConfigPart(
-            part.key_path(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {}
+            part.key_path(tables.LINEAR_CONFIG_KEY), part.get_mapping(tables.LINEAR_CONFIG_KEY) or {}
         )
-        kda_layers = linear_config.items("kda_layers")
+        kda_layers = linear_config.get_list("kda_layers")
         if kda_layers:
             path, count = linear_config.key_path("kda_layers"), len(kda_layers)
-            return Classification("recurrent", path, f"{count} layers", tables.KDA, count, part.layers)
+            return Classification("recurrent", path, f"{count} layers", tables.KDA, count, part.layer_count)
         for key in ("num_heads", "short_conv_kernel_size"):
-            if linear_config.number(key):
+            if linear_config.get_number(key):
                 return Classification(
-                    "recurrent", linear_config.key_path(key), str(linear_config.number(key)), layers=part.layers
+                    "recurrent",
+                    linear_config.key_path(key),
+                    str(linear_config.get_number(key)),
+                    layer_count=part.layer_count,
                 )
     return None
 
@@ -201,8 +204,8 @@ def detect_recurrent_keys(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
 def detect_known_name(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
     """Classify by a model_type or architecture that is known to be recurrent."""
     for part in parts:
-        model_type = part.word("model_type")
-        mechanism = _mechanism_by_type(model_type, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
+        model_type = part.get_text("model_type")
+        mechanism = _mechanism_by_type(model_type, tables.HYBRID_MODEL_TYPES | tables.ATTENTION_FREE_MODEL_TYPES)
         if mechanism is not None:
             return _classify_recurrent(config, part, part.key_path("model_type"), model_type, mechanism)
     name = architecture_name(config)
@@ -243,12 +246,12 @@ RULES: tuple[Rule, ...] = (
 
 def resolve_mechanism(config: Mapping[str, Any], parts: tuple[ConfigPart, ...], classification: Classification) -> str:
     """Return the type of the recurrent layers, by the best available evidence; "linear attention" if there is none."""
-    types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
+    types = tables.HYBRID_MODEL_TYPES | tables.ATTENTION_FREE_MODEL_TYPES
     key_classification = detect_recurrent_keys(config, parts)
     candidates = (
         tables.RECURRENT_ARCHITECTURES.get(architecture_name(config)),
-        *(_mechanism_by_type(part.word("model_type"), types) for part in parts),
-        *((part.mapping("ssm_cfg") or {}).get("layer") for part in parts),  # the format of the mamba_ssm package
+        *(_mechanism_by_type(part.get_text("model_type"), types) for part in parts),
+        *((part.get_mapping("ssm_cfg") or {}).get("layer") for part in parts),  # the format of the mamba_ssm package
         classification.mechanism,
         key_classification.mechanism if key_classification else "",
         tables.LINEAR,
@@ -257,18 +260,18 @@ def resolve_mechanism(config: Mapping[str, Any], parts: tuple[ConfigPart, ...], 
 
 
 def _classify_list(part: ConfigPart, key: str) -> Classification | None:
-    layer_types = [str(layer_type) for layer_type in part.items(key) or []]
-    layers = part.layers or len(layer_types)
+    layer_types = [str(layer_type) for layer_type in part.get_list(key) or []]
+    layers = part.layer_count or len(layer_types)
     if key in tables.REPEATING_LIST_KEYS and layer_types:
         layer_types = (layer_types * (layers // len(layer_types) + 1))[:layers]
-    recurrent_types = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYERS]
+    recurrent_types = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYER_TYPES]
     if recurrent_types:
         detail = f"{', '.join(sorted(set(recurrent_types)))} in {len(recurrent_types)} of {len(layer_types)}"
-        has_attention = not tables.ATTENTION_LAYERS.union(tables.HYBRID_LAYERS).isdisjoint(layer_types)
+        has_attention = not tables.ATTENTION_LAYER_TYPES.union(tables.HYBRID_LAYER_TYPES).isdisjoint(layer_types)
         kind: Kind = "recurrent" if has_attention else "attention_free"
-        mechanism = tables.RECURRENT_LAYERS[recurrent_types[0]]
+        mechanism = tables.RECURRENT_LAYER_TYPES[recurrent_types[0]]
         return Classification(kind, part.key_path(key), detail, mechanism, len(recurrent_types), len(layer_types))
-    if layer_types and tables.ATTENTION_LAYERS.union(tables.OTHER_LAYERS).issuperset(layer_types):
+    if layer_types and tables.ATTENTION_LAYER_TYPES.union(tables.OTHER_LAYER_TYPES).issuperset(layer_types):
         detail = f"{', '.join(sorted(set(layer_types)))} in all {len(layer_types)}"
         return Classification("dense", part.key_path(key), detail, "", 0, len(layer_types))
     return None
@@ -281,14 +284,14 @@ def _mechanism_by_type(model_type: str, table: Mapping[str, str]) -> str | None:
 def _classify_recurrent(
     config: Mapping[str, Any], part: ConfigPart, path: str, detail: str, mechanism: str
 ) -> Classification:
-    layers = part.layers or text_part(config).layers
+    layers = part.layer_count or text_part(config).layer_count
     name = architecture_name(config)
     is_attention_free = (
         name in tables.ATTENTION_FREE_ARCHITECTURES
         or name in tables.OTHER_ATTENTION_FREE_ARCHITECTURES
-        or _mechanism_by_type(part.word("model_type"), tables.ATTENTION_FREE_TYPES) is not None
-        or part.items("attn_layer_idx") == []
-    ) and not part.mapping("attn")
+        or _mechanism_by_type(part.get_text("model_type"), tables.ATTENTION_FREE_MODEL_TYPES) is not None
+        or part.get_list("attn_layer_idx") == []
+    ) and not part.get_mapping("attn")
     if is_attention_free:
         return Classification("attention_free", path, detail, mechanism, layers, layers)
     return Classification("recurrent", path, detail, mechanism, _count_recurrent_layers(part, layers), layers)
@@ -298,25 +301,25 @@ def _count_recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
     """Return the number of recurrent layers, derived from the layout of the attention layers; None if unknown."""
     if layers is None:
         return None
-    if fnmatchcase(part.word("model_type"), "falcon_h1*"):
+    if fnmatchcase(part.get_text("model_type"), "falcon_h1*"):
         return layers  # every layer has both
     attention_layers = _count_attention_layers(part, layers)
     return None if attention_layers is None or attention_layers > layers else layers - attention_layers
 
 
 def _count_attention_layers(part: ConfigPart, layers: int) -> int | None:
-    attention_config = ConfigPart(part.key_path("attn"), part.mapping("attn") or {})
-    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention_config.items("layers"))
-    for layer_numbers in (*lists, part.items("attn_layer_idx")):
+    attention_config = ConfigPart(part.key_path("attn"), part.get_mapping("attn") or {})
+    lists = (part.get_list("attn_layer_indices"), part.get_list("full_attn_idxs"), attention_config.get_list("layers"))
+    for layer_numbers in (*lists, part.get_list("attn_layer_idx")):
         if layer_numbers is not None:
             return len(layer_numbers)
-    interval = part.number("full_attention_interval", "layer_group_size")
+    interval = part.get_number("full_attention_interval", "layer_group_size")
     if interval and layers % interval == 0:
         return layers // interval
-    period, offset = part.number("attn_layer_period"), part.keys.get("attn_layer_offset")
+    period, offset = part.get_number("attn_layer_period"), part.keys.get("attn_layer_offset")
     if period and isinstance(offset, int):
         return sum(layer % period == offset for layer in range(layers))
-    step = part.number("mamba_step")  # PLaMo 2: attention in the middle of every `step` layers
+    step = part.get_number("mamba_step")  # PLaMo 2: attention in the middle of every `step` layers
     if step:
         return sum(layer % step == step // 2 for layer in range(layers))
     return None
@@ -324,52 +327,54 @@ def _count_attention_layers(part: ConfigPart, layers: int) -> int | None:
 
 def classify(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes; keys with invalid values count as missing."""
-    parts, inner = config_parts.list_parts(config), text_part(config)
+    parts, language_part = config_parts.list_parts(config), text_part(config)
     rule_classification = next(classification for rule in RULES if (classification := rule(config, parts)))
     classification = detect_draft(config, parts) or apply_registry(config, rule_classification)
     is_recurrent = classification.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=classification.kind,
         name=architecture_name(config),
-        model_type=ConfigPart("", config).word("model_type"),
+        model_type=ConfigPart("", config).get_text("model_type"),
         mechanism=resolve_mechanism(config, parts, classification) if is_recurrent else "",
-        recurrent_layers=classification.recurrent,
-        layers=classification.layers or inner.layers,
+        recurrent_layers=classification.recurrent_layer_count,
+        layers=classification.layer_count or language_part.layer_count,
         evidence=(
             Evidence(classification.path, one_line(classification.detail, max_chars=MAX_DETAIL_CHARS)),
             *_list_hints(parts, is_recurrent),
         ),
-        max_position_embeddings=_max_length(inner),
-        text=inner.keys,
+        max_position_embeddings=_max_length(language_part),
+        text_config=language_part.keys,
         config=config,
     )
 
 
 def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config that the lock stores. classify() and block_size() return the same for it as
-    for the whole config, except for `text` and `config`."""
-    return _filter_keys(config, (*KEPT_KEYS, *config_parts.NESTED_KEYS))
+    for the whole config, except for `text_config` and `config`."""
+    return _filter_keys(config, (*RELEVANT_KEYS, *config_parts.NESTED_KEYS))
 
 
 def _filter_keys(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+    relevant_keys: dict[str, Any] = {}
     for name, value in keys.items():
         if name not in names or value is None:
             continue
         if name in PRESENCE_KEYS:
-            kept[name] = {}
+            relevant_keys[name] = {}
         elif name in config_parts.SCALING_KEYS and not (
             isinstance(value, Mapping) and config_parts.TRAINED_LENGTH_KEY in value
         ):
             continue
         elif not isinstance(value, Mapping):
-            kept[name] = value
+            relevant_keys[name] = value
         elif name in config_parts.NESTED_KEYS:
-            kept[name] = relevant_config(value)
+            relevant_keys[name] = relevant_config(value)
         else:
-            kept[name] = _filter_keys(value, KEPT_SUBKEYS[name]) if name in KEPT_SUBKEYS else dict(value)
-            kept[name] |= _list_exceptions(value) if name == config_parts.QUANTISATION_KEY else {}
-    return kept
+            relevant_keys[name] = (
+                _filter_keys(value, RELEVANT_SUBKEYS[name]) if name in RELEVANT_SUBKEYS else dict(value)
+            )
+            relevant_keys[name] |= _list_exceptions(value) if name == config_parts.QUANTISATION_KEY else {}
+    return relevant_keys
 
 
 def _list_exceptions(quantisation: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -383,18 +388,18 @@ def _list_exceptions(quantisation: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _list_hints(parts: tuple[ConfigPart, ...], is_recurrent: bool) -> list[Evidence]:
-    hints = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+    hint_keys = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
     return [
-        Evidence(part.key_path(key), part.word(key))
+        Evidence(part.key_path(key), part.get_text(key))
         for part in parts
-        for key in hints
-        if is_recurrent and part.word(key)
+        for key in hint_keys
+        if is_recurrent and part.get_text(key)
     ]
 
 
-def _max_length(inner: ConfigPart) -> int | None:
-    lengths = [length for name in tables.LENGTH_KEYS if (length := inner.number(name))]
-    return inner.number(tables.OVERRIDING_LENGTH_KEY) or min(lengths, default=None)
+def _max_length(language_part: ConfigPart) -> int | None:
+    lengths = [length for name in tables.LENGTH_KEYS if (length := language_part.get_number(name))]
+    return language_part.get_number(tables.OVERRIDING_LENGTH_KEY) or min(lengths, default=None)
 
 
 # vLLM's registry of architectures, which determines how vLLM runs a model, regardless of the other keys in config.json.
@@ -410,8 +415,8 @@ def kind_in_vllm(config: Mapping[str, Any]) -> Kind | None:
         return "dense" if _has_attention_everywhere(config) else "recurrent"
     if name in tables.ATTENTION_FREE_ARCHITECTURES:
         return "attention_free"
-    dense = (tables.GENERATING_ARCHITECTURES, tables.POOLING_ARCHITECTURES, tables.DROPPED_ARCHITECTURES)
-    return "dense" if any(name in names for names in dense) else None
+    dense_tables = (tables.GENERATING_ARCHITECTURES, tables.POOLING_ARCHITECTURES, tables.DROPPED_ARCHITECTURES)
+    return "dense" if any(name in names for names in dense_tables) else None
 
 
 def apply_registry(config: Mapping[str, Any], classification: Classification) -> Classification:
@@ -425,13 +430,13 @@ def apply_registry(config: Mapping[str, Any], classification: Classification) ->
         f"{classification.path}: {classification.detail}"
     )
     if registry_kind == "dense":
-        return Classification(registry_kind, "architectures", detail, "", 0, classification.layers)
+        return Classification(registry_kind, "architectures", detail, "", 0, classification.layer_count)
     return replace(classification, kind=registry_kind, path="architectures", detail=detail)
 
 
 def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
     """Return True if a layer list at the top level has only attention."""
-    lists = (ConfigPart("", config).items(key) for key in tables.LAYER_LIST_KEYS)
+    lists = (ConfigPart("", config).get_list(key) for key in tables.LAYER_LIST_KEYS)
     return any(layer_types and ATTENTION_ONLY_TYPES.issuperset(map(str, layer_types)) for layer_types in lists)
 
 

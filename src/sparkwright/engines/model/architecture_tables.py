@@ -41,7 +41,7 @@ LINEAR_CONFIG_KEY = "linear_attn_config"
 
 #: mechanism by layer type, "" if ambiguous. Transformers 5 uses linear_attention for former names of mamba; a hybrid layer
 #: combines recurrence and attention (Falcon-H1, Zamba2).
-RECURRENT_LAYERS: dict[str, str] = invert_rows(
+RECURRENT_LAYER_TYPES: dict[str, str] = invert_rows(
     {
         "": "linear_attention recurrent hybrid hybrid_sliding mamba",
         MAMBA2: "mamba2",
@@ -50,14 +50,14 @@ RECURRENT_LAYERS: dict[str, str] = invert_rows(
         GDN: "gated_deltanet",
     }
 )
-HYBRID_LAYERS = ("hybrid", "hybrid_sliding")
-ATTENTION_LAYERS = frozenset(
+HYBRID_LAYER_TYPES = ("hybrid", "hybrid_sliding")
+ATTENTION_LAYER_TYPES = frozenset(
     """
         full_attention attention sliding_attention chunked_attention indexed_attention deepseek_sparse_attention
         qwen_sparse_attention compressed_sparse_attention heavily_compressed_attention minimax_m3_sparse
     """.split()
 )
-OTHER_LAYERS = frozenset({"moe", "mlp"})
+OTHER_LAYER_TYPES = frozenset({"moe", "mlp"})
 
 #: mechanism by keys that only recurrent layers need, specific keys first. All keys of a tuple are required. mamba_ssm_dtype is
 #: missing because other models have it too.
@@ -80,7 +80,7 @@ RECURRENT_KEYS: dict[tuple[str, ...], str] = {
 }
 
 #: mechanism of hybrid models by model_type, as shell patterns, specific patterns first
-HYBRID_TYPES: dict[str, str] = invert_rows(
+HYBRID_MODEL_TYPES: dict[str, str] = invert_rows(
     {
         GDN: "qwen3_next* qwen3_5* qwen4_exp* olmo_hybrid*",
         KDA: "kimi_linear* kimi_k3* glm5_next*",
@@ -93,7 +93,7 @@ HYBRID_TYPES: dict[str, str] = invert_rows(
 )
 
 #: mechanism of models without attention by model_type, as shell patterns
-ATTENTION_FREE_TYPES: dict[str, str] = {
+ATTENTION_FREE_MODEL_TYPES: dict[str, str] = {
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
     "mamba2": MAMBA2,

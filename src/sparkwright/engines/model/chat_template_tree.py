@@ -126,16 +126,16 @@ def _is_name(node: nodes.Node, name: str) -> bool:
 # -- thinking ----------------------------------------------------------------------------------------------------------
 
 
-class _Mark:
+class _Marker:
     """A marker that differs from all constants of a template."""
 
 
 #: the value of an undefined variable
-_UNDEFINED = _Mark()
+_UNDEFINED = _Marker()
 #: a value that cannot be determined
-_UNKNOWN = _Mark()
+_UNKNOWN = _Marker()
 #: the default of a variable that has none, or one that is not a constant
-_UNSET = _Mark()
+_UNSET = _Marker()
 
 
 def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], texts: list[str]) -> Thinking | None:

@@ -25,9 +25,9 @@ ALL_REDUCES_PER_LAYER = 2
 SPLIT_SOURCE = "a rule of thumb fitted to one report (gpt-oss-120b on two Sparks, kubis.ai), not a measurement"
 
 #: substrings of the names of weights that are not used for text tokens
-IDLE_PARTS = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
+IDLE_NAME_SUBSTRINGS = ("visual", "vision", "audio", "mtp", "speculat", "draft", "eagle")
 EMBEDDING_NAME = "embed_tokens"
-EXPERT_NAMES = (".experts.", "block_sparse_moe.experts")
+EXPERT_NAME_SUBSTRINGS = (".experts.", "block_sparse_moe.experts")
 EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_EXPERT_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "experts_per_token")
 
@@ -37,14 +37,16 @@ def bytes_per_token(config: Mapping[str, Any], tensors: Iterable[tuple[str, int]
 
     tensors: (name, bytes) of the whole checkpoint.
     """
-    inner = text_part(config)
-    active_share = _active_expert_share(inner)
-    has_tied_embeddings = bool(inner.keys.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
+    language_part = text_part(config)
+    active_share = _active_expert_share(language_part)
+    has_tied_embeddings = bool(language_part.keys.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
     total = 0.0
     for name, size in tensors:
-        if any(part in name.lower() for part in IDLE_PARTS) or (EMBEDDING_NAME in name and not has_tied_embeddings):
+        if any(part in name.lower() for part in IDLE_NAME_SUBSTRINGS) or (
+            EMBEDDING_NAME in name and not has_tied_embeddings
+        ):
             continue
-        total += size * (active_share if any(part in name for part in EXPERT_NAMES) else 1.0)
+        total += size * (active_share if any(part in name for part in EXPERT_NAME_SUBSTRINGS) else 1.0)
     return int(total) or None
 
 
@@ -71,7 +73,10 @@ def split_rate(single_host_rate: float | None, split: Split, layers: int | None)
     return None if waiting_s is None else 1 / (1 / (single_host_rate * split.tensor) + waiting_s)
 
 
-def _active_expert_share(inner: ConfigPart) -> float:
+def _active_expert_share(language_part: ConfigPart) -> float:
     """Return the share of routed experts that are active for a token; 0 if unknown."""
-    count, active = inner.number(*EXPERT_COUNT_KEYS), inner.number(*ACTIVE_EXPERT_KEYS)
-    return active / count if count and active else 0.0
+    expert_count, active_count = (
+        language_part.get_number(*EXPERT_COUNT_KEYS),
+        language_part.get_number(*ACTIVE_EXPERT_KEYS),
+    )
+    return active_count / expert_count if expert_count and active_count else 0.0

@@ -100,7 +100,7 @@ JSON_SCHEMA_PROBE = Probe(
         "max_tokens": JSON_SCHEMA_TOKENS,
     },
     evaluate_json_schema,
-    refused="not the schema",
+    refusal_fault="not the schema",
 )
 
 
@@ -231,7 +231,7 @@ IMAGE_PROBE = Probe(
         "max_tokens": IMAGE_TOKENS,
     },
     evaluate_image,
-    refused="picture refused",
+    refusal_fault="picture refused",
 )
 IMAGE_VARIANTS = (
     IMAGE_PROBE.as_stream(),

@@ -219,7 +219,7 @@ TOOL_CALL_PROBE = Probe(
         "max_tokens": TOOL_CALL_TOKENS,
     },
     evaluate_tool_call,
-    refused="tools refused",
+    refusal_fault="tools refused",
 )
 
 TOOL_CALL_VARIANTS = (

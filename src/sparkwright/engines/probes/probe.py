@@ -115,7 +115,7 @@ class Probe:
     body: Mapping[str, Any]
     rule: Callable[[Reply], ProbeResult]  # evaluates an answer with status 200
     thinks: bool | None = False  # the request turns thinking on or off; None if it does not mention thinking
-    refused: Fault | None = None  # the fault if the status is not 200
+    refusal_fault: Fault | None = None  # the fault if the status is not 200
     streamed: bool = False  # request a stream
     #: a variant of a recipe's probe, sent only after that probe succeeded, and reported only if it fails
     variant: bool = False

@@ -20,7 +20,7 @@ from sparkwright.visible import one_line
 MAX_SEARCHED_CHARS = 1 << 16
 #: maximum length of an error message
 MAX_SHOWN_CHARS = 120
-SYSTEM, LATE_SYSTEM = "You are the keeper of a lighthouse.", "Speak of the harbour only."
+SYSTEM_PROMPT, LATE_SYSTEM_PROMPT = "You are the keeper of a lighthouse.", "Speak of the harbour only."
 FIRST_QUESTION, ANSWER, SECOND_QUESTION = "How tall is the tower?", "Forty metres.", "And how old is it?"
 #: earlier thinking, by the name of its field
 EARLIER_THINKING = {"reasoning": "a quartz thought", "reasoning_content": "a marble thought"}
@@ -28,7 +28,7 @@ EARLIER_THINKING = {"reasoning": "a quartz thought", "reasoning_content": "a mar
 KEEP_THINKING_FIELDS = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
 #: texts in a user's message that turn thinking on or off
 TOGGLES = ("/think", "/no_think", "/nothink")
-CITY, RESULT = "Reykjavik", "Rain, 11 degrees"
+CITY, TOOL_RESULT = "Reykjavik", "Rain, 11 degrees"
 PART_TEXTS = ("leftpart", "rightpart")
 TEXT_PARTS = tuple({"type": "text", "text": part} for part in PART_TEXTS)
 #: number of characters before a message that identify its role
@@ -81,7 +81,7 @@ def _tool_conversation() -> list[Mapping[str, Any]]:
     """Return a conversation with a tool call, whose arguments are text, as clients send them."""
     function = {"name": TOOL["function"]["name"], "arguments": f'{{"city": "{CITY}"}}'}  # type: ignore[index]
     call = {"id": "call00001", "type": "function", "function": function}
-    result = {"role": "tool", "tool_call_id": "call00001", "content": RESULT}
+    result = {"role": "tool", "tool_call_id": "call00001", "content": TOOL_RESULT}
     return [
         _user_message(FIRST_QUESTION),
         {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -91,18 +91,18 @@ def _tool_conversation() -> list[Mapping[str, Any]]:
 
 
 #: name of the first request; if the server does not render a prompt for it, the others are skipped
-PLAIN = "plain"
+PLAIN_CONVERSATION = "plain"
 #: requests by name
 CONVERSATIONS: Mapping[str, Mapping[str, Any]] = {
-    PLAIN: {"messages": _two_questions()},
+    PLAIN_CONVERSATION: {"messages": _two_questions()},
     "question": {"messages": [_user_message(FIRST_QUESTION)]},
-    "system": {"messages": [{"role": "system", "content": SYSTEM}, *_two_questions()]},
+    "system": {"messages": [{"role": "system", "content": SYSTEM_PROMPT}, *_two_questions()]},
     "empty system": {"messages": [{"role": "system", "content": ""}, *_two_questions()]},
-    "late system": {"messages": _two_questions({"role": "system", "content": LATE_SYSTEM})},
+    "late system": {"messages": _two_questions({"role": "system", "content": LATE_SYSTEM_PROMPT})},
     "thinking": {"messages": _two_questions(**EARLIER_THINKING)},
     **{
-        name: {"messages": _two_questions(**EARLIER_THINKING), "chat_template_kwargs": {name: keeps}}
-        for name, keeps in KEEP_THINKING_FIELDS.items()
+        name: {"messages": _two_questions(**EARLIER_THINKING), "chat_template_kwargs": {name: field_value}}
+        for name, field_value in KEEP_THINKING_FIELDS.items()
     },
     "toggles": {"messages": [_user_message(f"{' '.join(f'src{toggle}/a.py' for toggle in TOGGLES)} {FIRST_QUESTION}")]},
     "tools": {"messages": _tool_conversation(), "tools": [TOOL]},
@@ -128,7 +128,7 @@ def parse_prompt(status: int, answer: Any, message: str) -> Prompt:
     return Prompt(text[:MAX_SEARCHED_CHARS]) if isinstance(text, str) else Prompt()
 
 
-def notes(prompts: Prompts, *, has_thinking: bool) -> list[str]:
+def list_notes(prompts: Prompts, *, has_thinking: bool) -> list[str]:
     """Return a clause for each unexpected property of the prompts, the most important ones first.
 
     prompts: by name of the request; some may be missing. has_thinking: also check the thinking of earlier turns.
@@ -141,16 +141,17 @@ def _check_system(prompts: Prompts) -> Iterator[str]:
     prompt = prompts.get("system", Prompt())
     if not prompt.text:
         return
-    if prompt.find(SYSTEM) < 0:
+    if prompt.find(SYSTEM_PROMPT) < 0:
         yield "it drops the system prompt"
-    elif prompt.find(SYSTEM) > prompt.find(ANSWER):
+    elif prompt.find(SYSTEM_PROMPT) > prompt.find(ANSWER):
         yield "it puts the system prompt into the last question: turns share no prefix"
 
 
 def _check_template_text(prompts: Prompts) -> Iterator[str]:
     """Yield a note if the template adds text before the conversation, always or unless the client sends a system prompt."""
     template_text, text_after_system = (
-        _strip_marks(prompts.get(name, Prompt()).text.partition(FIRST_QUESTION)[0]) for name in (PLAIN, "empty system")
+        _strip_marks(prompts.get(name, Prompt()).text.partition(FIRST_QUESTION)[0])
+        for name in (PLAIN_CONVERSATION, "empty system")
     )
     if len(template_text) > MIN_PROSE_CHARS:
         is_always_added = len(template_text) - len(text_after_system) < MIN_PROSE_CHARS
@@ -165,8 +166,8 @@ def _check_late_system(prompts: Prompts) -> Iterator[str]:
         yield f"{subject} is refused: {prompt.refusal}"
     if not prompt.text:
         return
-    position = prompt.find(LATE_SYSTEM)
-    opening = first_prompt.text[: max(first_prompt.find(SYSTEM), 0)].rstrip()[-OPENING_CHARS:]
+    position = prompt.find(LATE_SYSTEM_PROMPT)
+    opening = first_prompt.text[: max(first_prompt.find(SYSTEM_PROMPT), 0)].rstrip()[-OPENING_CHARS:]
     if position < 0:
         yield f"{subject} is dropped"
     elif position < prompt.find(FIRST_QUESTION):
@@ -192,7 +193,7 @@ def _check_tools(prompts: Prompts) -> Iterator[str]:
         yield f"a question after a tool's result is refused: {prompt.refusal}"
     if prompt.text and prompt.find(CITY) < 0:
         yield "it drops the arguments of earlier tool calls if they are sent as text"
-    if prompt.text and prompt.find(RESULT) < 0:
+    if prompt.text and prompt.find(TOOL_RESULT) < 0:
         yield "it drops the results of tools"
 
 
@@ -212,7 +213,8 @@ def _check_parts(prompts: Prompts) -> Iterator[str]:
 
 def _check_continuation(prompts: Prompts) -> Iterator[str]:
     openings = [
-        prompts.get(name, Prompt()).text_between(FIRST_QUESTION, ANSWER).strip() for name in (PLAIN, "continued")
+        prompts.get(name, Prompt()).text_between(FIRST_QUESTION, ANSWER).strip()
+        for name in (PLAIN_CONVERSATION, "continued")
     ]
     if all(openings) and openings[0] != openings[1]:
         yield "an answer to continue begins with different marks from the same answer in an earlier turn: they share no prefix"
@@ -238,7 +240,7 @@ def _check_earlier_thinking(prompts: Prompts) -> Iterator[str]:
 
 
 def _check_empty_marks(prompts: Prompts) -> Iterator[str]:
-    if EMPTY_THINKING_PATTERN.search(prompts.get(PLAIN, Prompt()).text_between(FIRST_QUESTION, ANSWER)):
+    if EMPTY_THINKING_PATTERN.search(prompts.get(PLAIN_CONVERSATION, Prompt()).text_between(FIRST_QUESTION, ANSWER)):
         yield "it puts empty thinking marks before earlier answers: histories with and without thinking share no prefix"
 
 

@@ -53,7 +53,7 @@ class Case(OptionCase):
 
     ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
 
-    def names(self, name: str) -> tuple[str, ...]:
+    def listed_names(self, name: str) -> tuple[str, ...]:
         return name, FORMER_NAMES.get(name, name)
 
     def is_before(self, release: str) -> bool:

@@ -70,24 +70,24 @@ REMEDIES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def block_tokens(cache: Mapping[str, str]) -> int:
+def block_tokens(cache_labels: Mapping[str, str]) -> int:
     """Return the tokens per block of the prefix cache; 0 if unknown. For hybrids, 0.18 to 0.22 report a block that is too small.
 
-    cache: cache settings in /metrics.
+    cache_labels: cache settings in /metrics.
     """
-    sizes = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
+    sizes = (cache_labels.get(name, "") for name in ("block_size", "effective_attention_block_size"))
     return max([0, *(int(size) for size in sizes if size.isdigit())])
 
 
-def is_off(cache: Mapping[str, str]) -> bool | None:
+def is_off(cache_labels: Mapping[str, str]) -> bool | None:
     """Return True if the engine reports that prefix caching is off; None if it does not report the setting."""
-    setting = cache.get("enable_prefix_caching")
+    setting = cache_labels.get("enable_prefix_caching")
     return None if setting not in ("True", "False") else setting == "False"
 
 
-def is_hybrid(cache: Mapping[str, str]) -> bool:
+def is_hybrid(cache_labels: Mapping[str, str]) -> bool:
     """Return True if the cache also stores recurrent states."""
-    padded, mode = cache.get("mamba_page_size_padded", "None"), cache.get("mamba_cache_mode", "none")
+    padded, mode = cache_labels.get("mamba_page_size_padded", "None"), cache_labels.get("mamba_cache_mode", "none")
     return padded != "None" or mode not in ("none", "None", "")
 
 

@@ -65,12 +65,12 @@ def block_size(
         alignment: the block is a multiple of this many tokens.
     """
     architecture = classify(config)
-    inner = text_part(config)
+    language_part = text_part(config)
     kv_bytes = DTYPE_BYTES.get(checkpoint_kv_dtype(config) if kv_cache_dtype == "auto" else kv_cache_dtype)
-    read_state, kv_elements = STATE_READERS.get(architecture.mechanism), _kv_elements_per_token(inner)
+    read_state, kv_elements = STATE_READERS.get(architecture.mechanism), _kv_elements_per_token(language_part)
     if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED or read_state is None:
         return None
-    state = read_state(inner, architecture.name)
+    state = read_state(language_part, architecture.name)
     if state is None or kv_bytes is None or kv_elements is None:
         return None
     ssm_bytes = DTYPE_BYTES.get(state.ssm_dtype if ssm_dtype == "auto" else ssm_dtype, MODEL_DTYPE_BYTES)
@@ -82,17 +82,17 @@ def block_size(
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
     """Return the KV cache dtype that a checkpoint sets, else "bfloat16". Only checkpoints quantized with ModelOpt set one."""
     full_config = ConfigPart("", config)
-    quantization = ConfigPart("quantization_config", full_config.mapping("quantization_config") or {})
-    if not quantization.word("quant_method").startswith("modelopt"):
+    quantization = ConfigPart("quantization_config", full_config.get_mapping("quantization_config") or {})
+    if not quantization.get_text("quant_method").startswith("modelopt"):
         return "bfloat16"
-    inner = ConfigPart("", quantization.mapping("quantization") or quantization.keys)
+    inner = ConfigPart("", quantization.get_mapping("quantization") or quantization.keys)
     for part in (inner, quantization):
-        scheme = part.mapping("kv_cache_scheme")
+        scheme = part.get_mapping("kv_cache_scheme")
         if scheme:
             if scheme.get("type") != "float" or scheme.get("dynamic") is not False:
                 return "bfloat16"
             return {8: "fp8", 4: "nvfp4"}.get(count_or_none(scheme.get("num_bits")) or 0, "")
-        algorithm = part.word("kv_cache_quant_algo").lower()
+        algorithm = part.get_text("kv_cache_quant_algo").lower()
         if algorithm:
             return algorithm
     return "bfloat16"
@@ -101,12 +101,12 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
 def _kv_elements_per_token(part: ConfigPart) -> int | None:
     """Return the elements of one token's keys and values in one attention layer; None for latent attention, whose blocks are
     computed differently."""
-    heads = part.number("num_attention_heads")
-    hidden = part.number("hidden_size")
-    if part.number("kv_lora_rank") or heads is None:
+    heads = part.get_number("num_attention_heads")
+    hidden = part.get_number("hidden_size")
+    if part.get_number("kv_lora_rank") or heads is None:
         return None
-    width = part.number("head_dim") or (hidden // heads if hidden else None)
-    return 2 * (part.number("num_key_value_heads") or heads) * width if width else None
+    width = part.get_number("head_dim") or (hidden // heads if hidden else None)
+    return 2 * (part.get_number("num_key_value_heads") or heads) * width if width else None
 
 
 def _gated_deltanet_state(part: ConfigPart, name: str) -> RecurrentState | None:
@@ -117,17 +117,17 @@ def _gated_deltanet_state(part: ConfigPart, name: str) -> RecurrentState | None:
     key_heads, key_width, value_heads, value_width, kernel = numbers
     conv = 2 * key_heads * key_width + value_heads * value_width
     # only the class of Qwen3.5 reads this key
-    dtype = part.word("mamba_ssm_dtype") if name.startswith(("Qwen3_5", "ColQwen3_5")) else ""
+    dtype = part.get_text("mamba_ssm_dtype") if name.startswith(("Qwen3_5", "ColQwen3_5")) else ""
     return RecurrentState(conv, kernel - 1, value_heads * value_width * key_width, dtype or "auto")
 
 
 def _mamba2_state(part: ConfigPart, name: str) -> RecurrentState | None:
-    if part.number("mamba_num_heads"):
+    if part.get_number("mamba_num_heads"):
         return _nemotron_h_state(part, name)
     numbers = _read_numbers(part, "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
-    expanded_width = (part.number("mamba_expand") or 0) * (part.number("hidden_size") or 0)
+    expanded_width = (part.get_number("mamba_expand") or 0) * (part.get_number("hidden_size") or 0)
     # Falcon-H1 has a key for this width; the default of that key applies to no known model
-    inner_width = part.number("mamba_d_ssm") if name.startswith("FalconH1") else expanded_width
+    inner_width = part.get_number("mamba_d_ssm") if name.startswith("FalconH1") else expanded_width
     if numbers is None or not inner_width:
         return None
     heads, width, groups, state, kernel = numbers
@@ -140,7 +140,7 @@ def _nemotron_h_state(part: ConfigPart, name: str) -> RecurrentState | None:
         return None
     heads, width, groups, state, kernel = numbers
     conv = heads * width + 2 * groups * state
-    return RecurrentState(conv, kernel - 1, heads * width * state, part.word("mamba_ssm_cache_dtype") or "float32")
+    return RecurrentState(conv, kernel - 1, heads * width * state, part.get_text("mamba_ssm_cache_dtype") or "float32")
 
 
 def _mamba_state(part: ConfigPart, name: str) -> RecurrentState | None:
@@ -160,7 +160,7 @@ STATE_READERS: dict[str, Callable[[ConfigPart, str], RecurrentState | None]] = {
 
 def _read_numbers(part: ConfigPart, *names: str) -> tuple[int, ...] | None:
     """Return the numbers under these keys; None if one is missing."""
-    numbers = tuple(number for name in names if (number := part.number(name)) is not None)
+    numbers = tuple(number for name in names if (number := part.get_number(name)) is not None)
     return numbers if len(numbers) == len(names) else None
 
 

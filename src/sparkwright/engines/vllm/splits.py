@@ -38,13 +38,13 @@ LATENT_RANK_KEY = "kv_lora_rank"
 
 def attention_heads_error(model: Architecture, hosts: int) -> str:
     """Return the problem as a clause, such as "its 9 attention heads are not divisible by 2", else "". Every release refuses such a split."""
-    count = ConfigPart("", model.text).number("num_attention_heads")
+    count = ConfigPart("", model.text_config).get_number("num_attention_heads")
     return f"its {count} attention heads are not divisible by {hosts}" if count and count % hosts else ""
 
 
 def other_heads_error(model: Architecture, hosts: int) -> str:
     """Return the problem with KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
-    return next(_find_undivided_heads(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
+    return next(_find_undivided_heads(ConfigPart("", model.text_config), hosts), "") if hosts > 1 else ""
 
 
 def pipeline_error(model: Architecture, hosts: int) -> str:
@@ -60,17 +60,17 @@ def is_pipeline_broken(version: Version | None) -> bool:
 
 
 def _find_undivided_heads(text_config: ConfigPart, hosts: int) -> Iterator[str]:
-    kv_heads = text_config.number(KV_HEADS_KEY)
-    if kv_heads and not text_config.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
+    kv_heads = text_config.get_number(KV_HEADS_KEY)
+    if kv_heads and not text_config.get_number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
         yield f"its {kv_heads} KV heads can be neither divided by {hosts} nor copied evenly"
     for name, title in DIVIDED_HEADS.items():
-        if (count := text_config.number(name)) and count % hosts:
+        if (count := text_config.get_number(name)) and count % hosts:
             yield f"its {count} {title} are not divisible by {hosts}"
-    is_mamba2 = text_config.number("mamba_num_heads", "mamba_n_heads")
-    if is_mamba2 and (groups := text_config.number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
+    is_mamba2 = text_config.get_number("mamba_num_heads", "mamba_n_heads")
+    if is_mamba2 and (groups := text_config.get_number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
         yield f"its {groups} Mamba groups are not divisible by {hosts}"
-    linear_config = ConfigPart("", text_config.mapping(tables.LINEAR_CONFIG_KEY) or {})
-    if (count := linear_config.number("num_heads")) and count % hosts:
+    linear_config = ConfigPart("", text_config.get_mapping(tables.LINEAR_CONFIG_KEY) or {})
+    if (count := linear_config.get_number("num_heads")) and count % hosts:
         yield f"its {count} linear attention heads are not divisible by {hosts}"
 
 

@@ -100,7 +100,7 @@ class Probes(Module["Probes.Args"]):
             notes += [result.note for _, _, result in probe_runs if result.note][:1]
             runs += probe_runs
         if any(probe.path == openai_api.CHAT_PATH for probe in probes):
-            notes += prompts.notes(_render_prompts(engine.http, args, key), has_thinking=REASONING_PROBE in probes)
+            notes += prompts.list_notes(_render_prompts(engine.http, args, key), has_thinking=REASONING_PROBE in probes)
         checks = [_build_check(engine, probe, result) for probe, _, result in runs]
         replies = (reply for probe, reply, _ in runs if probe.path == openai_api.CHAT_PATH)
         thinking_fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
@@ -275,7 +275,7 @@ def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s:
         # an unknown model is a 404 too
         if reply.status in (404, 405) and probe.path != openai_api.CHAT_PATH and "model" not in message:
             return ProbeResult("disproved", f"no {probe.path} ({reply.status}: {message})", "path missing")
-        return ProbeResult("disproved", f"refused with {reply.status}: {message}", probe.refused, reply.message)
+        return ProbeResult("disproved", f"refused with {reply.status}: {message}", probe.refusal_fault, reply.message)
     return probe.evaluate(reply)
 
 

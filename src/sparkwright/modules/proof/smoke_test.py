@@ -329,15 +329,15 @@ def _failed_result(
         causes = slowness.list_likely_causes(
             slowness.SlownessEvidence(
                 share=rate / expected_rate,
-                gpu=observations.gpu.sentence,
+                gpu_state=observations.gpu.sentence,
                 gpu_degraded=is_degraded if observations.gpu.has_clock else None,
                 log=state.to_json() if state else None,
-                ollama=evidence.list_ollama_models(context),
-                memory=evidence.read_meminfo(context),
-                busy=0.0
+                ollama_models=evidence.list_ollama_models(context),
+                meminfo=evidence.read_meminfo(context),
+                active_requests=0.0
                 if observations.counters_before
                 else None,  # the token counts agree: no other requests were running
-                acceptance=data["acceptance"],
+                accepted_per_draft=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )
         )
