@@ -76,7 +76,7 @@ AMBIGUOUS = (
     "the engine refuses its arguments: ambiguous option: --max-num could match --max-num-batched-tokens, "
     "--max-num-scheduled-tokens, --max-num-seqs, --max-num-active-seqs, --max-num-queued-reqs, --max-num-queued-tokens."
 )
-BUDGET = "with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."
+BUDGET = "with chunked prefill off, max-num-batched-tokens (2048) must be at least max-model-len (4096)."
 NO_CHUNKS = {"enable-chunked-prefill": False}
 NO_PREFIX = {"enable-prefix-caching": False}
 UNKNOWN = "unknown argument: "
@@ -94,7 +94,7 @@ REFUSALS: tuple[Case, ...] = (
     refusal("swap-space", "dense", f"{UNKNOWN}--swap-space 4.", {"swap-space": 4}),
     refusal("ambiguous-flag", "dense", AMBIGUOUS, {"max-num": 4}),
     refusal(
-        "mamba-cache-all", "gated_delta", "the engine refuses all for --mamba-cache-mode.", {"mamba-cache-mode": "all"}
+        "mamba-cache-all", "gated_delta", "the engine does not accept all for --mamba-cache-mode.", {"mamba-cache-mode": "all"}
     ),
     refusal(
         "tools-without-parser", "dense", "enable-auto-tool-choice needs a tool-call-parser.",

@@ -23,7 +23,7 @@ def half(tiny: Path, tmp_path: Path) -> Path:
     ("words", "model", "failure", "rule"),
     [
         ("--max-model-len 512", "whole", "unknown argument: --max-model-len.", "unknown-flag"),
-        ("-c 512 -ctk q9", "whole", "the engine refuses q9 for -ctk.", "flag-value"),
+        ("-c 512 -ctk q9", "whole", "the engine does not accept q9 for -ctk.", "flag-value"),
         (
             "-c 512 -ctv q8_0 -fa off",
             "whole",

@@ -26,7 +26,7 @@ def test_the_header_has_the_written_values(tiny: Path) -> None:
     }
     assert header.architecture == "llama"
     assert {name: header.architecture_value(name) for name in expected} == expected
-    assert header.tensors == 3 + 9 * shape.layers
+    assert header.tensor_count == 3 + 9 * shape.layers
     assert header.values["tokenizer.chat_template"] == tiny_gguf.TEMPLATE
     assert header.values["tokenizer.ggml.merges"] == ["t h"]
 
@@ -46,7 +46,7 @@ def test_the_estimated_cache_and_context_match_the_server(tiny: Path, tmp_path: 
         props = server.ask("/props").body
     cache_bytes = advice.kv_bytes(header, flag_values)
     assert cache_bytes is not None and cache_bytes / MIB == pytest.approx(logged_mib, abs=0.006)
-    assert flags.slots(flag_values) == props["total_slots"]
+    assert flags.slot_count(flag_values) == props["total_slots"]
     context = min(flags.context(flag_values) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT)
     assert context == props["default_generation_settings"]["n_ctx"]
 

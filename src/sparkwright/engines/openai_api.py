@@ -1,4 +1,4 @@
-"""Build requests and parse answers of OpenAI's API, which every engine implements. An engine's deviations are in its Http."""
+"""Build requests and parse answers of OpenAI's API, which every engine implements. Its `Http` describes an engine's deviations."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_or_none
 
 CHAT_PATH = "/v1/chat/completions"
-#: HTTP statuses with which servers refuse a request because of a JSON key that they do not accept
+#: HTTP statuses that servers return for an unsupported JSON key
 REFUSAL_STATUSES = (400, 422)
 #: maximum number of tool calls in an answer
-MAX_CALLS = 64
+MAX_TOOL_CALLS = 64
 #: largest `max_tokens` in generated client settings
 MAX_ANSWER_TOKENS = 8192
 
 
-def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
+def build_request(engine_http: Http, model: str, prompt: str, max_tokens: int, *, priority: int = 0) -> dict[str, Any]:
     """Return a request for a few tokens, without thinking so that `content` is not null.
 
     priority: lower numbers are served first; 0 omits the key, which only an engine that schedules by priority accepts.
@@ -26,35 +26,37 @@ def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority:
         **({"priority": priority} if priority else {}),
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": tokens,
+        "max_tokens": max_tokens,
         "temperature": 0,
-        **http.no_thinking_keys,
+        **engine_http.no_thinking_keys,
     }
 
 
 def build_stream_request(
-    http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0
+    engine_http: Http, model: str, prompt: str, max_tokens: int, *, temperature: float = 0.0
 ) -> dict[str, Any]:
     """Return a request to measure the token rate; if the engine supports it, every chunk has the cumulative token count."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": tokens,
+        "max_tokens": max_tokens,
         "temperature": temperature,
         "stream": True,
-        **http.measurement_keys,
-        **http.no_thinking_keys,
+        **engine_http.measurement_keys,
+        **engine_http.no_thinking_keys,
     }
 
 
-def build_reference_request(http: Http, model: str, prompt: str, tokens: int, choice_count: int) -> dict[str, Any]:
+def build_reference_request(
+    engine_http: Http, model: str, prompt: str, max_tokens: int, choice_count: int
+) -> dict[str, Any]:
     """Return a greedy request whose output is compared over time, with the `choice_count` likeliest choices for each token."""
-    return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": choice_count}
+    return {**build_request(engine_http, model, prompt, max_tokens), "logprobs": True, "top_logprobs": choice_count}
 
 
-def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
+def remove_refused_keys(engine_http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the request without the next group of keys that some servers refuse; None if it has none of them."""
-    for keys in http.removable_keys:
+    for keys in engine_http.removable_keys:
         if any(key in body for key in keys):
             return {name: value for name, value in body.items() if name not in keys}
     return None
@@ -65,16 +67,16 @@ def has_generated_text(delta: Mapping[str, Any]) -> bool:
     return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
-def has_user_content(delta: Mapping[str, Any]) -> bool:
-    """Return True if a chunk contains text or a tool call, not only reasoning."""
+def has_visible_content(delta: Mapping[str, Any]) -> bool:
+    """Return True if a chunk contains text or a tool call, which the user sees, not only reasoning."""
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
-def parse_models(http: Http, models: Any) -> dict[str, int | None]:
+def parse_models(engine_http: Http, models: Any) -> dict[str, int | None]:
     """Return the context length of each served model in a response from /v1/models, by name; None if it is not reported."""
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
-    return {str(row["id"]): count_or_none(http.parse_context(row)) for row in rows}
+    return {str(row["id"]): count_or_none(engine_http.parse_context(row)) for row in rows}
 
 
 def max_answer_tokens(context: int | None) -> int | None:
@@ -116,7 +118,7 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
     """Add a piece of a streamed tool call to its call."""
     index = piece.get("index") if isinstance(piece, dict) else None
     function = piece.get("function") if isinstance(piece, dict) else None
-    if type(index) is not int or not 0 <= index < MAX_CALLS or not isinstance(function, dict):
+    if type(index) is not int or not 0 <= index < MAX_TOOL_CALLS or not isinstance(function, dict):
         return
     call = calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
     for key in ("name", "arguments"):
@@ -145,7 +147,7 @@ def _format_token(choice: Mapping[str, Any]) -> str:
 def count_tokens(answer: Any) -> int:
     """Return the number of tokens that a complete answer reports; if it reports none, 1 if it has any text, else 0.
 
-    A reported token may have no text, such as half a character.
+    A reported token may have no text, for example if it is only part of a character.
     """
     usage = answer.get("usage") if isinstance(answer, dict) else None
     reported = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None

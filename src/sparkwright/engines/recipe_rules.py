@@ -22,7 +22,7 @@ ADAPTERS_KEY, DATE_KEY = "adapters", "date"
 #: concept of the flag with default values for the fields of the chat template
 TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
 #: six months, after which a recipe is reported as old
-MAX_FRESH_DAYS = 183
+MAX_RECENT_DAYS = 183
 #: modules whose number of inputs is the model's hidden size in every architecture that has them
 HIDDEN_INPUT_MODULES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
 #: modules whose number of outputs is the model's hidden size
@@ -74,7 +74,7 @@ class AdapterCase:
 ADAPTER_RULES: Rules[AdapterCase, AdapterCase] = Rules()
 adapter_rule = ADAPTER_RULES.rule
 
-_LLAMA = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32}
+_LLAMA_CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32}
 
 
 @adapter_rule(
@@ -85,7 +85,7 @@ _LLAMA = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidde
         "llama.cpp b11549, measured: tensor has incorrect shape (hint: maybe wrong base model?)",
     ),
     example=AdapterCase(
-        config=_LLAMA, adapters={"sql": {"base": "org/other", "sizes": {"q_proj": [2048, 2048]}, "layers": 16}}
+        config=_LLAMA_CONFIG, adapters={"sql": {"base": "org/other", "sizes": {"q_proj": [2048, 2048]}, "layers": 16}}
     ),
 )
 def adapter_base(case: AdapterCase) -> Iterator[Finding]:
@@ -100,11 +100,11 @@ def adapter_base(case: AdapterCase) -> Iterator[Finding]:
         base = one_line(str(adapter.get("base") or ""), max_chars=120)
         mismatch = _find_shape_mismatch(adapter, case.config) or _find_name_mismatch(base, case)
         if mismatch:
-            made_for = f" It was made for {base}." if base and base not in mismatch else ""
+            base_sentence = f" It was made for {base}." if base and base not in mismatch else ""
             fix = Fix(f"use an adapter for {case.model}, or serve the model that the adapter was made for")
-            message = f"adapter {name} does not fit {case.model}: {mismatch}.{made_for}"
+            message = f"adapter {name} does not fit {case.model}: {mismatch}.{base_sentence}"
             yield Finding("error", message, (fix,), "the adapter's files and the model's config.json", ADAPTERS_KEY)
-        elif base and _base_name(base) != _base_name(case.model):
+        elif base and _normalize_model_name(base) != _normalize_model_name(case.model):
             sizes = (
                 "its matrices have the right sizes" if adapter.get("sizes") else "the sizes of its matrices are unknown"
             )
@@ -243,7 +243,7 @@ def _find_families(text: str) -> set[str]:
     }
 
 
-def _base_name(model: str) -> str:
+def _normalize_model_name(model: str) -> str:
     """Return a model's name without owner, punctuation and the words of quantised copies."""
     return re.sub(r"[^a-z0-9.]+", "", _COPY_WORD_PATTERN.sub("", model.rpartition("/")[2].lower()))
 
@@ -338,7 +338,7 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
 class AgeCase:
     """Input of the age rule."""
 
-    written: str = ""  # the recipe's `date`, YYYY-MM-DD; empty if it has none
+    recipe_date: str = ""  # the recipe's `date`, YYYY-MM-DD; empty if it has none
     today: str = ""  # YYYY-MM-DD
 
 
@@ -353,7 +353,7 @@ def age_months(recipe_date: str, today: str) -> int | None:
     if not recipe_date:
         return None
     days = (date.fromisoformat(today) - date.fromisoformat(recipe_date)).days
-    return days * 12 // 365 if days > MAX_FRESH_DAYS else None
+    return days * 12 // 365 if days > MAX_RECENT_DAYS else None
 
 
 def describe_age(recipe_date: str, today: str) -> str:
@@ -374,7 +374,7 @@ def old_recipe(case: AgeCase) -> Iterator[Finding]:
     other defaults or speculative decoding for this model. `date` is the day of the newest source of a recipe's settings and
     figures; update it after measuring or comparing them again.
     """
-    age = age_months(case.written, case.today)
+    age = age_months(case.recipe_date, case.today)
     if age is not None:
         fix = Fix("compare it with newer recipes (`sparkwright recommend`), or measure it again and update `date`")
         yield Finding("info", f"its settings and figures are {age} months old (`date`).", (fix,), "", DATE_KEY)

@@ -351,7 +351,7 @@ class _Reader:
 
     def _add_point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
         self._has_visible_output = self._has_visible_output or any(
-            openai_api.has_user_content(delta) for delta in deltas
+            openai_api.has_visible_content(delta) for delta in deltas
         )
         if not self._has_visible_output:
             self.stream.thinking_tokens = tokens

@@ -30,7 +30,7 @@ def test_a_model_is_selected_by_pattern() -> None:
 def test_all_shards_of_a_model_are_selected_and_the_first_is_served() -> None:
     selection = resolve_files(SHARDS | TWELVE, ["*UD-Q4*"])
     assert selection.model == tuple(SHARDS)
-    assert selection.served == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
+    assert selection.served_path == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
     assert resolve_files(SHARDS | TWELVE, ["UD-Q4/*"]) == resolve_files(SHARDS | TWELVE, ["*-00001-of-*"]) == selection
 
 
@@ -38,7 +38,7 @@ def test_a_projector_and_a_draft_model_are_selected_by_pattern() -> None:
     files = TWELVE | OTHER_FILES | {"Coder-30B-draft-Q8_0.gguf": GIB}
     assert resolve_files(files, ["*-Q4_K_M.gguf", "mmproj-F16.gguf"]).mmproj == "mmproj-F16.gguf"
     selection = resolve_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
-    assert selection.all == ("Coder-30B-Q6_K.gguf", "mmproj-F32.gguf", "Coder-30B-draft-Q8_0.gguf")
+    assert selection.all_paths == ("Coder-30B-Q6_K.gguf", "mmproj-F32.gguf", "Coder-30B-draft-Q8_0.gguf")
     assert resolve_files({"a.gguf": GIB, "mmproj-a.gguf": MIB}).mmproj == ""
 
 

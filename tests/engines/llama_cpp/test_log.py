@@ -17,7 +17,7 @@ from sparkwright.units import MIB
 DATA = Path(__file__).parents[2] / "data"
 LOG = engine.get_engine("llama_cpp").log
 FAILURES = {
-    "bad-cache-type": "the engine refuses fp8 for -ctk.",
+    "bad-cache-type": "the engine does not accept fp8 for -ctk.",
     "bad-number": "-c takes a number.",
     "bad-template": "it does not support the template in chat-template.",
     "context-too-large-lv4": "it ran out of memory: a buffer of 16384.00 MiB could not be allocated.",
@@ -158,4 +158,6 @@ def test_caches_and_buffers_of_all_devices_are_added() -> None:
 """
     state = read_log(log, LOG)
     assert (state.value("kv_cache_mib"), state.value("recurrent_mib")) == (3090.0, 50.25)
-    assert log_state.gpu_memory(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(456.98 * MIB)
+    assert log_state.gpu_memory_bytes(state) == int(1242.03 * MIB) + int(3090 * MIB) + int(50.25 * MIB) + int(
+        456.98 * MIB
+    )

@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.rules.rule import Example
     ],
 )
 def test_an_unread_variable_has_a_successor(name: str, version: str | None, reason: str, successor: str) -> None:
-    unread = environment.find_unread(name, Version(version) if version else None)
+    unread = environment.find_unread_variable(name, Version(version) if version else None)
     assert unread is not None
     assert (unread.reason, unread.replacement, unread.is_certain) == (reason, successor, version is not None)
 
@@ -31,16 +31,16 @@ def test_an_unread_variable_has_a_successor(name: str, version: str | None, reas
     ],
 )
 def test_a_variable_that_is_read_or_foreign_is_not_a_finding(name: str, version: str | None) -> None:
-    assert environment.find_unread(name, Version(version) if version else None) is None
+    assert environment.find_unread_variable(name, Version(version) if version else None) is None
 
 
 def test_a_release_newer_than_the_table_is_uncertain() -> None:
-    unread = environment.find_unread("VLLM_NEW_THING", Version("0.40.0"))
+    unread = environment.find_unread_variable("VLLM_NEW_THING", Version("0.40.0"))
     assert unread is not None and not unread.is_certain
 
 
 def test_every_successor_is_a_known_flag() -> None:
-    known = options.anchor_options(options.MIDDLE_ANCHOR)
+    known = options.reference_options(options.MIDDLE_REFERENCE_RELEASE)
     assert {flag for flag in environment.SUCCESSOR_FLAGS.values() if flag not in known} == set()
 
 

@@ -22,7 +22,9 @@ from tests.real_engine.releases.kept import CaseResult, Report
 
 TINY = Path(__file__).parents[2] / "data" / "tiny"
 #: unchecked variables: those set by images, and one of ROCm that 0.29 and 0.30 lack, unlike earlier and later releases
-OF_NO_CHECK = {f"{environment.PREFIX}{name}" for name in (*environment.IMAGE_VARIABLES, "ROCM_USE_AITER_FP4_ASM_GEMM")}
+OF_NO_CHECK = {
+    f"{environment.VARIABLE_PREFIX}{name}" for name in (*environment.IMAGE_VARIABLES, "ROCM_USE_AITER_FP4_ASM_GEMM")
+}
 COMPARED = ("chunked_prefill", "prefix_caching", "mamba_cache_mode")
 Seen = Callable[[Report], bool | None]
 
@@ -110,7 +112,9 @@ def _options(report: Report) -> Iterator[str]:
         if result is not None and result != has:
             yield f"--{name}: the tables say it {'exists' if result else 'does not exist'}, and it {'does' if has else 'does not'}"
     defaults = option_values.reference_shapes()
-    everywhere = options.anchor_options(options.OLDEST_ANCHOR) & options.anchor_options(options.MIDDLE_ANCHOR)
+    everywhere = options.reference_options(options.OLDEST_REFERENCE_RELEASE) & options.reference_options(
+        options.MIDDLE_REFERENCE_RELEASE
+    )
     for name in sorted(everywhere & {name for name, shape in report.options.items() if shape} & set(defaults)):
         ours, theirs = _class(report.options[name]), _class(defaults[name])
         if ours != theirs:
@@ -146,10 +150,10 @@ def _architectures(report: Report) -> Iterator[str]:
 def _variables(report: Report) -> Iterator[str]:
     """Yield contradictions about variables; none where the release's variables are unknown."""
     version, read = versions.parse(report.version), set(report.variables)
-    known = {environment.PREFIX + short for short in environment.variable_histories()}
+    known = {environment.VARIABLE_PREFIX + short for short in environment.variable_histories()}
     for name in sorted((read | known) - OF_NO_CHECK if read else ()):
-        result = environment.find_unread(name, version) is None
-        if result != (name in read) and name.startswith(environment.PREFIX):
+        result = environment.find_unread_variable(name, version) is None
+        if result != (name in read) and name.startswith(environment.VARIABLE_PREFIX):
             yield f"{name}: the tables say that it is {'read' if result else 'not read'}, and it is {'not ' if result else ''}read"
 
 

@@ -28,6 +28,7 @@ from sparkwright.engines.memory import Memory, MemoryPart
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB, MIB
 
+#: empty, because llama.cpp has no flag for it
 CHUNKED_PREFILL_FLAG = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = "it always processes prompts in chunks of batch-size tokens"
@@ -82,7 +83,7 @@ def effective_settings(request: ServerRequest, model: Mapping[str, Any], version
         prefix_caching=llama_flags.value(flags, "cache-prompt") is not False,
         budget=llama_flags.parse_positive_integer(llama_flags.value(flags, llama_flags.BUDGET_FLAG))
         or DEFAULT_BATCH_TOKENS,
-        max_num_seqs=llama_flags.slots(flags),
+        max_num_seqs=llama_flags.slot_count(flags),
         max_model_len=llama_flags.context(flags),
     )
 
@@ -90,7 +91,7 @@ def effective_settings(request: ServerRequest, model: Mapping[str, Any], version
 def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the memory needed for the locked GGUF files, the KV cache, cached prompts and compute buffers.
 
-    The size of the KV cache follows from the model's header in the lock; without a header it counts as 0.
+    The size of the KV cache is computed from the model's header in the lock; without a header it is taken as 0.
     """
     files, flags = lock_entry.get("files") or (), llama_flags.normalize(flags)
     file_sizes = {file["path"]: file["size_bytes"] for file in files if str(file["path"]).lower().endswith(SUFFIX)}
@@ -101,7 +102,9 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
     cache = (
-        f"{tokens} tokens, from the model's header" if tokens else "its size does not follow from the model's header"
+        f"{tokens} tokens, from the model's header"
+        if tokens
+        else "its size can't be determined from the model's header"
     )
     return Memory(
         bytes=needs.total,
@@ -109,9 +112,13 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
         parts=(
             MemoryPart("weights", needs.weights, "spark.lock"),
             MemoryPart("KV cache", needs.kv, cache, assumed=not tokens),
-            MemoryPart("earlier prompts", needs.prompts, llama_flags.PROMPT_CACHE, later=True),
+            MemoryPart("earlier prompts", needs.prompt_cache, llama_flags.PROMPT_CACHE, later=True),
             MemoryPart(
-                "host's side", needs.overhead, "compute buffers, CUDA's context, the program", assumed=True, host=True
+                "host's side",
+                needs.overhead,
+                "compute buffers, CUDA context, the process itself",
+                assumed=True,
+                host=True,
             ),
         ),
         flag=llama_flags.CONTEXT,
@@ -145,7 +152,7 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
     "iq4_nl": (18, 32),
 }
 DEFAULT_CACHE_TYPE = "f16"
-#: compute buffers, CUDA's context and the program: a safe assumption; 0.3 to 1.2 GiB are usual at a ubatch of 512
+#: compute buffers, CUDA context and the process itself: a conservative estimate; 0.3 to 1.2 GiB is typical with a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
 #: default of --cache-ram, the memory for earlier prompts outside the KV cache
 DEFAULT_PROMPT_CACHE_MIB = 8192
@@ -159,13 +166,13 @@ class MemoryNeeds:
     weights: int
     #: 0 if unknown
     kv: int
-    #: limit for earlier prompts; used gradually while the server runs
-    prompts: int
+    #: limit for cached earlier prompts; used gradually while the server runs
+    prompt_cache: int
     overhead: int = OVERHEAD_BYTES
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv + self.prompts + self.overhead
+        return self.weights + self.kv + self.prompt_cache + self.overhead
 
 
 def estimate_memory(file_sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> MemoryNeeds:
@@ -179,8 +186,10 @@ def estimate_memory(file_sizes: Mapping[str, int], flags: Mapping[str, Any], hea
     weights = sum(file_sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
     prompt_cache_mib = parse_integer(llama_flags.value(flags, llama_flags.PROMPT_CACHE))
-    prompts = DEFAULT_PROMPT_CACHE_MIB if prompt_cache_mib is None or prompt_cache_mib < 0 else prompt_cache_mib
-    return MemoryNeeds(weights, kv or 0, prompts * MIB)
+    max_prompt_cache_mib = (
+        DEFAULT_PROMPT_CACHE_MIB if prompt_cache_mib is None or prompt_cache_mib < 0 else prompt_cache_mib
+    )
+    return MemoryNeeds(weights, kv or 0, max_prompt_cache_mib * MIB)
 
 
 def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
@@ -190,7 +199,7 @@ def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
     """
     trained_tokens = count_or_none(header.architecture_value("context_length")) or 0
     slot_tokens = llama_flags.context(flags) or llama_flags.round_up_context(trained_tokens)
-    return slot_tokens * (1 if llama_flags.has_unified_cache(flags) else llama_flags.slots(flags)) or None
+    return slot_tokens * (1 if llama_flags.has_unified_cache(flags) else llama_flags.slot_count(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
@@ -199,7 +208,7 @@ def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
     if tokens is None or layers is None or layers > MAX_LAYERS:
         return None
     heads = _total_kv_heads(header, layers)
-    widths = _head_widths(header)
+    widths = _head_dimensions(header)
     if heads is None or widths is None:
         return None
     types = (flags.get("cache-type-k"), flags.get("cache-type-v"))
@@ -214,7 +223,7 @@ def _quantized_bytes(elements: int, cache_type: Any) -> int:
 
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
-    """Return the number of KV heads in all layers. The header has one number that holds for each layer, or a list of one per layer."""
+    """Return the number of KV heads in all layers. The header has one number for all layers, or a list with one per layer."""
     heads = header.architecture_value("attention.head_count_kv")
     heads = header.architecture_value("attention.head_count") if heads is None else heads
     counts = [count_or_none(layer) for layer in heads[:layers]] if isinstance(heads, list) else [count_or_none(heads)]
@@ -224,8 +233,8 @@ def _total_kv_heads(header: Header, layers: int) -> int | None:
     return total if isinstance(heads, list) else total * layers
 
 
-def _head_widths(header: Header) -> tuple[int, int] | None:
-    """Return the numbers of elements of a head's key and value; None if unknown."""
+def _head_dimensions(header: Header) -> tuple[int, int] | None:
+    """Return the key and value dimensions of an attention head; None if unknown."""
     lengths = [count_or_none(header.architecture_value(f"attention.{part}_length")) for part in ("key", "value")]
     embedding_length = count_or_none(header.architecture_value("embedding_length"))
     heads = header.architecture_value("attention.head_count")

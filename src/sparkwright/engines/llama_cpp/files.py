@@ -55,12 +55,12 @@ class SelectedFiles:
     draft: str = ""
 
     @property
-    def served(self) -> str:
+    def served_path(self) -> str:
         """The file for the command line: the first shard. llama-server finds the others in the same folder."""
         return self.model[0]
 
     @property
-    def all(self) -> tuple[str, ...]:
+    def all_paths(self) -> tuple[str, ...]:
         return (*self.model, *(path for path in (self.mmproj, self.draft) if path))
 
 
@@ -73,7 +73,7 @@ class RepositoryModel:
     #: paths of the shards, in order
     files: tuple[str, ...]
     #: expected number of shards
-    count: int
+    shard_count: int
     size_bytes: int
 
 
@@ -112,9 +112,9 @@ def resolve_files(
             f"{repository} has no model among its .gguf files: {join_first(sorted(files), MAX_SHOWN_CHOICES)}."
         )
     if len(models) > 1:
-        matching = f" that match {_format_patterns(patterns)}" if patterns else ""
+        matching_clause = f" that match {_format_patterns(patterns)}" if patterns else ""
         raise NoSingleModel(
-            f"{repository} has {len(models)} models{matching}: name one of {format_models(models)} as `model.file`."
+            f"{repository} has {len(models)} models{matching_clause}: name one of {format_models(models)} as `model.file`."
         )
     return SelectedFiles(
         _check_shards(models[0], repository), *_select_companions(files, patterns, mmproj, draft, repository)
@@ -132,8 +132,8 @@ def select_files(
         )
     except NoSingleModel as error:
         raise Refused(str(error)) from None
-    flags = {"model": selection.served, "mmproj": selection.mmproj, "model-draft": selection.draft}
-    rows = tuple(file for file in files if file["path"] in selection.all)
+    flags = {"model": selection.served_path, "mmproj": selection.mmproj, "model-draft": selection.draft}
+    rows = tuple(file for file in files if file["path"] in selection.all_paths)
     return protocol.ChosenFiles(rows, {flag: path for flag, path in flags.items() if path})
 
 
@@ -159,7 +159,7 @@ def adapter_of(beginning: bytes) -> dict[str, Any] | None:
 def chat_of(beginning: bytes) -> protocol.EmbeddedChat | None:
     """See engine.Files. Returns None for an incomplete header, because the template usually comes after the vocabulary."""
     header = _parse_beginning(beginning)
-    return protocol.EmbeddedChat(header.template, header.sampling) if header and header.complete else None
+    return protocol.EmbeddedChat(header.template, header.sampling) if header and header.is_complete else None
 
 
 def _parse_beginning(beginning: bytes) -> gguf.Header | None:
@@ -197,11 +197,15 @@ def _is_model(name: str) -> bool:
 
 def _check_shards(model: RepositoryModel, repository: str) -> tuple[str, ...]:
     numbers = [int(match["number"]) if (match := _SHARD_PATTERN.fullmatch(name)) else 1 for name in model.files]
-    missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
-    if missing or len(model.files) != model.count:
+    missing_numbers = (
+        sorted(set(range(1, model.shard_count + 1)) - set(numbers)) if len(model.files) <= model.shard_count else []
+    )
+    if missing_numbers or len(model.files) != model.shard_count:
         files = len(model.files)
         problem = (
-            f"lacks shard {missing[0]} of {model.count}" if missing else f"has {files} files for {model.count} shards"
+            f"lacks shard {missing_numbers[0]} of {model.shard_count}"
+            if missing_numbers
+            else f"has {files} files for {model.shard_count} shards"
         )
         raise NoSingleModel(f"{model.name} in {repository} {problem}: it cannot be loaded.")
     return model.files
@@ -231,10 +235,10 @@ def _select_companion(
     else:
         matches = [name for name in files if patterns and role_pattern.search(_stem(name)) and _matches(name, patterns)]
     if len(matches) > 1 or (pattern and not matches):
-        number = f"{len(matches)} files" if matches else "no file"
-        names = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
+        match_count_text = f"{len(matches)} files" if matches else "no file"
+        names_text = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
         raise NoSingleModel(
-            f"{pattern or _format_patterns(patterns)} matches {number}{names} for the {role} in {repository}: name one."
+            f"{pattern or _format_patterns(patterns)} matches {match_count_text}{names_text} for the {role} in {repository}: name one."
         )
     return matches[0] if matches else ""
 
@@ -258,9 +262,9 @@ def _describe_missing_gguf(file_sizes: Mapping[str, int], repository: str) -> st
 
 
 def _format_model(model: RepositoryModel) -> str:
-    file_count = f", {model.count} files" if model.count > 1 else ""
+    file_count = f", {model.shard_count} files" if model.shard_count > 1 else ""
     stem = model.name.rpartition("/")[2]
-    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size_bytes / GIB:.1f} GiB{file_count})"
+    return f"{stem}{'-*' if model.shard_count > 1 else ''}{SUFFIX} ({model.size_bytes / GIB:.1f} GiB{file_count})"
 
 
 def _format_patterns(patterns: Sequence[str]) -> str:

@@ -191,7 +191,7 @@ def port(flags: Mapping[str, Any]) -> int:
     return DEFAULT_PORT if port_number is None else port_number
 
 
-def slots(flags: Mapping[str, Any]) -> int:
+def slot_count(flags: Mapping[str, Any]) -> int:
     """Return the number of requests that the server processes at a time."""
     count = parse_integer(value(flags, SLOTS))
     return DEFAULT_SLOTS if count is None or count < 1 else count
@@ -208,7 +208,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
     total = parse_positive_integer(value(flags, CONTEXT))
     if total is None:
         return None
-    return round_up_context(total if has_unified_cache(flags) else round_up_context(total) // slots(flags))
+    return round_up_context(total if has_unified_cache(flags) else round_up_context(total) // slot_count(flags))
 
 
 def properties() -> dict[str, Any]:

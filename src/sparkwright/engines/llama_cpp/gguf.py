@@ -64,11 +64,11 @@ class Header:
     #: version of the file format
     version: int
     #: number of tensors
-    tensors: int
+    tensor_count: int
     #: values by key; None for a long array, which is skipped
     values: dict[str, Any]
     #: False if the bytes ended within the header
-    complete: bool = True
+    is_complete: bool = True
 
     @property
     def architecture(self) -> str:
@@ -114,9 +114,9 @@ def parse_header(data: bytes, *, partial: bool = False) -> Header:
         version = reader.scalar("<I")
         if version not in VERSIONS:
             raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are supported")
-        tensors = reader.count("<Q", MAX_TENSORS, "tensors")
+        tensor_count = reader.count("<Q", MAX_TENSORS, "tensors")
         values: dict[str, Any] = {}
-        complete = True
+        is_complete = True
         try:
             for _ in range(reader.count("<Q", MAX_PAIRS, "values")):
                 key = reader.text(MAX_KEY_BYTES)
@@ -124,10 +124,10 @@ def parse_header(data: bytes, *, partial: bool = False) -> Header:
         except struct.error:
             if not partial:
                 raise
-            complete = False
+            is_complete = False
     except (struct.error, UnicodeDecodeError):
         raise NotGguf("ends within its header, or is damaged") from None
-    return Header(version, tensors, values, complete)
+    return Header(version, tensor_count, values, is_complete)
 
 
 class _ByteReader:
@@ -183,12 +183,17 @@ class _ByteReader:
         self._texts_to_skip -= item_count
         if self._texts_to_skip < 0:
             raise NotGguf(f"has lists with more than {MAX_SKIPPED_TEXTS} strings in total")
-        unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._position, len(self._data)
+        unpack_size, data, position, data_size = (
+            struct.Struct("<Q").unpack_from,
+            self._data,
+            self._position,
+            len(self._data),
+        )
         for _ in range(item_count):
             size = unpack_size(data, position)[0]
             position += 8 + size
             if size > MAX_TEXT_BYTES:
                 raise NotGguf(f"claims {size} bytes of one string, more than any model has")
-            if position > end:
+            if position > data_size:
                 raise struct.error
         self._position = position

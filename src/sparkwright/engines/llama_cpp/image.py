@@ -75,8 +75,8 @@ def _split_head(head: str) -> tuple[list[str], list[str]]:
     count = 0
     while count < len(words) and _OPTION_PATTERN.fullmatch(words[count].rstrip(",")):
         count += 1
-    rest = " ".join(words[count:]).strip()
-    placeholders = [rest] if rest.startswith(("<", "[", "{")) else rest.split()
+    placeholder_text = " ".join(words[count:]).strip()
+    placeholders = [placeholder_text] if placeholder_text.startswith(("<", "[", "{")) else placeholder_text.split()
     return [word.rstrip(",") for word in words[:count]], placeholders
 
 
@@ -124,5 +124,9 @@ def reference_shapes() -> Mapping[str, str]:
     }
 
 
-_STORED = ListedOptions(REFERENCE_BUILD, reference_shapes)
-difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options
+_STORED_OPTIONS = ListedOptions(REFERENCE_BUILD, reference_shapes)
+difference, is_current, restore_options = (
+    _STORED_OPTIONS.difference,
+    _STORED_OPTIONS.is_current,
+    _STORED_OPTIONS.restore_options,
+)

@@ -24,7 +24,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "Unsupported cache type: ",
         r"^error while handling argument \"([^\"]+)\": Unsupported cache type: (\S*)",
-        "the engine refuses {1} for {0}.",
+        "the engine does not accept {1} for {0}.",
     ),
     failure_pattern(
         "expected value for argument",

@@ -63,7 +63,7 @@ def rule(
 #: smallest number that is commonly used for "all layers" (99, 999); no current model has so many layers
 MIN_ALL_LAYERS = 99
 OFFICIAL_IMAGE_PATTERN = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
-HELP = "llama-server --help"
+HELP_SOURCE = "llama-server --help"
 OVERRIDES_FLAG = "override-kv"
 #: flags that download an unpinned model when the server starts
 DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
@@ -81,7 +81,12 @@ SPEC_TYPES: dict[str, bool] = {
     "ngram-mod": False,
     "ngram-cache": False,
 }
-SPEC_TYPE, DRAFT, MAX_DRAFTS, MIN_DRAFTS = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
+SPEC_TYPE_FLAG, DRAFT_FLAG, MAX_DRAFTS_FLAG, MIN_DRAFTS_FLAG = (
+    "spec-type",
+    "model-draft",
+    "spec-draft-n-max",
+    "spec-draft-n-min",
+)
 
 
 @rule(
@@ -97,19 +102,19 @@ def model_file(case: Case) -> Iterator[Finding]:
     model = case.flag(flags.MODEL)
     if model is None:
         fix = Fix("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
-        yield Finding("error", "the recipe names no GGUF file.", (fix,), HELP, flags.MODEL)
+        yield Finding("error", "the recipe names no GGUF file.", (fix,), HELP_SOURCE, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
     if not str(model).lower().endswith(SUFFIX):
         message = f"model is {model}: llama.cpp serves only {SUFFIX} files."
-        yield Finding("error", message, (Fix("name a GGUF file"),), HELP, flags.MODEL)
+        yield Finding("error", message, (Fix("name a GGUF file"),), HELP_SOURCE, flags.MODEL)
     elif shard and shard[1] != "00001":
         name = str(model).replace(f"-{shard[1]}-of-", "-00001-of-")
         message = f"model is shard {int(shard[1])}: llama.cpp needs the first shard of a model."
-        yield Finding("error", message, (Fix(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
+        yield Finding("error", message, (Fix(f"write {name}", {flags.MODEL: name}),), HELP_SOURCE, flags.MODEL)
 
 
-@rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
+@rule("downloads", sources=(HELP_SOURCE,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads at startup is not pinned.
     -hf and similar flags fetch the current file at every start. Neither the file's hash nor the memory that it needs is checked.
@@ -121,17 +126,17 @@ def downloads(case: Case) -> Iterator[Finding]:
         if case.flag(name) not in (None, False):
             fix = Fix("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
             message = f"{name} makes llama-server download a model that spark.lock does not pin."
-            yield Finding("error", message, (fix,), HELP, name)
+            yield Finding("error", message, (fix,), HELP_SOURCE, name)
 
 
 @rule(
     "speculation",
     sources=(
-        f"{HELP} of b10434 and b11549: --spec-type, --spec-draft-*",
+        f"{HELP_SOURCE} of b10434 and b11549: --spec-type, --spec-draft-*",
         "b11549, a real start: the server exits if the drafter cannot be read (tests/data/llama-b11549/missing-draft)",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=ServerRequest({"model": "a.gguf", SPEC_TYPE: "draft-eagel3", DRAFT: "/models/draft.gguf"}),
+    example=ServerRequest({"model": "a.gguf", SPEC_TYPE_FLAG: "draft-eagel3", DRAFT_FLAG: "/models/draft.gguf"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs a type that llama-server supports, and usually a drafter.
@@ -139,27 +144,33 @@ def speculation(case: Case) -> Iterator[Finding]:
     layers in the model's own file, the other draft-* types with a second GGUF file, which must be mounted. docs/speculation.md
     describes what to measure.
     """
-    setting = case.flag(SPEC_TYPE)
+    setting = case.flag(SPEC_TYPE_FLAG)
     types = [word.strip() for word in str(setting).split(",")] if setting is not None else []
     for spec_type in types:
         if spec_type not in SPEC_TYPES:
             closest = next(iter(difflib.get_close_matches(spec_type.lower(), SPEC_TYPES, n=1)), "")
             if closest:
                 corrected = ",".join(closest if other == spec_type else other for other in types)
-                fix = Fix(f"write {closest}", {SPEC_TYPE: corrected})
+                fix = Fix(f"write {closest}", {SPEC_TYPE_FLAG: corrected})
             else:
                 fix = Fix(f"choose one of {', '.join(SPEC_TYPES)}")
             is_certain = case.build is not None and case.build <= flags.NEWEST_BUILD
-            message = f"{SPEC_TYPE} {one_line(spec_type, max_chars=40)} is not a type of speculation."
-            yield Finding("error" if is_certain else "warning", message, (fix,), HELP, SPEC_TYPE)
-        elif SPEC_TYPES[spec_type] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
-            fix = Fix(f"mount a drafter and set {DRAFT} to its file")
-            message = f"{SPEC_TYPE} {spec_type} needs a drafter, but {DRAFT} is not set."
-            yield Finding("error", message, (fix,), HELP, SPEC_TYPE)
-    minimum, maximum = case.flag(MIN_DRAFTS), case.flag(MAX_DRAFTS)
+            message = f"{SPEC_TYPE_FLAG} {one_line(spec_type, max_chars=40)} is not a type of speculation."
+            yield Finding("error" if is_certain else "warning", message, (fix,), HELP_SOURCE, SPEC_TYPE_FLAG)
+        elif SPEC_TYPES[spec_type] and case.flag(DRAFT_FLAG) is None and case.flag("hf-repo-draft") is None:
+            fix = Fix(f"mount a drafter and set {DRAFT_FLAG} to its file")
+            message = f"{SPEC_TYPE_FLAG} {spec_type} needs a drafter, but {DRAFT_FLAG} is not set."
+            yield Finding("error", message, (fix,), HELP_SOURCE, SPEC_TYPE_FLAG)
+    minimum, maximum = case.flag(MIN_DRAFTS_FLAG), case.flag(MAX_DRAFTS_FLAG)
     if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
-        fix = Fix("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
-        yield Finding("warning", f"{MIN_DRAFTS} {minimum} is above {MAX_DRAFTS} {maximum}.", (fix,), HELP, MIN_DRAFTS)
+        fix = Fix("swap them", {MIN_DRAFTS_FLAG: maximum, MAX_DRAFTS_FLAG: minimum})
+        yield Finding(
+            "warning",
+            f"{MIN_DRAFTS_FLAG} {minimum} is above {MAX_DRAFTS_FLAG} {maximum}.",
+            (fix,),
+            HELP_SOURCE,
+            MIN_DRAFTS_FLAG,
+        )
 
 
 @rule(
@@ -175,7 +186,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     It prints `error: invalid argument` and exits with code 1, by which time the previous server has already been stopped. The rule
     uses the image's help output, or else sparkwright's table of builds.
     """
-    yield from unknown_flags(case, HELP, own_options=flags.TABLE.all_options)
+    yield from unknown_flags(case, HELP_SOURCE, own_options=flags.TABLE.all_options)
 
 
 @rule(
@@ -214,7 +225,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
             Fix("set fit to off", {flags.FIT: False}),
         )
         message = f"{' and '.join(unset_flags)} not set: llama-server may silently reduce {'them' if unset_flags[1:] else 'it'} to fit."
-        yield Finding("warning", message, fixes, HELP, flags.FIT)
+        yield Finding("warning", message, fixes, HELP_SOURCE, flags.FIT)
 
 
 @rule(
@@ -282,13 +293,13 @@ def slot_context(case: Case) -> Iterator[Finding]:
     """ctx-size is divided among all slots.
     With `parallel: 4`, each request gets a quarter of it, rounded up to a multiple of 256 tokens. With `kv-unified`, all slots share it.
     """
-    total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slots(case.request.flags)
+    total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slot_count(case.request.flags)
     slot_tokens = flags.context(case.request.flags)
     if total is None or slot_tokens is None or slots < 2 or flags.has_unified_cache(case.request.flags):
         return
-    rounded = "" if slot_tokens * slots == total else f" ({slot_tokens * slots} in total)"
+    rounding_note = "" if slot_tokens * slots == total else f" ({slot_tokens * slots} in total)"
     fix = Fix(f"for {total} tokens per request, set ctx-size to {total * slots}")
-    message = f"ctx-size {total}, divided among {slots} slots, gives each request {slot_tokens} tokens{rounded}."
+    message = f"ctx-size {total}, divided among {slots} slots, gives each request {slot_tokens} tokens{rounding_note}."
     yield Finding("info", message, (fix,), "b11549, /props", flags.CONTEXT)
 
 
@@ -378,7 +389,9 @@ def no_metrics(case: Case) -> Iterator[Finding]:
     """
     if case.flag(flags.METRICS) is False:
         fix = Fix("remove it", {flags.METRICS: None})
-        yield Finding("warning", "metrics is off: health checks cannot detect a stall.", (fix,), HELP, flags.METRICS)
+        yield Finding(
+            "warning", "metrics is off: health checks cannot detect a stall.", (fix,), HELP_SOURCE, flags.METRICS
+        )
 
 
 @rule(
@@ -392,6 +405,6 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """
     yield from unreachable_host(case, flags.HOST, (".sock",))
     yield from locking_flags(
-        case, ("ssl-key-file", "ssl-cert-file", "api-prefix"), "over plain HTTP, without a prefix", HELP
+        case, ("ssl-key-file", "ssl-cert-file", "api-prefix"), "over plain HTTP, without a prefix", HELP_SOURCE
     )
     yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)

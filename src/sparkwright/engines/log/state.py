@@ -38,7 +38,7 @@ STAGE_READINGS: dict[str, str] = {
     "graphs": "graphs_s",
 }
 #: below this, seconds are shown in tenths
-TENTHS_BELOW_S = 10.0
+MIN_WHOLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def shorten_evidence(line: str) -> str:
     return line if len(line) <= MAX_EVIDENCE_CHARS else f"{line[:MAX_EVIDENCE_CHARS]} ..."
 
 
-def gpu_memory(state: EngineState) -> int | None:
+def gpu_memory_bytes(state: EngineState) -> int | None:
     """Return the engine's GPU memory in bytes; None if the log lacks the weights or the KV cache."""
     sizes = [_sum_bytes(state, readings) for readings in (WEIGHT_READINGS, KV_CACHE_READINGS, OTHER_MEMORY_READINGS)]
     return sum(sizes) if sizes[0] and sizes[1] else None
@@ -149,7 +149,7 @@ def format_stages(stages: Mapping[str, Any] | None) -> str:
 
 def format_seconds(value: float) -> str:
     """Return seconds as text: in whole seconds, or in tenths below ten."""
-    return f"{value:.0f} s" if value >= TENTHS_BELOW_S else f"{value:.1f} s"
+    return f"{value:.0f} s" if value >= MIN_WHOLE_SECONDS else f"{value:.1f} s"
 
 
 def _is_seconds(value: Any) -> TypeGuard[float]:

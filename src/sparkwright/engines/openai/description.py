@@ -73,8 +73,8 @@ def _list_check(check: Check, noun: str, maximum: int = MAX_ENTRIES) -> Check:
     return check_list
 
 
-def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *, single: bool = False) -> Check:
-    """Return a check of a mapping. single: the mapping must have exactly one of the keys."""
+def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *, exactly_one: bool = False) -> Check:
+    """Return a check of a mapping. exactly_one: the mapping must have exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *,
                 yield from (((str(name), *path), reason) for path, reason in keys[name](entry))
         if missing := next((name for name in required if name not in value), ""):
             yield (), f"needs `{missing}`"
-        if single and len(value) != 1:
+        if exactly_one and len(value) != 1:
             yield (), f"must have exactly one of {' and '.join(keys)}"
 
     return check
@@ -136,7 +136,7 @@ LABEL_CHECKS: Mapping[str, Check] = {
             "env": _text_check(_VARIABLE_PATTERN, "the name of a variable"),
             "file_flag": _text_check(_FLAG_PATTERN, "a flag without its dashes"),
         },
-        single=True,
+        exactly_one=True,
     ),
 }
 #: checks of all keys

@@ -27,7 +27,7 @@ from sparkwright.units import MIB
 
 CHUNKED_PREFILL_FLAG = sglang_flags.CHUNK_SIZE
 RULES = (rules.RULES,)
-CHUNKING_OFF = -1
+CHUNKING_OFF_SIZE = -1
 #: default chunk size on GPUs with 90 to 160 GB (source of 0.5.23)
 DEFAULT_CHUNK_TOKENS = 8192
 #: smallest chunk in SGLang's formula for the memory of computation (source of 0.5.9)
@@ -36,7 +36,7 @@ MIN_CHUNK_TOKENS = 2048
 DEFAULT_PREFILL_TOKENS = 16384
 #: number of requests in the largest CUDA graph on GPUs with 90 to 160 GB, in that formula
 MAX_GRAPH_REQUESTS = 256
-GRAPHS_OFF = "disable-cuda-graph"
+GRAPHS_OFF_FLAG = "disable-cuda-graph"
 #: keys of config.json with the number of rows, and with the width, of the table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
 MAX_TEXT_CHARS = 200
@@ -77,7 +77,7 @@ def decide_chunked_prefill(
             for name, setting in request.flags.items()
             if sglang_flags.canonical(name) != sglang_flags.CHUNK_SIZE
         }
-        return Decision({**other_flags, sglang_flags.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
+        return Decision({**other_flags, sglang_flags.CHUNK_SIZE: CHUNKING_OFF_SIZE}, "disabled")
     if expected == "enabled":
         is_off = sglang_flags.chunk_size(sglang_flags.normalize(request.flags)) == 0
         return decide_enabled(request, sglang_flags.CHUNK_SIZE, is_off=is_off)
@@ -127,11 +127,11 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     max_prefill_tokens = sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.MAX_PREFILL_TOKENS))
     unchunked_tokens = max_prefill_tokens or DEFAULT_PREFILL_TOKENS
     tokens = max(MIN_CHUNK_TOKENS, DEFAULT_CHUNK_TOKENS if chunk_tokens is None else chunk_tokens or unchunked_tokens)
-    graph_requests = 0 if sglang_flags.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
+    graph_requests = 0 if sglang_flags.value(flags, GRAPHS_OFF_FLAG) is True else MAX_GRAPH_REQUESTS
     compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graph_requests * 2 * MIB
-    step = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
+    step_text = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
     table_bytes = _ngram_table_bytes(flags, lock_entry.get("config") or {})
-    source = f"by SGLang's formula: {step}, CUDA graphs of {graph_requests} requests"
+    source = f"by SGLang's formula: {step_text}, CUDA graphs of {graph_requests} requests"
     return Memory(
         share=share,
         bytes=compute_bytes,
@@ -161,4 +161,4 @@ def chunked_prefill_variants(
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return the changes to the flags that turn chunked prefill on (the recipe's chunk size or SGLang's default) and off."""
     chunk_tokens = sglang_flags.chunk_size(sglang_flags.normalize(flags)) or DEFAULT_CHUNK_TOKENS
-    return {sglang_flags.CHUNK_SIZE: chunk_tokens}, {sglang_flags.CHUNK_SIZE: CHUNKING_OFF}
+    return {sglang_flags.CHUNK_SIZE: chunk_tokens}, {sglang_flags.CHUNK_SIZE: CHUNKING_OFF_SIZE}

@@ -55,5 +55,9 @@ def reference_shapes() -> Mapping[str, str]:
     return {name: "0" if option.kind in SWITCH_KINDS else "1" for name, option in flags.TABLE.newest_options.items()}
 
 
-_STORED = ListedOptions(flags.SOURCE_RELEASE, reference_shapes)
-difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options
+_STORED_OPTIONS = ListedOptions(flags.SOURCE_RELEASE, reference_shapes)
+difference, is_current, restore_options = (
+    _STORED_OPTIONS.difference,
+    _STORED_OPTIONS.is_current,
+    _STORED_OPTIONS.restore_options,
+)

@@ -72,7 +72,7 @@ IMPLIED_READINGS: tuple[tuple[str, LinePattern, Any], ...] = (
     ("chunked_prefill", line_pattern("Chunked prefill is disabled for multimodal models"), False),
 )
 
-#: sizes in GiB, although the log calls them GB; see `log.state.gpu_memory`
+#: sizes in GiB, although the log calls them GB; see `log.state.gpu_memory_bytes`
 MEMORY_READINGS = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
 
 FAILURES: tuple[FailurePattern, ...] = (

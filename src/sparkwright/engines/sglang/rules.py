@@ -27,7 +27,7 @@ from sparkwright.visible import one_line
 
 SOURCE = f"SGLang {flags.SOURCE_RELEASE}, source"
 #: flags whose value SGLang downloads from the hub unless it is a path
-FETCHED_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
+DOWNLOAD_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 ADAPTERS_FLAG = "lora-paths"
 #: former names of options, by the new name. Newer releases accept both
 FORMER_NAMES: Mapping[str, str] = {
@@ -155,11 +155,11 @@ def downloads(case: Case) -> Iterator[Finding]:
     """A model that SGLang downloads at startup is not pinned.
     SGLang fetches the current revision of a hub repository at every start, without checking spark.lock's hashes.
     """
-    for name in FETCHED_FLAGS:
+    for name in DOWNLOAD_FLAGS:
         model = case.flag(name)
         if model is not None and not str(model).startswith("/"):
             fix = Fix("mount its folder (`container.volumes`) and write the path in the container", {name: None})
-            fixes = (Fix(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), fix)
+            fixes = (Fix(pin_model_fix(DOWNLOAD_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), fix)
             message = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", message, fixes, SOURCE, name)
     for name, adapter in parse_adapters(case.flag(ADAPTERS_FLAG)):
@@ -199,8 +199,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 #: from this release on, plugins may register other algorithms, and names are case-insensitive
 FIRST_RELEASE_WITH_PLUGINS = "0.5.13"
-ALGORITHM = "speculative-algorithm"
-DRAFT = "speculative-draft-model-path"
+ALGORITHM_FLAG = "speculative-algorithm"
+DRAFT_FLAG = "speculative-draft-model-path"
 #: without speculative-num-steps, SGLang exits with an AssertionError if one of the flags is set
 STEPS_FLAG, FLAGS_WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
 ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
@@ -212,7 +212,7 @@ ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
         "srt/speculative/spec_info.py and srt/server_args.py of 0.5.6 to 0.5.23",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=ServerRequest({ALGORITHM: "EAGEL3", DRAFT: "/models/drafter"}),
+    example=ServerRequest({ALGORITHM_FLAG: "EAGEL3", DRAFT_FLAG: "/models/drafter"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs an algorithm that this release supports, and usually a drafter.
@@ -220,22 +220,24 @@ def speculation(case: Case) -> Iterator[Finding]:
     of numbers, SGLang exits with a ValueError or an AssertionError, by which time the previous server has already been stopped.
     Without speculative-algorithm, the other flags of speculation have no effect. docs/speculation.md describes what to measure.
     """
-    setting = case.flag(ALGORITHM)
-    names = (name for name in case.request.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
+    setting = case.flag(ALGORITHM_FLAG)
+    names = (name for name in case.request.flags if name.startswith("speculative-") and not name.startswith(DRAFT_FLAG))
     other_flags = [name for name in names if case.flag(name) not in (None, False)]
     if setting is None:
         for name in other_flags[:1]:
-            fix = Fix(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
-            yield Finding("warning", f"{name} has no effect without {ALGORITHM}.", (fix,), SOURCE, name)
+            fix = Fix(f"set {ALGORITHM_FLAG}, or remove it", dict.fromkeys(other_flags))
+            yield Finding("warning", f"{name} has no effect without {ALGORITHM_FLAG}.", (fix,), SOURCE, name)
         return
     is_old = case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS)
     name = str(setting) if is_old else str(setting).upper()
     algorithm = ALGORITHMS.get(name)
     if algorithm is None or case.is_before(algorithm.present_in):
         yield from _unavailable_algorithm(case, name, algorithm)
-    elif algorithm.needs_drafter and case.flag(DRAFT) is None:
-        message = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
-        yield Finding("error", message, (Fix(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
+    elif algorithm.needs_drafter and case.flag(DRAFT_FLAG) is None:
+        message = f"{ALGORITHM_FLAG} {name} needs {DRAFT_FLAG}: SGLang refuses to start."
+        yield Finding(
+            "error", message, (Fix(f"mount a drafter and set {DRAFT_FLAG} to its path"),), SOURCE, ALGORITHM_FLAG
+        )
     flags_needing_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
     has_steps = case.flag(STEPS_FLAG) is not None or case.flag("speculative-adaptive")
     if name in ALGORITHMS_WITH_STEPS and flags_needing_steps and not has_steps:
@@ -250,14 +252,16 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
     if algorithm is not None:
         is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
-        message = f"{ALGORITHM} {name} is in SGLang {algorithm.present_in} and later."
-        yield Finding(severity, message, (Fix("use another algorithm or another image"),), SOURCE, ALGORITHM)
+        message = f"{ALGORITHM_FLAG} {name} is in SGLang {algorithm.present_in} and later."
+        yield Finding(severity, message, (Fix("use another algorithm or another image"),), SOURCE, ALGORITHM_FLAG)
         return
     closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
-    fix = Fix(f"write {closest}", {ALGORITHM: closest}) if closest else Fix(f"choose one of {', '.join(ALGORITHMS)}")
+    fix = (
+        Fix(f"write {closest}", {ALGORITHM_FLAG: closest}) if closest else Fix(f"choose one of {', '.join(ALGORITHMS)}")
+    )
     severity = "error" if case.release is not None and case.is_before(FIRST_RELEASE_WITH_PLUGINS) else "warning"
-    message = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
-    yield Finding(severity, message, (fix,), SOURCE, ALGORITHM)
+    message = f"{ALGORITHM_FLAG} {one_line(name, max_chars=40)} is not an SGLang algorithm."
+    yield Finding(severity, message, (fix,), SOURCE, ALGORITHM_FLAG)
 
 
 @rule("api-key-in-arguments", sources=(SOURCE,), example=ServerRequest({"api-key": "sk-1"}))

@@ -23,7 +23,7 @@ from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import prediction, rules, versions
-from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL, VllmRequest
+from sparkwright.engines.vllm.prediction import CACHE_MODE_ALL_ARCHITECTURES, VllmRequest
 from sparkwright.engines.vllm.splits import SPLIT_RULES
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.units import GIB
@@ -169,7 +169,7 @@ def _find_obstacle(
         return message, (Fix("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
     wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
     uses_align_mode = (
-        architecture.name not in CACHE_MODE_ALL
+        architecture.name not in CACHE_MODE_ALL_ARCHITECTURES
         or at_least(version, prediction.FIRST_RELEASE_WITH_ONLY_ALIGN) is not False
     )
     if not wants_prefix_caching or not uses_align_mode:

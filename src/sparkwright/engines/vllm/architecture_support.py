@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from sparkwright.engines.vllm import releases
-from sparkwright.engines.vllm.releases import Run
+from sparkwright.engines.vllm.releases import ReleaseRun
 from sparkwright.engines.vllm.versions import parse
 
 RELEASES = releases.release_names()
@@ -40,7 +40,7 @@ class Support:
     gaps: tuple[tuple[str, str], ...] = ()
 
 
-def _build_support(name: str, runs: Sequence[Run]) -> Support:
+def _build_support(name: str, runs: Sequence[ReleaseRun]) -> Support:
     first, last = runs[0][0], runs[-1][1]
     is_dropped = last < len(RELEASES) - 1
     return Support(

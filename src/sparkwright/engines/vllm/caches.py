@@ -53,7 +53,7 @@ CACHES = CompileCaches(
 #
 # Sources: vLLM 0.11 to 0.33 (see docs/measuring.md and the rows); /metrics of 0.32.0.
 
-ISSUE = "vllm issue 36493"
+ISSUE_REFERENCE = "vllm issue 36493"
 
 #: limits of the prefix cache for recurrent hybrids: first release, first release without the limit, and the limit
 HYBRID_LIMITS: tuple[tuple[str, str, str], ...] = (
@@ -100,6 +100,6 @@ def explain_misses(version: Version | None) -> tuple[str, str]:
         f"{'' if at_least(version, since) else f'from {since} on, '}{text} ({source})"
         for since, text, source in remedies
     ]
-    return f". A recurrent hybrid ({ISSUE}): {reason}", "; ".join(
+    return f". A recurrent hybrid ({ISSUE_REFERENCE}): {reason}", "; ".join(
         [*fixes, "prompts shorter than a block never have hits"]
     )

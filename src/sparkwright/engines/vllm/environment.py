@@ -15,7 +15,7 @@ from packaging.version import Version
 from sparkwright.engines.vllm import releases
 from sparkwright.engines.vllm.versions import at_least, within
 
-PREFIX = "VLLM_"
+VARIABLE_PREFIX = "VLLM_"
 #: set by images, but not read by vLLM
 IMAGE_VARIABLES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
 
@@ -70,18 +70,18 @@ def variable_histories() -> dict[str, tuple[str, str]]:
         first, last = runs[0][0], runs[-1][1]
         since = releases.find_introduction(first) if first else ""
         removed_in = releases.find_introduction(last + 1) if last < newest else ""
-        histories[name.removeprefix(PREFIX)] = (since, removed_in)
+        histories[name.removeprefix(VARIABLE_PREFIX)] = (since, removed_in)
     return histories
 
 
-def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
+def find_unread_variable(name: str, version: Version | None) -> UnreadVariable | None:
     """Return a variable that the release does not read; None if the release reads it, or it is not a variable of vLLM.
 
     version: the engine's version. If it is None (unknown), a removed variable is reported as uncertain.
     """
-    if not name.startswith(PREFIX):
+    if not name.startswith(VARIABLE_PREFIX):
         return None
-    short_name = name.removeprefix(PREFIX)
+    short_name = name.removeprefix(VARIABLE_PREFIX)
     if short_name in IMAGE_VARIABLES:
         return None
     history = variable_histories().get(short_name)
@@ -90,7 +90,7 @@ def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
         similar = difflib.get_close_matches(short_name, variable_histories(), 1, 0.85)
         is_certain = at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is False
         return UnreadVariable(
-            name, f"{engine} reads no such variable", is_certain, f"{PREFIX}{similar[0]}" if similar else ""
+            name, f"{engine} reads no such variable", is_certain, f"{VARIABLE_PREFIX}{similar[0]}" if similar else ""
         )
     since, removed_in = history
     if within(version, since, removed_in) or (version is None and not removed_in):

@@ -1,6 +1,7 @@
 """Log lines that report a failure of vLLM or of a cluster member, each with a sentence that explains it.
 
-Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest.
+Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest. The word lint skips
+lines marked "words: data", which quote the log.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "ibv_reg_mr",
         r"ibv_reg_mr\w{0,20} failed with (?:error )?.{0,10}?Cannot allocate memory",
-        "RDMA memory could not be registered: a known bug of kernel 7.0 on GB10 (boot 6.17, or add kho=off), or a memlock limit.",
+        "RDMA memory could not be registered: a known bug in kernel 7.0 on GB10 (boot 6.17, or add kho=off), or a memlock limit.",
     ),
     # parallelism
     failure_pattern(
@@ -126,7 +127,7 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "Got completion from peer",
         r"Got completion from peer ([^<\s]{1,100})\S* with status=(\w+)",
-        "RDMA to {0} failed while it served (status {1}): see that member's log, and compare the MTU and the link of both hosts.",
+        "RDMA to {0} failed while the group was serving (status {1}): see that member's log, and compare the MTU and the link of both hosts.",
     ),
     failure_pattern(  # real: TP when a member's process exits, PP when its rank exits
         "gloo/transport/tcp/pair.cc",
@@ -137,8 +138,8 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # real
         "RPC call to ",
         r"TimeoutError: RPC call to (\w{1,100}) timed out",
-        "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; see every member's log.",
-        single_host_sentence="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
+        "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung; see every member's log.",
+        single_host_sentence="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung.",
     ),
     failure_pattern(  # workers are numbered from 0 in each data-parallel engine
         "Worker proc VllmWorker-",
@@ -175,7 +176,7 @@ TRUNCATED_FILE_ERRORS = (
     "HeaderTooLarge",
 )
 
-#: specific rows first: a log's failure is that of the first row that matches any of its lines
+#: specific rows first: the first row that matches any line of the log wins
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     failure_pattern(
@@ -189,7 +190,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "invalid choice: ",
         r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: invalid choice: '?([^\s']+)",
-        "the engine refuses {1} for {0}.",
+        "the engine does not accept {1} for {0}.",
     ),
     failure_pattern(
         "expected one argument",
@@ -218,7 +219,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "In Mamba cache align mode, block_size",  # 0.17 to 0.26
         r"block_size \((\d+)\) must be <= max_num_batched_tokens \((\d+)\)",
-        "the hybrid's block of {0} tokens does not fit into max-num-batched-tokens {1}.",
+        "the hybrid model's block of {0} tokens exceeds max-num-batched-tokens ({1}).",
     ),
     failure_pattern(
         "Chunked MM input is required", "", "this hybrid needs chunked multi-modal input, which is turned off."
@@ -226,7 +227,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "is smaller than max_model_len",
         r"max_num_batched_tokens \((\d+)\) is smaller than max_model_len \((\d+)\)",
-        "with chunked prefill off, max-num-batched-tokens ({0}) must reach max-model-len ({1}).",
+        "with chunked prefill off, max-num-batched-tokens ({0}) must be at least max-model-len ({1}).",
     ),
     failure_pattern(
         "must be greater than or equal to max_num_seqs",

@@ -13,8 +13,12 @@ VERSION_VARIABLES = ("VLLM_VERSION",)
 MAX_VERSION_CHARS = 80
 VERSION_COMMAND = ("vllm", "--version")
 HELP_COMMAND = ("vllm", "serve", "--help=all")
-parse_options, _STORED = option_values.parse_options, option_values.STORED_OPTIONS
-difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options
+parse_options, _STORED_OPTIONS = option_values.parse_options, option_values.STORED_OPTIONS
+difference, is_current, restore_options = (
+    _STORED_OPTIONS.difference,
+    _STORED_OPTIONS.is_current,
+    _STORED_OPTIONS.restore_options,
+)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:

@@ -119,7 +119,7 @@ def _normalize_cudagraph_mode(text: str) -> str:
     return log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text)
 
 
-#: readings of memory sizes; see `log.state.gpu_memory`
+#: readings of memory sizes; see `log.state.gpu_memory_bytes`
 MEMORY_READINGS = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
 VALUE_PARSERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),

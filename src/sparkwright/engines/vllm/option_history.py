@@ -27,7 +27,7 @@ class OptionChange:
     #: first release with it; empty if older than all releases in the tables
     since: str = ""
     #: first release without it; empty if it was not removed
-    removed: str = ""
+    removed_in: str = ""
     #: replacement, or "nothing" with an optional reason
     replacement: str = ""
     source: str = ""
@@ -46,11 +46,11 @@ OPTION_CHANGES: tuple[OptionChange, ...] = (
         "#21739",
         added_again="0.33.0",
     ),
-    OptionChange("swap-space", removed="0.18.0", replacement="nothing: it had no effect", source="#36216"),
-    OptionChange("calculate-kv-scales", removed="0.28.0", replacement="nothing", source="#49389", certainty="read"),
-    OptionChange("max-num-partial-prefills", removed="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
-    OptionChange("max-long-partial-prefills", removed="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
-    OptionChange("override-attention-dtype", removed="0.28.0", replacement="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("swap-space", removed_in="0.18.0", replacement="nothing: it had no effect", source="#36216"),
+    OptionChange("calculate-kv-scales", removed_in="0.28.0", replacement="nothing", source="#49389", certainty="read"),
+    OptionChange("max-num-partial-prefills", removed_in="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("max-long-partial-prefills", removed_in="0.27.0", replacement="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("override-attention-dtype", removed_in="0.28.0", replacement="nothing", source="0.22.1 and 0.32.0"),
     OptionChange(
         "enable-bf16x3-router-gemm",
         "0.26.0",
@@ -60,7 +60,7 @@ OPTION_CHANGES: tuple[OptionChange, ...] = (
         "near",
     ),
     OptionChange("disable-frontend-multiprocessing", "", "0.19.0", "nothing", "the help of 0.17.1 and 0.19.1", "near"),
-    OptionChange("task", removed="0.13.0", replacement="runner and convert (mostly: nothing)", source="#21470"),
+    OptionChange("task", removed_in="0.13.0", replacement="runner and convert (mostly: nothing)", source="#21470"),
     OptionChange(
         "guided-decoding-backend",
         "",
@@ -77,27 +77,33 @@ OPTION_CHANGES: tuple[OptionChange, ...] = (
         "the wheels of 0.10.2 to 0.33.0",
         "read",
     ),
-    OptionChange("rope-scaling", removed="0.11.1", replacement="hf-overrides", source="#24542"),
-    OptionChange("rope-theta", removed="0.11.1", replacement="hf-overrides", source="#24542"),
-    OptionChange("max-seq-len-to-capture", removed="0.11.0", replacement="max-cudagraph-capture-size", source="#25543"),
+    OptionChange("rope-scaling", removed_in="0.11.1", replacement="hf-overrides", source="#24542"),
+    OptionChange("rope-theta", removed_in="0.11.1", replacement="hf-overrides", source="#24542"),
     OptionChange(
-        "cuda-graph-sizes", removed="0.13.0", replacement="cudagraph-capture-sizes", source="#26016", certainty="near"
+        "max-seq-len-to-capture", removed_in="0.11.0", replacement="max-cudagraph-capture-size", source="#25543"
     ),
-    OptionChange("num-scheduler-steps", removed="0.10.1", replacement="nothing", source="V0's multi-step"),
-    OptionChange("multi-step-stream-outputs", removed="0.10.1", replacement="nothing", source="V0's multi-step"),
-    OptionChange("use-v2-block-manager", removed="0.10.0", replacement="nothing", certainty="near"),
-    OptionChange("preemption-mode", removed="0.11.0", replacement="nothing", source="V0's removal"),
-    OptionChange("scheduler-delay-factor", removed="0.11.0", replacement="nothing", source="V0's removal"),
-    OptionChange("disable-async-output-proc", removed="0.11.0", replacement="nothing", source="V0's removal"),
-    OptionChange("enable-reasoning", removed="0.10.0", replacement="reasoning-parser alone", source="#21470"),
-    OptionChange("device", removed="0.10.0", replacement="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
-    OptionChange("speculative-model", removed="0.8.3", replacement="speculative-config", source="#14893"),
-    OptionChange("num-speculative-tokens", removed="0.8.3", replacement="speculative-config", source="#14893"),
     OptionChange(
-        "disable-mm-preprocessor-cache", removed="0.13.0", replacement="mm-processor-cache-gb: 0", source="#22762"
+        "cuda-graph-sizes",
+        removed_in="0.13.0",
+        replacement="cudagraph-capture-sizes",
+        source="#26016",
+        certainty="near",
     ),
-    OptionChange("logits-processor-pattern", removed="0.17.0", replacement="logits-processors"),
-    OptionChange("enable-prompt-adapter", removed="0.10.2", replacement="nothing"),
+    OptionChange("num-scheduler-steps", removed_in="0.10.1", replacement="nothing", source="V0's multi-step"),
+    OptionChange("multi-step-stream-outputs", removed_in="0.10.1", replacement="nothing", source="V0's multi-step"),
+    OptionChange("use-v2-block-manager", removed_in="0.10.0", replacement="nothing", certainty="near"),
+    OptionChange("preemption-mode", removed_in="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("scheduler-delay-factor", removed_in="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("disable-async-output-proc", removed_in="0.11.0", replacement="nothing", source="V0's removal"),
+    OptionChange("enable-reasoning", removed_in="0.10.0", replacement="reasoning-parser alone", source="#21470"),
+    OptionChange("device", removed_in="0.10.0", replacement="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
+    OptionChange("speculative-model", removed_in="0.8.3", replacement="speculative-config", source="#14893"),
+    OptionChange("num-speculative-tokens", removed_in="0.8.3", replacement="speculative-config", source="#14893"),
+    OptionChange(
+        "disable-mm-preprocessor-cache", removed_in="0.13.0", replacement="mm-processor-cache-gb: 0", source="#22762"
+    ),
+    OptionChange("logits-processor-pattern", removed_in="0.17.0", replacement="logits-processors"),
+    OptionChange("enable-prompt-adapter", removed_in="0.10.2", replacement="nothing"),
     OptionChange(
         "enable-mamba-fine-grained-prefix-cache",
         "0.30.0",
@@ -157,10 +163,10 @@ def find_existence(flag: str, version: Version | None, listed_options: Collectio
     row = CHANGES_BY_FLAG.get(name)
     if listed_options:
         return _find_in_list(name, row, listed_options)
-    from_rows = _find_in_rows(name, row, version)
-    if from_rows.exists is not None:
-        return from_rows
-    return _find_in_releases(name, row, version) or _find_in_reference_releases(name, version) or from_rows
+    row_existence = _find_in_rows(name, row, version)
+    if row_existence.exists is not None:
+        return row_existence
+    return _find_in_releases(name, row, version) or _find_in_reference_releases(name, version) or row_existence
 
 
 def _find_in_list(name: str, row: OptionChange | None, listed_options: Collection[str]) -> Existence:
@@ -181,9 +187,9 @@ def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) 
     if row.added_again and at_least(version, row.added_again):
         return Existence(True, source=row.source)
     was_added = _has_been_added(row, version)
-    was_removed = at_least(version, row.removed) if row.removed else False
+    was_removed = at_least(version, row.removed_in) if row.removed_in else False
     if was_removed:
-        return Existence(False, f"it was removed in {row.removed}", *_replacement_and_source(row))
+        return Existence(False, f"it was removed in {row.removed_in}", *_replacement_and_source(row))
     if was_added is False:
         return Existence(False, f"it was added in {row.since}", *_replacement_and_source(row))
     if was_removed is False and was_added:
@@ -228,43 +234,47 @@ def _find_in_releases(name: str, row: OptionChange | None, version: Version | No
             release for release in RELEASES[RELEASES.index(releases_with[0]) :] if release not in releases_with
         )
         reason = f"it was removed in {removed_in}"
-    closest = "" if releases_with else find_similar(name, options.anchor_options(options.NEWEST))
+    closest = "" if releases_with else find_similar(name, options.reference_options(options.NEWEST_REFERENCE_RELEASE))
     return Existence(False, reason, *_replacement_and_source(row), similar=closest)
 
 
 def _find_in_reference_releases(name: str, version: Version | None) -> Existence | None:
-    """Return the existence according to the releases in ANCHORS; None if they do not determine it."""
-    matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
+    """Return the existence according to the releases in REFERENCE_RELEASES; None if they do not determine it."""
+    matches = [
+        options.complete_name(name, options.reference_options(release)) for release in options.REFERENCE_RELEASES
+    ]
     if len(matches[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
     if name in CHANGES_BY_FLAG:
         return None
     presence = [len(names) == 1 for names in matches]
-    is_older = version is not None and at_least(version, options.OLDEST_ANCHOR) is False
+    is_older = version is not None and at_least(version, options.OLDEST_REFERENCE_RELEASE) is False
     if not any(presence):
-        reason = f"no release from {options.OLDEST_ANCHOR} to {options.NEWEST} has it"
+        reason = f"no release from {options.OLDEST_REFERENCE_RELEASE} to {options.NEWEST_REFERENCE_RELEASE} has it"
         is_known = (
             version is not None and not is_older and at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is False
         )
         return Existence(
-            False if is_known else None, reason, similar=find_similar(name, options.anchor_options(options.NEWEST))
+            False if is_known else None,
+            reason,
+            similar=find_similar(name, options.reference_options(options.NEWEST_REFERENCE_RELEASE)),
         )
     if is_older and not (options.opposite_switch(name) and not any(presence[:-1])):
         return None
-    return _find_between_anchors(presence, version)
+    return _find_between_references(presence, version)
 
 
-def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> Existence:
-    """Return the existence of an option that at least one of ANCHORS has. presence: True for each of ANCHORS that has it."""
+def _find_between_references(presence: Sequence[bool], version: Version | None) -> Existence:
+    """Return the existence of an option that at least one of REFERENCE_RELEASES has. presence: True for each of REFERENCE_RELEASES that has it."""
     if all(presence):
         return Existence(True)
-    version_index = sum(at_least(version, release) is True for release in options.ANCHORS) - 1
+    version_index = sum(at_least(version, release) is True for release in options.REFERENCE_RELEASES) - 1
     first_index = presence.index(True)
     if version_index >= first_index:
         return Existence(True)
-    introduced_in, newest_without = options.ANCHORS[first_index], options.ANCHORS[first_index - 1]
+    introduced_in, newest_without = options.REFERENCE_RELEASES[first_index], options.REFERENCE_RELEASES[first_index - 1]
     if version is not None and version.release[:2] <= Version(newest_without).release[:2]:
-        is_newest = introduced_in == options.NEWEST
+        is_newest = introduced_in == options.NEWEST_REFERENCE_RELEASE
         return Existence(
             False, f"it was added in {introduced_in}" if is_newest else f"it was added after {newest_without}"
         )
@@ -275,7 +285,11 @@ def _describe_history(row: OptionChange | None) -> str:
     if row is None:
         return ""
     return (
-        f"; it was removed in {row.removed}" if row.removed else f"; it was added in {row.since}" if row.since else ""
+        f"; it was removed in {row.removed_in}"
+        if row.removed_in
+        else f"; it was added in {row.since}"
+        if row.since
+        else ""
     )
 
 

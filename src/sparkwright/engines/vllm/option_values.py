@@ -20,7 +20,13 @@ _CHOICES_PATTERN = re.compile(r"\{([^{}]+)\}(.*)")
 #: marks after the choices in a shape: "..." if the option accepts several words, "*" if it also accepts other words
 MANY_MARK, OPEN_MARK = "...", "*"
 #: kinds for the shapes of options that are not in the table: a "word" may have any value
-_KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
+_KINDS_BY_SHAPE = {
+    "switch": "switch",
+    "bare switch": "bare switch",
+    "word": "",
+    "word?": "text or nothing",
+    "words": "text?+",
+}
 
 
 def parse_options(help_text: str) -> dict[str, str]:
@@ -55,7 +61,7 @@ def find_option(name: str, shapes: Collection[str]) -> Option | None:
         return known_option
     base, choices = known_option or Option(""), _CHOICES_PATTERN.fullmatch(shape)
     if choices is None:
-        return replace(base, kind=_KINDS.get(shape, ""), choices=(), names=())
+        return replace(base, kind=_KINDS_BY_SHAPE.get(shape, ""), choices=(), names=())
     kind = "text?"
     if choices[2] == MANY_MARK:
         kind = "text?+"

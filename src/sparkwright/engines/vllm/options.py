@@ -30,14 +30,18 @@ TABLE_RELEASE = TABLE.release
 #: first later release whose choices may differ from the table
 FIRST_RELEASE_WITH_UNKNOWN_CHOICES = "0.33.0"
 #: oldest release that the table was compared with
-OLDEST = "0.11.2"
+OLDEST_COMPARED_RELEASE = "0.11.2"
 #: releases whose options in releases.json were compared with their own `--help=all` (tests/data, and the report of 0.33.0 in
 #: tests/data/engine-agreement) or, for 0.22.1, with the output of its image's parser
-ANCHORS = OLDEST_ANCHOR, MIDDLE_ANCHOR, NEWEST = "0.22.1", TABLE_RELEASE, "0.33.0"
+REFERENCE_RELEASES = OLDEST_REFERENCE_RELEASE, MIDDLE_REFERENCE_RELEASE, NEWEST_REFERENCE_RELEASE = (
+    "0.22.1",
+    TABLE_RELEASE,
+    "0.33.0",
+)
 
 
 def opposite_switch(name: str) -> str:
-    """Return the opposite of a switch in NEWEST, `disable-lora` for `enable-lora`; "" for other options."""
+    """Return the opposite of a switch in NEWEST_REFERENCE_RELEASE, `disable-lora` for `enable-lora`; "" for other options."""
     if name.startswith("enable-"):
         return name.replace("enable-", "disable-", 1)
     return name.replace("disable-", "enable-", 1) if name.startswith("disable-") else ""
@@ -54,15 +58,15 @@ def release_options(release: str) -> frozenset[str]:
 
 
 @functools.cache
-def anchor_options(release: str) -> frozenset[str]:
-    """Return the names of the options that start a server in a release of ANCHORS."""
+def reference_options(release: str) -> frozenset[str]:
+    """Return the names of the options that start a server in a release of REFERENCE_RELEASES."""
     return release_options(release) - {"help"}
 
 
 @functools.cache
 def all_options() -> frozenset[str]:
-    """Return the names of the options of all ANCHORS."""
-    return frozenset[str]().union(*map(anchor_options, ANCHORS))
+    """Return the names of the options of all REFERENCE_RELEASES."""
+    return frozenset[str]().union(*map(reference_options, REFERENCE_RELEASES))
 
 
 @functools.cache

@@ -29,7 +29,7 @@ MODEL_DTYPE_BYTES = 2
 BLOCK_ALIGNMENT_TOKENS = 16
 
 #: models whose block size is not predicted: they have several states of different sizes, and another alignment
-NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
+UNPREDICTED_ARCHITECTURES = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def block_size(
     language_part = text_part(config)
     kv_bytes = DTYPE_BYTES.get(checkpoint_kv_dtype(config) if kv_cache_dtype == "auto" else kv_cache_dtype)
     read_state, kv_elements = STATE_READERS.get(architecture.mechanism), _kv_elements_per_token(language_part)
-    if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED or read_state is None:
+    if architecture.kind != "recurrent" or architecture.name in UNPREDICTED_ARCHITECTURES or read_state is None:
         return None
     state = read_state(language_part, architecture.name)
     if state is None or kv_bytes is None or kv_elements is None:
@@ -232,14 +232,14 @@ def default_value(name: str, version: Version | None) -> Any:
 
 #: architectures whose default cache mode was `all` until 0.27, and that supported `all` until 0.31 (source of 0.17.1,
 #: SupportsMambaPrefixCaching; observed in 0.28.0)
-CACHE_MODE_ALL = frozenset(
+CACHE_MODE_ALL_ARCHITECTURES = frozenset(
     """
         BambaForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
         MambaForCausalLM Mamba2ForCausalLM NemotronHForCausalLM NemotronHPuzzleForCausalLM Zamba2ForCausalLM
     """.split()
 )
 
-PREFIX_CACHING = {
+PREFIX_CACHING_DEFAULTS_BY_KIND = {
     "recurrent": PREFIX_CACHING_HYBRID,
     "dense": PREFIX_CACHING_DENSE,
     "attention_free": PREFIX_CACHING_ATTENTION_FREE,
@@ -296,7 +296,7 @@ def _predict_prefix_caching(request: VllmRequest, architecture: Architecture, ve
     if isinstance(setting, bool):
         has_recurrent_caching = at_least(version, FIRST_RELEASE_WITH_RECURRENT_CACHING) is not False
         return setting and (has_recurrent_caching or architecture.kind != "recurrent")
-    name = PREFIX_CACHING.get(architecture.kind)
+    name = PREFIX_CACHING_DEFAULTS_BY_KIND.get(architecture.kind)
     return None if name is None else default_value(name, version)
 
 
@@ -308,7 +308,7 @@ def _predict_mamba_cache_mode(
     if not prefix_caching:
         return "none"
     setting = request.flag("mamba-cache-mode")
-    if architecture.name not in CACHE_MODE_ALL or setting == "align":
+    if architecture.name not in CACHE_MODE_ALL_ARCHITECTURES or setting == "align":
         return "align"
     is_align_only = at_least(version, FIRST_RELEASE_REFUSING_ALL if setting == "all" else FIRST_RELEASE_WITH_ONLY_ALIGN)
     return None if is_align_only is None else "align" if is_align_only else "all"

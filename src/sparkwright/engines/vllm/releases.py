@@ -16,15 +16,15 @@ from packaging.version import Version
 
 TableName = Literal["options", "architectures", "variables"]
 #: consecutive releases: the indexes of the first and the last in `release_names()`
-Run = tuple[int, int]
-FILE = Path(__file__).with_suffix(".json")
+ReleaseRun = tuple[int, int]
+TABLES_FILE = Path(__file__).with_suffix(".json")
 #: first release after the newest in the tables
 FIRST_RELEASE_AFTER_TABLES = "0.34.0"
 
 
 @cache
 def _load_tables() -> Mapping[str, Any]:
-    tables: Mapping[str, Any] = json.loads(FILE.read_bytes())
+    tables: Mapping[str, Any] = json.loads(TABLES_FILE.read_bytes())
     return tables
 
 
@@ -35,7 +35,7 @@ def release_names() -> tuple[str, ...]:
 
 
 @cache
-def release_runs(table: TableName) -> Mapping[str, tuple[Run, ...]]:
+def release_runs(table: TableName) -> Mapping[str, tuple[ReleaseRun, ...]]:
     """Return for each name in a table the runs of releases that have it, oldest first."""
     indexes = {release: index for index, release in enumerate(release_names())} | {"": len(release_names()) - 1}
     rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _load_tables()[table].items()}

@@ -180,13 +180,13 @@ def format_split(split: Split) -> str:
     return "{" + ", ".join(f"{name}: {size}" for name, size in parallel_value(split).items()) + "}"
 
 
-EXPERT_PARALLEL = "enable-expert-parallel"
+EXPERT_PARALLEL_FLAG = "enable-expert-parallel"
 #: flags that multiply the number of ranks, each with its title
 RANK_MULTIPLIERS = {
     "data-parallel-size": "data parallelism",
     "prefill-context-parallel-size": "prefill context parallelism",
 }
-RAY = "ray"
+RAY_BACKEND = "ray"
 SUPPORTED_BACKEND = "mp"
 NO_RAY_REASON = "vLLM's images have not included Ray since 0.18.0, and vLLM's own backend does not need it"
 
@@ -196,16 +196,19 @@ NO_RAY_REASON = "vLLM's images have not included Ray since 0.18.0, and vLLM's ow
     sources=(
         "vLLM's FusedMoEParallelConfig (0.32.0): experts are spread only where tensor or data parallel size is above 1",
     ),
-    example=SplitExample(Split(pipeline=2), flags={EXPERT_PARALLEL: True}),
+    example=SplitExample(Split(pipeline=2), flags={EXPERT_PARALLEL_FLAG: True}),
 )
 def experts_without_tensor(case: SplitCase) -> Iterator[Finding]:
     """Expert parallelism spreads experts over the hosts of tensor parallelism.
     With `parallel: {pipeline: 2}` each host has different layers with all their experts, and the flag has no effect.
     """
-    if case.flag(EXPERT_PARALLEL) is True and case.split.tensor == 1:
-        message = f"{EXPERT_PARALLEL} has no effect with `tensor: 1`: each host holds all experts of its layers."
-        fixes = (Fix("remove it", {EXPERT_PARALLEL: None}), Fix(f"write `parallel: {{tensor: {case.split.hosts}}}`"))
-        yield Finding("warning", message, fixes, "vLLM's FusedMoEParallelConfig", EXPERT_PARALLEL)
+    if case.flag(EXPERT_PARALLEL_FLAG) is True and case.split.tensor == 1:
+        message = f"{EXPERT_PARALLEL_FLAG} has no effect with `tensor: 1`: each host holds all experts of its layers."
+        fixes = (
+            Fix("remove it", {EXPERT_PARALLEL_FLAG: None}),
+            Fix(f"write `parallel: {{tensor: {case.split.hosts}}}`"),
+        )
+        yield Finding("warning", message, fixes, "vLLM's FusedMoEParallelConfig", EXPERT_PARALLEL_FLAG)
 
 
 @rule(
@@ -236,7 +239,7 @@ def multiplied_ranks(case: SplitCase) -> Iterator[Finding]:
         "vLLM pull request 36170, RFC 33445: Ray left requirements/cuda.txt in 0.18.0",
         "vLLM 0.33.0, ray/ray_env.py: the head's variables are copied to all other hosts",
     ),
-    example=SplitExample(Split(tensor=2), flags={vllm_flags.BACKEND: RAY}),
+    example=SplitExample(Split(tensor=2), flags={vllm_flags.BACKEND: RAY_BACKEND}),
 )
 def other_backend(case: SplitCase) -> Iterator[Finding]:
     """Members are started by vLLM's own backend; Ray is not supported.
@@ -248,7 +251,7 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     backend = case.flag(vllm_flags.BACKEND)
     if backend in (None, SUPPORTED_BACKEND):
         return
-    reason = NO_RAY_REASON if backend == RAY else "members are started by vLLM's own backend, mp"
+    reason = NO_RAY_REASON if backend == RAY_BACKEND else "members are started by vLLM's own backend, mp"
     message = f"{vllm_flags.BACKEND}: {backend} is not supported in a cluster: {reason}."
     yield Finding("error", message, (Fix("remove it", {vllm_flags.BACKEND: None}),), "vLLM #36170", vllm_flags.BACKEND)
 

@@ -249,7 +249,7 @@ def measure_verified_start(
 
 def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
     """Return the bytes of the GPU side, and their source. A sum in the log that exceeds `before_bytes` is ignored."""
-    log_bytes = state.gpu_memory(log) if log else None
+    log_bytes = state.gpu_memory_bytes(log) if log else None
     if log_bytes is not None and log_bytes > before_bytes:
         log_bytes = None
     flags_bytes = memory.gpu_bytes(total_bytes)

@@ -91,7 +91,7 @@ def build_config(words: Sequence[str]) -> Config:
         alias=flags.served_name(options, command.model),
         requested_context=context,
         context=min(context, TRAINED_CONTEXT),
-        max_num_seqs=flags.slots(options),
+        max_num_seqs=flags.slot_count(options),
         kv_types=kv_types,
         keys=keys,
         has_metrics=bool(options.get(flags.METRICS)),

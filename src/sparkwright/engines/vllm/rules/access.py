@@ -17,8 +17,8 @@ from sparkwright.visible import one_line
 
 #: oldest release whose log is known to mask the key
 FIRST_RELEASE_HIDING_KEY = "0.32.0"
-GID_INDEX = "NCCL_IB_GID_INDEX"
-THINKING_SWITCH = "default-chat-template-kwargs"
+GID_INDEX_VARIABLE = "NCCL_IB_GID_INDEX"
+TEMPLATE_DEFAULTS_FLAG = "default-chat-template-kwargs"
 #: strings that mean false but are truthy in a Jinja template
 NEGATIVE_WORDS = ("false", "no", "off", "0")
 #: a parser in the model's repository, such as nano_v3_reasoning_parser.py
@@ -91,9 +91,9 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     network = process_option_rules.parse_network(case.request.container.get("network") or "")[0]
     allowed = {"host"} if network == process_option_rules.HOST_NETWORK else set()
     if case.flag("node-rank"):
-        allowed.add("headless")  # only the head of a cluster serves the API
+        allowed_options.add("headless")  # only the head of a cluster serves the API
     for name, applies, outcome in UNREACHABLE_OPTIONS:
-        if case.flag(name) is not None and applies(case.flag(name)) and name not in allowed:
+        if case.flag(name) is not None and applies(case.flag(name)) and name not in allowed_options:
             fix = Fix("remove it", {name: None})
             yield Finding("error", f"{name}: {outcome}.", (fix,), DOCKER_SOURCE, name)
     yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)
@@ -168,15 +168,15 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
         "NCCL's documentation: if unset, NCCL uses the RoCE v2 entry of each adapter's IPv4 address; an empty value means 0",
         "reports of two Sparks whose index changed from 3 to 4, while running and after a reboot",
     ),
-    example=Example(env={GID_INDEX: "3"}),
+    example=Example(env={GID_INDEX_VARIABLE: "3"}),
 )
 def gid_index(case: Case) -> Iterator[Finding]:
     """NCCL should select the GID index of an RDMA address itself.
     An adapter's GID table changes with its links, and an index may differ between hosts and between the two halves of a card. With a stale
     index, cluster members hang after loading the model, or fail with "ibv_modify_qp failed".
     """
-    if GID_INDEX in case.request.env:
-        message = f"{GID_INDEX} pins a GID index, which differs between hosts and changes over time."
+    if GID_INDEX_VARIABLE in case.request.env:
+        message = f"{GID_INDEX_VARIABLE} pins a GID index, which differs between hosts and changes over time."
         yield Finding("warning", message, (Fix("remove it"),), "NCCL's documentation", "container.env")
 
 
@@ -216,10 +216,10 @@ def thinking(case: Case) -> Iterator[Finding]:
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all the tokens. Clients can turn
     thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on it can be turned off by default.
     """
-    kwargs = case.flag(THINKING_SWITCH)
+    kwargs = case.flag(TEMPLATE_DEFAULTS_FLAG)
     if not case.flag("reasoning-parser") or (isinstance(kwargs, Mapping) and "enable_thinking" in kwargs):
         return
-    change = {THINKING_SWITCH: {"enable_thinking": False}}
+    change = {TEMPLATE_DEFAULTS_FLAG: {"enable_thinking": False}}
     fixes = (
         ()
         if case.within("0.14.0") is False
@@ -258,18 +258,18 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
 @rule(
     "template-value-as-text",
     sources=("Jinja: a non-empty string is true", "model-serving-minefield 57, on a GB10"),
-    example=Example({THINKING_SWITCH: {"enable_thinking": "false"}}),
+    example=Example({TEMPLATE_DEFAULTS_FLAG: {"enable_thinking": "false"}}),
 )
 def template_value_as_text(case: Case) -> Iterator[Finding]:
     """A chat template treats the string "false" as true.
     In Jinja, every non-empty string is true. In a recipe, write false without quotes.
     """
-    kwargs = case.flag(THINKING_SWITCH)
+    kwargs = case.flag(TEMPLATE_DEFAULTS_FLAG)
     for name, value in kwargs.items() if isinstance(kwargs, Mapping) else ():
         if isinstance(value, str) and value.strip().lower() in NEGATIVE_WORDS:
-            message = f'{THINKING_SWITCH}.{name} is the string "{value}", which the template treats as true.'
-            fix = Fix(f"write {name}: false, without quotes", {THINKING_SWITCH: {**kwargs, name: False}})
-            yield Finding("error", message, (fix,), "Jinja's documentation", THINKING_SWITCH)
+            message = f'{TEMPLATE_DEFAULTS_FLAG}.{name} is the string "{value}", which the template treats as true.'
+            fix = Fix(f"write {name}: false, without quotes", {TEMPLATE_DEFAULTS_FLAG: {**kwargs, name: False}})
+            yield Finding("error", message, (fix,), "Jinja's documentation", TEMPLATE_DEFAULTS_FLAG)
 
 
 @rule(

@@ -30,7 +30,7 @@ MOVING_TAGS = ("latest", "nightly")
 #: allows a context longer than the model's, at the user's risk. Source: the engine's error message
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
-SPECULATION_FLAG = speculation.FLAG
+SPECULATION_FLAG = speculation.CONFIG_FLAG
 ADAPTERS_FLAG = "lora-modules"
 OVERRIDES_FLAG, EXPERTS_KEY = "hf-overrides", "num_experts_per_tok"
 PLUGIN_FLAGS = ("tool-parser-plugin", "reasoning-parser-plugin")
@@ -41,7 +41,7 @@ METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_state
 #: roles in spark.lock of the models that these flags and keys name
 MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
 #: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
-FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
+DOWNLOAD_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
 
 ASCEND_SOURCE = "Ascend-vLLM's guide to its features and scheduler"
 CHUNKED_SCHEDULER = {
@@ -110,9 +110,9 @@ def newer_release(case: Case) -> Iterator[Finding]:
     Options are checked against the engine's own `--help` only, and changes of defaults, log lines and metrics since then are unknown.
     The checks of a deploy against the running server work as usual.
     """
-    if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
+    if case.version is not None and case.version.release[:2] > Version(options.NEWEST_REFERENCE_RELEASE).release[:2]:
         note = ", and its defaults are assumed to be those of that release"
-        yield from shared_rules.newer_release(case.engine, options.NEWEST, consequence=note)
+        yield from shared_rules.newer_release(case.engine, options.NEWEST_REFERENCE_RELEASE, consequence=note)
 
 
 @rule(
@@ -217,7 +217,7 @@ def downloads(case: Case) -> Iterator[Finding]:
     vLLM fetches the current revision of a hub repository at every start, without checking spark.lock's hashes, and does not start on a
     host without internet (or with HF_HUB_OFFLINE=1). Mount a pinned model and use its path in the container instead.
     """
-    for name in FETCHED_FLAGS:
+    for name in DOWNLOAD_FLAGS:
         model = _flag_or_key(case, name)
         if isinstance(model, str) and model and not model.startswith("/") and model not in METHOD_NAMES:
             flag, _, key = name.partition(".")

@@ -60,7 +60,7 @@ def _suggest_replacement(flag: str, value: Any, existence: Existence, listed_opt
     alternative = (
         ""
         if existence.replacement
-        else find_opposite(flag, listed_options or options.anchor_options(options.MIDDLE_ANCHOR))
+        else find_opposite(flag, listed_options or options.reference_options(options.MIDDLE_REFERENCE_RELEASE))
     )
     if alternative and isinstance(value, bool):
         return Fix(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
@@ -101,7 +101,7 @@ def unread_variable(case: Case) -> Iterator[Finding]:
     Variables are removed, renamed or replaced by flags. Releases before 0.17 log no warning about an unknown or misspelled variable.
     """
     for name, value in case.request.env.items():
-        unread = environment.find_unread(name, case.version)
+        unread = environment.find_unread_variable(name, case.version)
         if unread is None:
             continue
         severity: Severity = "warning" if unread.is_certain else "info"
@@ -256,8 +256,10 @@ def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
         is_listed = has_shapes and option_values.known_options()[name].listed
         return is_table_release or is_listed or (None if invalid.intended else False)
     if invalid.limit == "kind":
-        anchors = (options.OLDEST_ANCHOR, options.MIDDLE_ANCHOR)
-        is_in_all_releases = all(name in options.anchor_options(anchor) for anchor in anchors)
+        reference_releases = (options.OLDEST_REFERENCE_RELEASE, options.MIDDLE_REFERENCE_RELEASE)
+        is_in_all_releases = all(
+            name in options.reference_options(reference_release) for reference_release in reference_releases
+        )
         return has_shapes or is_in_all_releases or at_least(case.version, options.TABLE_RELEASE) or None
     since = option_values.known_options()[name].since
-    return (case.version is None and since == options.OLDEST) or at_least(case.version, since) or None
+    return (case.version is None and since == options.OLDEST_COMPARED_RELEASE) or at_least(case.version, since) or None

@@ -10,7 +10,7 @@ from sparkwright.engines.vllm.prediction import FIRST_RELEASE_WITH_OPTIONAL_CHUN
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, conjunction, rule, severity_of
 
 SAFE_MEMORY_SHARE = 0.85
-LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
+LOAD_FORMAT_FLAG, LOAD_STRATEGY_FLAG = "load-format", "safetensors-load-strategy"
 #: the package that each of these load formats needs
 LOADER_PACKAGES = {
     "fastsafetensors": "fastsafetensors",
@@ -31,8 +31,8 @@ OVER_BUDGET_OUTCOMES = {
     "warning": "refuses to start before 0.27",
     "info": "is slow on long prompts",
 }
-CHUNKED_PREFILL_ON = Fix("leave chunked prefill on", {"enable-chunked-prefill": None})
-PREFIX_CACHING_OFF = Fix("turn prefix caching off", {"enable-prefix-caching": False})
+CHUNKED_PREFILL_ON_FIX = Fix("leave chunked prefill on", {"enable-chunked-prefill": None})
+PREFIX_CACHING_OFF_FIX = Fix("turn prefix caching off", {"enable-prefix-caching": False})
 
 
 @rule(
@@ -54,8 +54,8 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     if case.flag(flags.MEMORY_UTILIZATION) is None:
         default_share = case.effective_settings.memory_utilization
         share_text = default_share if default_share is not None else "0.9, 0.92 from 0.20 on"
-        default = f"the engine's default ({share_text})"
-        message = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
+        default_text = f"the engine's default ({share_text})"
+        message = f"gpu-memory-utilization is not set, and {default_text} is too high for shared memory."
         fix = Fix(f"set it to {SAFE_MEMORY_SHARE}", {flags.MEMORY_UTILIZATION: SAFE_MEMORY_SHARE})
         yield Finding("warning", message, (fix,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)
 
@@ -67,7 +67,7 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
         "vLLM 0.32.0, model_loader/weight_utils.py: three loaders are separate packages",
         "NVIDIA's playbooks for DGX Spark: the page cache counts against CUDA's free memory",
     ),
-    example=Example({LOAD_STRATEGY: "prefetch"}),
+    example=Example({LOAD_STRATEGY_FLAG: "prefetch"}),
 )
 def weights_loading(case: Case) -> Iterator[Finding]:
     """For models on a local disk, leave load-format and safetensors-load-strategy unset.
@@ -75,15 +75,19 @@ def weights_loading(case: Case) -> Iterator[Finding]:
     engine prefetches the files if the model fits into 90 % of the memory. Other loaders are faster in some reports, but need a package
     in the image and fail without it.
     """
-    strategy, loader = (str(case.flag(name)) for name in (LOAD_STRATEGY, LOAD_FORMAT))
+    strategy, loader = (str(case.flag(name)) for name in (LOAD_STRATEGY_FLAG, LOAD_FORMAT_FLAG))
     if case.request.platform == "gb10" and strategy in MEMORY_EFFECTS:
-        message = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
-        yield _remove_flag("warning", message, LOAD_STRATEGY)
+        message = f"{LOAD_STRATEGY_FLAG} {strategy} {MEMORY_EFFECTS[strategy]}."
+        yield _remove_flag("warning", message, LOAD_STRATEGY_FLAG)
     if loader in LOADER_PACKAGES:
-        message = f"{LOAD_FORMAT} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
-        yield _remove_flag("info", message, LOAD_FORMAT)
+        message = (
+            f"{LOAD_FORMAT_FLAG} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
+        )
+        yield _remove_flag("info", message, LOAD_FORMAT_FLAG)
     if loader == "dummy":
-        yield _remove_flag("warning", f"{LOAD_FORMAT} dummy serves random weights; it is for profiling.", LOAD_FORMAT)
+        yield _remove_flag(
+            "warning", f"{LOAD_FORMAT_FLAG} dummy serves random weights; it is for profiling.", LOAD_FORMAT_FLAG
+        )
 
 
 def _remove_flag(severity: Severity, message: str, flag: str) -> Finding:
@@ -235,7 +239,7 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     message = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {reason}"
     message = f"{message}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
     source = "vLLM's VllmConfig; a real start of 0.32.0"
-    yield Finding(severity, message, (CHUNKED_PREFILL_ON, PREFIX_CACHING_OFF), source, "enable-chunked-prefill")
+    yield Finding(severity, message, (CHUNKED_PREFILL_ON_FIX, PREFIX_CACHING_OFF_FIX), source, "enable-chunked-prefill")
 
 
 @rule(
@@ -264,7 +268,7 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
     fixes = (
         Fix(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
         Fix(f"lower max-model-len to {settings.budget}", {"max-model-len": settings.budget}),
-        CHUNKED_PREFILL_ON,
+        CHUNKED_PREFILL_ON_FIX,
     )
     message = f"max-num-batched-tokens {settings.budget} is less than max-model-len {length}, with chunked prefill off"
     message = f"{message}: {case.engine} refuses to start."

@@ -17,7 +17,7 @@ from sparkwright.engines.vllm.speculation import KEYS, METHODS
 from sparkwright.engines.vllm.versions import within
 from sparkwright.visible import one_line
 
-FLAG = "speculative-config"
+CONFIG_FLAG = "speculative-config"
 TOKENS_KEY = "num_speculative_tokens"
 TOKENS_PER_BATCH_KEY = "num_speculative_tokens_per_batch_size"
 SOURCE = "vLLM, config/speculative.py by release"
@@ -48,13 +48,13 @@ class ConfigError:
 
 def speculative_config(case: Case) -> dict[str, Any] | None:
     """Return the keys of `speculative-config`, including dotted ones; None if the recipe has none."""
-    value = case.flag(FLAG)
+    value = case.flag(CONFIG_FLAG)
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             return None
-    prefix = f"{FLAG}."
+    prefix = f"{CONFIG_FLAG}."
     flags = case.request.flags
     dotted = {name.removeprefix(prefix): flags[name] for name in flags if name.startswith(prefix)}
     if not isinstance(value, Mapping) and not dotted:
@@ -69,7 +69,7 @@ def speculative_config(case: Case) -> dict[str, Any] | None:
         "vllm-project/vllm 47277: a drafter with a good acceptance rate that makes a server slower",
         "docs/speculation.md: what to measure, and how",
     ),
-    example=Example({FLAG: {"method": "eagle_3", "model": "/models/drafter", TOKENS_KEY: 3}}),
+    example=Example({CONFIG_FLAG: {"method": "eagle_3", "model": "/models/drafter", TOKENS_KEY: 3}}),
 )
 def speculation_config(case: Case) -> Iterator[Finding]:
     """Speculative decoding needs a method, a drafter and a number of tokens that this release supports.
@@ -89,7 +89,11 @@ def speculation_config(case: Case) -> Iterator[Finding]:
         if severity:
             outcome = "refuses" if severity == "error" else "may refuse"
             yield Finding(
-                severity, f"{FLAG}: {error.reason}; {case.engine} {outcome} to start.", (error.fix,), SOURCE, FLAG
+                severity,
+                f"{CONFIG_FLAG}: {error.reason}; {case.engine} {outcome} to start.",
+                (error.fix,),
+                SOURCE,
+                CONFIG_FLAG,
             )
 
 
@@ -101,7 +105,7 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
         if key is None:
             closest = next(iter(difflib.get_close_matches(name, KEYS, n=1)), "")
             change = {**remaining, closest: value} if closest else remaining
-            fix = Fix(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
+            fix = Fix(f"write {closest}" if closest else f"remove {name}", {CONFIG_FLAG: change})
             shown_name = one_line(name, max_chars=MAX_SHOWN_CHARS)
             yield ConfigError(f"{shown_name} is not one of its keys", fix, _is_reviewed(case))
             continue
@@ -112,11 +116,11 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
                 if _is_removed(case, key.until)
                 else f"was added in {key.since or key.until}"
             )
-            fix = Fix(f"remove {name}", {FLAG: remaining})
+            fix = Fix(f"remove {name}", {CONFIG_FLAG: remaining})
             yield ConfigError(f"{name} {history}", fix, None if is_available is None else True)
         elif requirement := _check_key_value(key, value):
-            got = one_line(repr(value), max_chars=MAX_SHOWN_CHARS)
-            yield ConfigError(f"{name} must be {requirement}, got {got}", Fix("correct it"), True)
+            shown_value = one_line(repr(value), max_chars=MAX_SHOWN_CHARS)
+            yield ConfigError(f"{name} must be {requirement}, got {shown_value}", Fix("correct it"), True)
 
 
 def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
@@ -128,7 +132,7 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
     if method is None:
         closest = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
         if closest:
-            fix = Fix(f"write method: {closest}", {FLAG: {**config, "method": closest}})
+            fix = Fix(f"write method: {closest}", {CONFIG_FLAG: {**config, "method": closest}})
         else:
             fix = Fix(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.current_name)}")
         yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", fix, _is_reviewed(case))
@@ -162,16 +166,16 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
     ):
         yield ConfigError(
             f"{TOKENS_KEY} is missing",
-            Fix(f"write {TOKENS_KEY}: 1, and measure more", {FLAG: {**config, TOKENS_KEY: 1}}),
+            Fix(f"write {TOKENS_KEY}: 1, and measure more", {CONFIG_FLAG: {**config, TOKENS_KEY: 1}}),
         )
     layers = config_parts.count_prediction_layers(case.architecture.config)
     if has_no_model and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
         multiple = int(tokens - tokens % layers)
         reason = f"{TOKENS_KEY} {tokens:g} is not a multiple of the model's {layers} prediction layers"
-        yield ConfigError(reason, Fix(f"write {multiple}", {FLAG: {**config, TOKENS_KEY: multiple}}))
+        yield ConfigError(reason, Fix(f"write {multiple}", {CONFIG_FLAG: {**config, TOKENS_KEY: multiple}}))
     minimum, maximum = (_parse_number(config.get(key)) for key in ("prompt_lookup_min", "prompt_lookup_max"))
     if minimum is not None and maximum is not None and minimum > maximum:
-        fix = Fix("swap them", {FLAG: {**config, "prompt_lookup_min": maximum, "prompt_lookup_max": minimum}})
+        fix = Fix("swap them", {CONFIG_FLAG: {**config, "prompt_lookup_min": maximum, "prompt_lookup_max": minimum}})
         yield ConfigError(f"prompt_lookup_min {minimum:g} is above prompt_lookup_max {maximum:g}", fix)
 
 
@@ -185,7 +189,7 @@ def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.Specula
 @rule(
     "speculation-without-layers",
     sources=("vLLM 0.32.0, config/speculative.py: n_predict from num_nextn_predict_layers and its like",),
-    example=Example({FLAG: {"method": "mtp", TOKENS_KEY: 2}}, model=DENSE_MODEL),
+    example=Example({CONFIG_FLAG: {"method": "mtp", TOKENS_KEY: 2}}, model=DENSE_MODEL),
 )
 def speculation_without_layers(case: Case) -> Iterator[Finding]:
     """Multi-token prediction needs a model with prediction layers.
@@ -203,9 +207,9 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         and not config_parts.count_prediction_layers(case.architecture.config)
     ):
         name = case.architecture.name or "the model"
-        message = f"{FLAG}: {name} has no prediction layers, which {config['method']} needs."
-        fix = Fix("remove it, or name a draft model", {FLAG: None})
-        yield Finding("error", message, (fix,), "vLLM 0.32.0", FLAG)
+        message = f"{CONFIG_FLAG}: {name} has no prediction layers, which {config['method']} needs."
+        fix = Fix("remove it, or name a draft model", {CONFIG_FLAG: None})
+        yield Finding("error", message, (fix,), "vLLM 0.32.0", CONFIG_FLAG)
 
 
 @rule(
@@ -216,7 +220,7 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         "vllm-project/vllm 36331, 36872: an acceptance rate near 0 with damaged drafters of NVFP4 checkpoints",
     ),
     example=Example(
-        {FLAG: {"method": "mtp", TOKENS_KEY: 1}},
+        {CONFIG_FLAG: {"method": "mtp", TOKENS_KEY: 1}},
         model={**MODEL_WITH_MTP, "quantization_config": {"quant_method": "modelopt", "exclude_modules": []}},
     ),
 )
@@ -239,11 +243,11 @@ def quantized_drafter(case: Case) -> Iterator[Finding]:
         and config_parts.has_prediction_exceptions(quantization) is False
     ):
         message = (
-            f"{FLAG}: the model's quantization ({quantization['quant_method']}) does not exclude the prediction layers, so the drafter is "
+            f"{CONFIG_FLAG}: the model's quantization ({quantization['quant_method']}) does not exclude the prediction layers, so the drafter is "
             "built with 4 bits: loading fails, or few proposals are accepted."
         )
-        fix = Fix("check the acceptance in the smoke test; if it is near 0, remove it", {FLAG: None})
-        yield Finding("warning", message, (fix,), "vLLM #38650", FLAG)
+        fix = Fix("check the acceptance in the smoke test; if it is near 0, remove it", {CONFIG_FLAG: None})
+        yield Finding("warning", message, (fix,), "vLLM #38650", CONFIG_FLAG)
 
 
 def _is_reviewed(case: Case) -> bool | None:
