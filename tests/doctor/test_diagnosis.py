@@ -120,7 +120,7 @@ def test_every_cause_with_evidence_is_reported_and_measured_causes_come_first() 
         interrupted_run="ada runs deploy since 14:03",
     )
     evidence = slowness.SlownessEvidence(
-        ollama_models=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
+        ollama_models=[("qwen3:32b", 20 * GIB)], meminfo={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
     )
     causes = [
         *down_causes.find_causes(observed, LIMITS),

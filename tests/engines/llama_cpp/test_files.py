@@ -24,7 +24,7 @@ def test_a_single_model_needs_no_pattern() -> None:
 
 
 def test_a_model_is_selected_by_pattern() -> None:
-    assert resolve_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
+    assert resolve_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all_paths == ("Coder-30B-Q4_K_M.gguf",)
 
 
 def test_all_shards_of_a_model_are_selected_and_the_first_is_served() -> None:

@@ -82,10 +82,10 @@ def test_memory_is_files_cache_prompts_and_overhead() -> None:
     sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
     flags = {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}
     memory = advice.estimate_memory(sizes, flags, gguf.parse_header(build_header(MODEL)))
-    assert (memory.weights, memory.kv, memory.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
+    assert (memory.weights, memory.kv, memory.prompt_cache) == (61 * GIB, 9 * GIB, 2 * GIB)
     assert memory.total == 72 * GIB + advice.OVERHEAD_BYTES
     unknown = advice.estimate_memory(sizes, {}, None)
-    assert (unknown.prompts, unknown.kv) == (8192 * MIB, 0)
+    assert (unknown.prompt_cache, unknown.kv) == (8192 * MIB, 0)
 
 
 @pytest.mark.parametrize(

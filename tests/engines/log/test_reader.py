@@ -108,7 +108,7 @@ def test_an_endless_line_is_cut() -> None:
     reader = LogReader(LOG)
     for _ in range(64):
         reader.push(b"x" * (1 << 20))
-    assert len(reader._splitter._rest) == log_text.LINE_BYTES
+    assert len(reader._splitter._remainder) == log_text.LINE_BYTES
     reader.push(b"\nKV cache size: 1,024 tokens\n")
     assert reader.finish().value("kv_cache_tokens") == 1024
 

@@ -174,7 +174,7 @@ def test_configs_with_wrong_types_are_classified(config: dict[str, Any]) -> None
 
 
 def drop_text_config(architecture: Architecture) -> Architecture:
-    return dataclasses.replace(architecture, text={})
+    return dataclasses.replace(architecture, text_config={})
 
 
 def classify_layers(name: str, layer_types: list[str], **config: Any) -> Architecture:

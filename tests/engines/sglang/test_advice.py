@@ -54,8 +54,8 @@ def test_each_mistake_has_exactly_one_finding(changes: dict[str, Any], rule: str
     ("request_fields", "findings"),
     [
         ({}, {}),
-        ({"published": 30000}, {}),
-        ({"published": 8000}, {"out-of-reach": "error"}),
+        ({"published_port": 30000}, {}),
+        ({"published_port": 8000}, {"out-of-reach": "error"}),
         ({"open_to_network": True}, {"open-to-network": "warning"}),
         ({"image": "lmsysorg/sglang:v0.5.19-cu129"}, {"image-kernels": "warning"}),
         ({"image": "lmsysorg/sglang:latest-cu130"}, {"moving-tag": "info"}),

@@ -222,7 +222,7 @@ def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int 
 )
 def test_weight_loading_options_with_extra_costs_are_reported(flags: dict[str, Any], texts: list[str]) -> None:
     case = Case(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse("0.32.0"))
-    findings = list(rules.RULES["weights-loading"].findings(case))
+    findings = list(rules.RULES["weights-loading"].check(case))
     assert len(findings) == len(texts) and all(text in findings[0].sentence for text in texts)
 
 

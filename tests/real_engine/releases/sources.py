@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm.releases import FILE
+from sparkwright.engines.vllm.releases import TABLES_FILE
 from tests.real_engine.releases import wheel
 from tests.real_engine.releases.kept import Report, load_reports
 from tests.real_engine.releases.wheel import Wheel
@@ -23,7 +23,7 @@ PARTS = ("options", "architectures", "variables")
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
 
 
-def load_sources(path: Path = FILE) -> dict[str, Wheel]:
+def load_sources(path: Path = TABLES_FILE) -> dict[str, Wheel]:
     """Return every release whose source was read, oldest first."""
     data = json.loads(path.read_text())
     releases = data["releases"]
@@ -34,7 +34,7 @@ def load_sources(path: Path = FILE) -> dict[str, Wheel]:
     }
 
 
-def save_sources(wheels: Mapping[str, Wheel], path: Path = FILE) -> None:
+def save_sources(wheels: Mapping[str, Wheel], path: Path = TABLES_FILE) -> None:
     """Write the file, with a line for each name."""
     releases = sorted(wheels, key=Version)
     parts = [f' "releases": {json.dumps(releases)}']
@@ -77,7 +77,7 @@ def _expand_runs(runs: str, releases: Sequence[str]) -> frozenset[str]:
 
 def add_sources(more: Mapping[str, Wheel]) -> None:
     """Add the sources of releases to the file."""
-    save_sources({**(load_sources() if FILE.exists() else {}), **more})
+    save_sources({**(load_sources() if TABLES_FILE.exists() else {}), **more})
 
 
 if __name__ == "__main__":

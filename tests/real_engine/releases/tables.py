@@ -177,15 +177,15 @@ def _option_changes() -> Iterator[Change]:
         source = " ".join(filter(None, (row.source, f"({row.certainty})")))
         if row.since:
             yield Change(row.since, f"`--{row.flag}` exists", source, _has(row))
-        if row.removed:
-            yield Change(row.removed, f"`--{row.flag}` is gone", source, _gone(row))
+        if row.removed_in:
+            yield Change(row.removed_in, f"`--{row.flag}` is gone", source, _gone(row))
 
 
 def _has(row: option_history.OptionChange) -> Seen:
     """Return whether a report has an option; None for releases after its removal."""
 
     def seen(report: Report) -> bool | None:
-        gone = row.removed and versions.at_least(versions.parse(report.version), row.removed)
+        gone = row.removed_in and versions.at_least(versions.parse(report.version), row.removed_in)
         return None if gone else row.flag in report.options
 
     return seen

@@ -1,7 +1,7 @@
 """Log lines that report a failure of vLLM or of a cluster member, each with a sentence that explains it.
 
-Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest. The word lint skips
-lines marked "words: data", which quote the log.
+Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest.
+The word lint skips lines marked "words: data", which quote the log.
 """
 
 from __future__ import annotations
