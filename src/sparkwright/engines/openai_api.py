@@ -1,4 +1,4 @@
-"""Build requests and parse answers of OpenAI's API, which every engine implements. Its `Http` describes an engine's deviations."""
+"""Build requests and parse answers of OpenAI's API, which every engine implements; its `Http` describes deviations."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def test_line_prefixes_of_other_programs_change_nothing(wrapper: str) -> None:
     [
         (
             "(EngineCore pid=9) ERROR 01-20 10:05:00 [core.py:9] TimeoutError: RPC call to execute_model timed out.\n",
-            "its worker did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung.",
-            "a rank did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung; "
+            "its worker did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it exited or is hung.",
+            "a rank did not answer execute_model within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it exited or is hung; "
             "see every member's log.",
         ),
         (

@@ -152,7 +152,8 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
     "iq4_nl": (18, 32),
 }
 DEFAULT_CACHE_TYPE = "f16"
-#: compute buffers, CUDA context and the process itself: a conservative estimate; 0.3 to 1.2 GiB is typical with a ubatch of 512
+#: compute buffers, CUDA context and the process itself: a conservative estimate; with a ubatch of 512, 0.3 to 1.2 GiB is
+#: typical
 OVERHEAD_BYTES = 3 * GIB // 2
 #: default of --cache-ram, the memory for earlier prompts outside the KV cache
 DEFAULT_PROMPT_CACHE_MIB = 8192

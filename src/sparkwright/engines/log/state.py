@@ -38,7 +38,7 @@ STAGE_READINGS: dict[str, str] = {
     "graphs": "graphs_s",
 }
 #: below this, seconds are shown in tenths
-MIN_WHOLE_SECONDS = 10.0
+TENTHS_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def format_stages(stages: Mapping[str, Any] | None) -> str:
 
 def format_seconds(value: float) -> str:
     """Return seconds as text: in whole seconds, or in tenths below ten."""
-    return f"{value:.0f} s" if value >= MIN_WHOLE_SECONDS else f"{value:.1f} s"
+    return f"{value:.0f} s" if value >= TENTHS_LIMIT_S else f"{value:.1f} s"
 
 
 def _is_seconds(value: Any) -> TypeGuard[float]:

@@ -182,7 +182,7 @@ HIDDEN_SETTING_PATTERN = re.compile(r"key|token|password|secret|random_seed|_por
 
 
 def parse_settings_line(text: str) -> dict[str, str] | None:
-    """Return the settings in the line that contains all of them, without HIDDEN_SETTING_PATTERN; None for other lines."""
+    """Return the settings in the line that contains all of them, without those that HIDDEN_SETTING_PATTERN matches; None for other lines."""
     match = ARGUMENTS.match(text)
     if not match:
         return None

@@ -138,8 +138,8 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # real
         "RPC call to ",
         r"TimeoutError: RPC call to (\w{1,100}) timed out",
-        "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung; see every member's log.",
-        single_host_sentence="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it died or is hung.",
+        "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it exited or is hung; see every member's log.",
+        single_host_sentence="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it exited or is hung.",
     ),
     failure_pattern(  # workers are numbered from 0 in each data-parallel engine
         "Worker proc VllmWorker-",

@@ -265,7 +265,7 @@ def _find_in_reference_releases(name: str, version: Version | None) -> Existence
 
 
 def _find_between_references(presence: Sequence[bool], version: Version | None) -> Existence:
-    """Return the existence of an option that at least one of REFERENCE_RELEASES has. presence: True for each of REFERENCE_RELEASES that has it."""
+    """Return the existence of an option that at least one of REFERENCE_RELEASES has. presence: whether each of them has it."""
     if all(presence):
         return Existence(True)
     version_index = sum(at_least(version, release) is True for release in options.REFERENCE_RELEASES) - 1
