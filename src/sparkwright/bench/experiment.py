@@ -177,7 +177,7 @@ def flag_arms(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
             f"--flag {written_name}: its value looks like a secret, which results and `docker inspect` would show."
         )
     base, flags = as_deployed(base, pinned), base.engine.flags
-    name = base.engine.advice.CHUNKED_PREFILL if written_name == CHUNKED_PREFILL_FLAG else written_name
+    name = base.engine.advice.CHUNKED_PREFILL_FLAG if written_name == CHUNKED_PREFILL_FLAG else written_name
     flag_value = document.parse(value, Path("--flag")).data if equals else True
     if "." in name or flag_value == axis.UNSET:
         arms_with_flag = grid_arms(base, [Axis(name, (flag_value,))], pinned, names=("b",))

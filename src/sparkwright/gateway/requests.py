@@ -168,4 +168,4 @@ def _has_responses(gateway: Gateway) -> bool:
 
 
 def _path_pattern(path: ApiPath) -> str:
-    return f"^{re.escape(path.path).replace(re.escape(RESPONSE_ID), ID_CHARACTER_PATTERN + '+')}$"
+    return f"^{re.escape(path.path).replace(re.escape(RESPONSE_ID_PLACEHOLDER), ID_CHARACTER_PATTERN + '+')}$"

@@ -34,7 +34,7 @@ USAGE_BYTES = 600
 #: bytes of a request per token, for estimates
 BYTES_PER_TOKEN = 4
 #: paths that return text, whose tokens are estimated if an answer has no usage
-TEXT_PATHS = (*dialects.BY_PATH, "/v1/completions")
+TEXT_PATHS = (*dialects.DIALECTS_BY_PATH, "/v1/completions")
 _ROW_PATTERN = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 
 _SCRIPT = """-- Written by sparkwright. It counts the usage of clients with their own keys, from the servers' answers.

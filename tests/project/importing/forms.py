@@ -106,4 +106,4 @@ def list_questions(text: str) -> list[str]:
 
 def format_rows(imported: ImportedRecipe, kind: str = "") -> str:
     """Return the rows of a report, or those of one kind."""
-    return "\n".join(f"{row.what}: {row.reason}" for row in imported.report.rows if kind in ("", row.kind))
+    return "\n".join(f"{row.subject}: {row.reason}" for row in imported.report.rows if kind in ("", row.kind))

@@ -26,7 +26,7 @@ FLAGS = {
     "labels": "--label",
     "ulimits": "--ulimit",
     "shm_size": "--shm-size",
-    **{name: option.flag for name, option in DOCKER_OPTIONS.items() if option.about},
+    **{name: option.flag for name, option in DOCKER_OPTIONS.items() if option.description},
 }
 TYPES = {name: str(field.type) for name, field in ContainerSpec.__dataclass_fields__.items()}
 FIELDS = list(dict.fromkeys(spelling.field for spelling in SPELLINGS))

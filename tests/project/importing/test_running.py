@@ -72,7 +72,7 @@ def test_unsupported_options_are_dropped_and_grant_no_more() -> None:
     imported = import_running({**SETTINGS, "options": options})
     data = yaml.safe_load(imported.text)["container"]
     assert (data["ipc"], data["dns"]) == ("", ["10.0.0.1"]) and "pid" not in data
-    dropped = {row.what for row in imported.report.rows if row.kind == "dropped"}
+    dropped = {row.subject for row in imported.report.rows if row.kind == "dropped"}
     assert {"ipc container:a", "pid container:a", "dns x"} <= dropped
 
 

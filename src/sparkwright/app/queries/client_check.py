@@ -46,7 +46,7 @@ def check(client_format: ClientFormat, endpoint: Endpoint) -> str:
     started_s = time.monotonic()
     events = _request_events(dialect, endpoint, body)
     summary = f"{client_format.path}, streamed, in {time.monotonic() - started_s:.1f} s"
-    if disorder := dialect.find_disorder(events):
+    if disorder := dialect.find_order_error(events):
         raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
     answer = dialect.assemble_answer(events)
     return f"{summary}: {_describe_answer(client_format, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"

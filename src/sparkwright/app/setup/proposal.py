@@ -172,7 +172,7 @@ def evaluate_fit(
         host_memory.total_bytes,
         start_facts,
         reserve_bytes=int(host_memory.reserve_gib * units.GIB),
-        system=host_memory.system_row,
+        system_row=host_memory.system_row,
         available_bytes=host_memory.available_bytes,
     )
     budget_text = describe_budget(host_budget)

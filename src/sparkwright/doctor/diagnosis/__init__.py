@@ -134,7 +134,7 @@ class _Diagnosis:
         probe = prober.detect_traffic(server.probe, server)
         if not probe.running:
             words = list((server.inspected.get("Config") or {}).get("Cmd") or ())
-            probe = prober.probe_token(probe, model, prober.http.low_priority(words))
+            probe = prober.probe_token(probe, model, prober.http.lowest_priority(words))
         server = replace(server, probe=probe)
         return self._inspect_after_error(server) if probe.token == "error" else server
 

@@ -60,7 +60,7 @@ def read_member_log(
         Failed: The container is not a member of a cluster, or its log cannot be read.
     """
     name = str(inspected["Name"]).lstrip("/")
-    build_member_log = container_labels.engine_of_container(dict(inspected)).member
+    build_member_log = container_labels.engine_of_container(dict(inspected)).parse_member_log
     if build_member_log is None or RANK_LABEL not in (inspected["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")
     return build_member_log(StartLog(client, name, max_bytes, max_s))

@@ -149,5 +149,5 @@ def _sent_key(spec: ContainerSpec, context: Context) -> str:
         raise Refused("the server key was not sent with this run.", fix="Check `server_key` in the recipe.")
     key = secret.reveal()
     if not engine_http.is_valid_key(key):
-        raise Refused(f"the server's key must be {engine_http.VALID_KEY_RULE}.", fix=engine_http.MAKE_KEY_HINT)
+        raise Refused(f"the server's key must be {engine_http.VALID_KEY_RULE}.", fix=engine_http.GENERATE_KEY_HINT)
     return key

@@ -200,7 +200,7 @@ def describe_need(server: PlannedServer, start_budget: Budget) -> str:
     server_bytes = start_budget.owner_bytes("server")
     if not server_bytes:
         return f"{reserve_bytes / GIB:g} GiB reserve needed; {UNKNOWN_ENGINE_MEMORY}"
-    host_bytes = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE)
+    host_bytes = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE_ROW_NAME)
     host_side_text = f", {format_gib(host_bytes)} on the host's side" if host_bytes else ""
     return (
         f"{format_gib(server_bytes + reserve_bytes)} GiB needed ({format_gib(server_bytes - host_bytes)} for the "

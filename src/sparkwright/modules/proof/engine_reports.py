@@ -246,7 +246,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             settings = engine.log.parse_settings(line) or settings
             search.feed(line)
         state = reader.finish()
-        add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
+        add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings_path)
         kernels = kernel_path(state, engine.log)
         differences = [
             *_check_flags(container, state, settings, engine),

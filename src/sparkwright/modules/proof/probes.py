@@ -134,16 +134,16 @@ def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[
 def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
     """Return the rendered prompts of the test conversations; empty if the engine cannot render them."""
     rendered_prompts: dict[str, prompts.Prompt] = {}
-    for name, body in prompts.CONVERSATIONS.items() if http.render else ():
+    for name, body in prompts.CONVERSATIONS.items() if http.render_paths else ():
         rendered_prompts[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
-        if not rendered_prompts[prompts.PLAIN].text:
+        if not rendered_prompts[prompts.PLAIN_CONVERSATION].text:
             return {}
     return rendered_prompts
 
 
 def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
     """Render the prompt of one conversation. An engine with two paths tokenizes it and turns the tokens back into text."""
-    render_path, *detokenize_paths = http.render
+    render_path, *detokenize_paths = http.render_paths
     response = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
     if detokenize_paths and response.status == 200:
         tokenized_body = response.json()

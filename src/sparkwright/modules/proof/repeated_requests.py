@@ -94,7 +94,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         )
         block_tokens = block_tokens or http.prefix_block_tokens
         if is_hybrid:
-            block_tokens = max(block_tokens, http.recurrent_block)
+            block_tokens = max(block_tokens, http.recurrent_block_tokens)
         prefix_word_count = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
         context_tokens = _query_context_length(http, args, key)
         data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_word_count}

@@ -65,10 +65,10 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
     if foreign.kind == docker_command.KIND:
         words = docker_command.extract_options(words, _build_flag_check(target_engine), foreign, report)
     _refuse_short_option(words, imports)
-    parsed = target_engine.command(words)
+    parsed = target_engine.parse_command(words)
     flags = dict(parsed.flags)
     model = parsed.model or _take_stray_model(flags, target_engine)
-    known_flags = target_engine.flags.properties().keys() | target_engine.flags.SET_BY.keys()
+    known_flags = target_engine.flags.properties().keys() | target_engine.flags.RESERVED_FLAGS.keys()
     for name in flags:
         if name.partition(".")[0] not in known_flags:
             report.add(
@@ -111,7 +111,11 @@ def _build_flag_check(target: Engine) -> Callable[[str], bool]:
 
 def _refuse_short_option(words: Sequence[str], imports: ImportTable) -> None:
     """Raise Refused for an option with one dash, unless the engine has such options."""
-    option = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION_PATTERN.fullmatch(word)), "")
+    option = (
+        ""
+        if imports.accepts_single_dash
+        else next((word for word in words if _SHORT_OPTION_PATTERN.fullmatch(word)), "")
+    )
     if option:
         fix = "Put Docker's options before the image; use the engine's long options, or remove it."
         raise Refused(f"`{one_line(option, max_chars=60)}` in the command is not an option of the engine.", fix=fix)

@@ -52,7 +52,7 @@ def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, repo
         question = f"the model is split over {gpu_count} GPUs, and a Spark has one: the number of hosts"
         if report.ask("hosts", question, ("1", str(gpu_count))) != str(gpu_count):
             tensor = pipeline = gpu_count = 1
-    for name in imports.backends:
+    for name in imports.cluster_flags:
         if name in flags:
             reason = "the cluster sets it for each member" if gpu_count > 1 else "there is only one host"
             report.add("dropped", f"--{name} {format_value(flags.pop(name))}", reason)
@@ -79,14 +79,14 @@ def resolve_flags(
     """
     imports, flags = server_command.imports, server_command.flags
     other_keys: dict[str, Any] = {}
-    if (address := flags.pop(imports.host, None)) is not None and is_adopted:
-        flags[imports.host] = address
+    if (address := flags.pop(imports.host_flag, None)) is not None and is_adopted:
+        flags[imports.host_flag] = address
     elif address is not None and not uses_cluster:
         reason = "`publish` and `container.ports` determine who can reach the server"
-        report.add("dropped", f"--{imports.host} {format_value(address)}", reason)
+        report.add("dropped", f"--{imports.host_flag} {format_value(address)}", reason)
     elif uses_cluster and address not in (None, "0.0.0.0", "::"):
-        flags[imports.host] = address
-    for name in imports.key:
+        flags[imports.host_flag] = address
+    for name in imports.key_flags:
         if flags.pop(name, None) is None:
             continue
         if server_command.engine.key is None:

@@ -208,7 +208,7 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
     if not name:
         return []
     target_engine = engine.get_engine(name)
-    words = [] if target_engine.imports and target_engine.imports.repository else [values["model"]]
+    words = [] if target_engine.imports and target_engine.imports.repository_flag else [values["model"]]
     vllm_imports = engine.get_engine(engine.DEFAULT_ENGINE).imports
     assert vllm_imports is not None
     # keys of `defaults` whose names differ from vLLM's flags
@@ -226,10 +226,10 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
         if flag != flag_name:
             report.add("translated", key, f"--{flag}")
         words += [f"--{flag}"] if value == "true" else [] if value == "false" else [f"--{flag}", value]
-    if target_engine.imports and target_engine.imports.repository:
-        words += [f"--{target_engine.imports.repository}", values["model"]]
-    elif target_engine.flags.SET_BY and name == "sglang":
-        words = [f"--{next(iter(target_engine.flags.SET_BY))}", *words]
+    if target_engine.imports and target_engine.imports.repository_flag:
+        words += [f"--{target_engine.imports.repository_flag}", values["model"]]
+    elif target_engine.flags.RESERVED_FLAGS and name == "sglang":
+        words = [f"--{next(iter(target_engine.flags.RESERVED_FLAGS))}", *words]
     return words
 
 

@@ -91,8 +91,8 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if other_section:
         message = f"`{other_section}` sets flags of {engine.get_engine(other_section).title}, but `engine` is missing."
         yield message, (other_section,), f"Add `engine: {other_section}`."
-    if not recipe_engine.served:
-        supported = ", ".join(engine.name for engine in engine.list_served())
+    if not recipe_engine.is_supported:
+        supported = ", ".join(engine.name for engine in engine.list_supported())
         message = f"this release does not support {recipe_engine.title} yet."
         yield message, ("engine",), f"Supported engines: {supported}."
     if "engine" in file.model_fields_set and not sections:
@@ -139,12 +139,12 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield a mistake for each flag that contradicts `task`, and for settings that do not apply to it."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
-    for name, required_value in recipe_engine.task_flags.needs.get(task, {}).items():
+    for name, required_value in recipe_engine.task_flags.required_flags.get(task, {}).items():
         if flags.get(name) is not required_value:
             setting = f"{name}: {str(required_value).lower()}"
             message = f"`task: {task}` needs `{setting}` with {recipe_engine.title}."
             yield message, ("task",), f"Add `{setting}`."
-    for name, values in recipe_engine.task_flags.excludes.get(task, {}).items():
+    for name, values in recipe_engine.task_flags.excluded_values.get(task, {}).items():
         if name in flags and flags[name] in values:
             message = f"with `{name}: {str(flags[name]).lower()}` {recipe_engine.title} does not {task}."
             yield message, flag_place(source, name), "Remove it, or set `task:` to generate, embed or rerank."

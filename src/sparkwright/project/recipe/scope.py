@@ -351,7 +351,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
         return ""
     if caches.is_managed_by_recipe(spec.env, _mount_targets(spec)):
         return ""
-    server_command = recipe.engine.command(command)
+    server_command = recipe.engine.parse_command(command)
     further_commits = [source["commit"] for source in model.get("models", ())]
     return compile_cache_key(
         {

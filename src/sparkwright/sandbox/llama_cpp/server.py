@@ -107,7 +107,7 @@ def _check_words(words: Sequence[str]) -> None:
     remaining_words = list(words)
     while remaining_words:
         word = remaining_words.pop(0)
-        option, _ = flags.TABLE.by_word.get(word.lstrip("-").replace("_", "-"), (None, False))
+        option, _ = flags.TABLE.options_by_spelling.get(word.lstrip("-").replace("_", "-"), (None, False))
         if option is None or not word.startswith("-"):
             raise StartError(f"error: invalid argument: {word}")
         if option.kind in ("switch", "bare"):

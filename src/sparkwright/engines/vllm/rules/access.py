@@ -89,7 +89,7 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     For HTTPS, put a proxy in front of the server.
     """
     network = process_option_rules.parse_network(case.request.container.get("network") or "")[0]
-    allowed = {"host"} if network == process_option_rules.HOST_NETWORK else set()
+    allowed_options = {"host"} if network == process_option_rules.HOST_NETWORK else set()
     if case.flag("node-rank"):
         allowed_options.add("headless")  # only the head of a cluster serves the API
     for name, applies, outcome in UNREACHABLE_OPTIONS:
