@@ -40,7 +40,7 @@ def test_the_source_of_a_release_has_the_names_of_its_report(report: Report) -> 
 
 def test_the_file_of_sources_is_written_unchanged(tmp_path: Path) -> None:
     sources.save_sources(sources.load_sources(), tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_text() == sources.FILE.read_text()
+    assert (tmp_path / "again.json").read_text() == sources.TABLES_FILE.read_text()
 
 
 def write_wheel(path: Path, files: dict[str, str]) -> None:
