@@ -68,7 +68,7 @@ LIMITS = {
     'the phrase "is no"': 1,
     'the phrase "beside"': 17,
     "a variable with a vague name": 0,
-    "a function named by a participle or a preposition": 4,
+    "a function named by a participle or a preposition": 3,
     "a docstring that begins with a question word": 0,
     "fields explained in a run of prose": 0,
     "a module whose name is no noun": 0,

@@ -7,6 +7,7 @@ import yaml
 
 from tests import published
 from tests.bed.conftest import BedProject
+from tests.waiting import wait_until
 
 CLEAR_COMMAND = (
     "docker rm -f $(docker ps -aq); docker rmi -f $(docker images -aq); "
@@ -21,6 +22,8 @@ IMAGE = "127.0.0.1:5000/vllm/vllm-openai:v0.32.0"
 REMOVE_IMAGES = "docker rm -f $(docker ps -aq); docker rmi -f $(docker images -aq); rm -rf .local/state/sparkwright"
 #: prints keys, images and large files that a copy left
 FIND_LEFTOVERS = "cat .ssh/authorized_keys; docker images | grep incoming; find / -xdev -size +20M -newer /run/mark 2>/dev/null | grep -v docker"
+#: prints the processes that serve a model to other hosts; each ends when its link is closed
+FIND_PEER = "pgrep -f [s]parkwright.host.models.peer"
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_model_from_copies_the_model_during_a_deploy(first: BedProject) -> None:
     assert "; from spark1" in first.deployed("lab").out
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
     assert first.on("spark2", SERVER_STATE) == "true unless-stopped"
-    assert first.on("spark1", "pgrep -f [s]parkwright.host.models.peer") == "", "the transfer's server is gone"
+    wait_until(lambda: first.on("spark1", FIND_PEER) == "", "the end of the transfer's server")
 
 
 def test_deploy_without_a_source_fails_and_leaves_nothing(first: BedProject) -> None:

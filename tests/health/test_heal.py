@@ -64,7 +64,7 @@ def decide(state: StateFolder) -> heal.Decision:
         (make_record(cure="power"), CheckHistory(cures=2), ON, "AC power"),
         (make_record(cure="deploy"), CheckHistory(cures=2), ON, "would not help"),
         (make_record(cure=""), CheckHistory(), ON, "would not help"),
-        (make_record(drift=("image",)), CheckHistory(cures=2), ON, "not the last good state"),
+        (make_record(drift=("image",)), CheckHistory(cures=2), ON, "differs from the last good state"),
         (make_record(), CheckHistory(cures=2, heals=[NOW_S - 3599]), ON, "less than --heal-every ago"),
         (make_record(), CheckHistory(cures=2, heals=[NOW_S - 3601]), ON, ""),
         (make_record(), CheckHistory(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),

@@ -268,7 +268,7 @@ def test_recorded_memory_is_limited_to_the_memory_of_the_host(
 ) -> None:
     """A crashed server holds nothing of its recorded memory, and models that Ollama keeps are not available."""
     model = SimpleNamespace(model=SimpleNamespace(size_bytes=ollama_gib * GIB))
-    monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: SimpleNamespace(held=[model]))
+    monkeypatch.setattr("sparkwright.host.ollama.inspect", lambda context: SimpleNamespace(held_models=[model]))
     save_held(10_000)
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.6, ollama="leave")
     message = AssertMemoryFits().run(args, spark).msg
