@@ -211,10 +211,10 @@ def measure_rate(
 ) -> Measurement:
     """Measure a stream after a warm-up, and two more streams if the first is inconclusive."""
     measurement = Measurement(counters_before=server_counters.read_counters(http, url, key)[0])
-    client = ServerClient(http, model, url, key)
+    server = ServerClient(http, model, url, key)
 
     def run_stream(name: str, max_tokens: int) -> stream.Stream:
-        return client.run(client.build_request(throughput.build_prompt(name), max_tokens), cap_s=STREAM_LIMIT_S)
+        return server.run(server.build_request(throughput.build_prompt(name), max_tokens), cap_s=STREAM_LIMIT_S)
 
     with (
         suspend_gc(),
