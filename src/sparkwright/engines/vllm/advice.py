@@ -176,9 +176,7 @@ def _find_obstacle(
         return None
     fixes = (
         Fix("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
-        Fix(
-            "leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide_chunked_prefill"
-        ),
+        Fix("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
     )
     message = "chunked prefill cannot be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
     return message, fixes, "on, required by prefix caching"

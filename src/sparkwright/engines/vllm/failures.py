@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.log.failure_collector import FailurePattern
-from sparkwright.engines.log.failure_collector import failure_pattern as failure_pattern
+from sparkwright.engines.log.failure_collector import FailurePattern, failure_pattern
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"

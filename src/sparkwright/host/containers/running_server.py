@@ -202,7 +202,7 @@ def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
 
 
 def read_tokens_since(context: Context, base_url: str, earlier_counts: Mapping[str, float]) -> dict[str, float]:
-    """Return the tokens that each server generated since the counts in `earlier`, by container, if it generated any."""
+    """Return the tokens that each server generated since `earlier_counts`, by container, if any."""
     current_counts = read_generated_tokens(context, base_url)
     return {
         name: current_counts[name] - earlier_counts[name]

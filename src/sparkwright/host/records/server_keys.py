@@ -102,7 +102,7 @@ def update_link(path: Path, name: str) -> None:
 
 
 def remove_unneeded(state: StateFolder, name: str, needed_fingerprints: Collection[str]) -> None:
-    """Remove a server's keys, except those with the fingerprints in `needed`."""
+    """Remove a server's keys, except those with the fingerprints in `needed_fingerprints`."""
     for path in _iter_files(state, name):
         if path.stem.removeprefix(f"{name}-") not in needed_fingerprints:
             path.unlink(missing_ok=True)

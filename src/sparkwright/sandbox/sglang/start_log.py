@@ -112,7 +112,7 @@ def scheduler_death_lines(error: str, sigquit_line: str) -> list[str]:
 
     Args:
         error: last line of the traceback.
-        sigquit: SIGQUIT_LINE, or LAUNCH_SIGQUIT_LINE during the start.
+        sigquit_line: SIGQUIT_LINE, or LAUNCH_SIGQUIT_LINE during the start.
     """
     return [
         stamp_line("Scheduler hit an exception: Traceback (most recent call last):"),
