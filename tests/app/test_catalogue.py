@@ -64,7 +64,7 @@ def test_evidence_is_measured_reported_a_ceiling_or_unknown() -> None:
         ("qwen3-coder-next", 120, 4, "fits", ()),
         ("qwen3-coder-next", 64, 4, "too large", ("80 GB of weights alone, 4 GiB of 64.0 must stay free",)),
         ("qwen3-coder-next", 84, 4, "too large", ("74.5 GiB of files, but the engine may use only 71.4 of 84.0 GiB",)),
-        ("qwen3-coder-next", 120, 24, "too large", ("7.0 outside the engine's budget", "24.0 reserve")),
+        ("qwen3-coder-next", 120, 24, "too large", ("7.0 on the host's side", "24.0 reserve")),
         pytest.param("qwen3-coder-next", 0, 4, "unknown", (), id="unknown memory"),
         pytest.param("glm-4.7-flash", 120, 4, "unknown", (), id="unknown size of the weights"),
         pytest.param("gpt-oss-120b-gguf", 120, 4, "unknown", (), id="unknown memory of the engine"),

@@ -55,8 +55,7 @@ def test_recipe_that_leaves_no_reserve_is_too_large_and_last() -> None:
     small = find_choice("llama-3.1-8b", make_survey(28)).fit
     assert (small.verdict, small.largest_fitting_flag) == ("too large", "gpu-memory-utilization 0.58")
     assert small.reason == (
-        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 outside the engine's budget, 6.0 for the host itself, "
-        "4.0 reserve)"
+        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 for the host itself, 4.0 reserve)"
     )
     verdicts = [row.verdict for row in rows]
     assert set(verdicts[verdicts.index("too large") :]) == {"too large"}

@@ -193,7 +193,7 @@ def describe_budget(host_budget: Budget) -> str:
     reserve_bytes = sum(row.size_bytes for row in host_budget.rows if row.name == "reserve")
     parts = [
         f"{units.format_gib(host_budget.owner_bytes('server') - host_side_bytes)} for the engine",
-        f"{units.format_gib(host_side_bytes)} outside the engine's budget" if host_side_bytes else "",
+        f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
     ]
     parts += [
         f"{units.format_gib(host_budget.owner_bytes('host') - reserve_bytes)} for the host itself",

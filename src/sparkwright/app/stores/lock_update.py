@@ -300,7 +300,7 @@ def compare_models(old_entry: EntryData, new_entry: EntryData) -> list[EntryDiff
 
 
 def format_differences(differences: list[EntryDifference]) -> Iterator[str]:
-    """Format rows as lines, up to MAX_SHOWN_ROWS of them."""
+    """Format differences as lines, up to MAX_SHOWN_ROWS of them."""
     yield from map(str, differences[:MAX_SHOWN_ROWS])
     if len(differences) > MAX_SHOWN_ROWS:
         yield f"... and {len(differences) - MAX_SHOWN_ROWS} more"

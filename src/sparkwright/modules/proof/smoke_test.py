@@ -334,9 +334,8 @@ def _failed_result(
                 log=state.to_json() if state else None,
                 ollama_models=evidence.list_ollama_models(context),
                 meminfo=evidence.read_meminfo(context),
-                active_requests=0.0
-                if observations.counters_before
-                else None,  # the token counts agree: no other requests were running
+                # 0 because the token counts agree: no other requests were running
+                active_requests=0.0 if observations.counters_before else None,
                 accepted_per_draft=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )
