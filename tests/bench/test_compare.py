@@ -35,6 +35,24 @@ def test_overlapping_repetitions_are_noise(first: tuple[float, ...], second: tup
     assert {item.figure: item.verdict for item in comparisons}["output tok/s"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "are_compared"),
+    [
+        ({"concurrency": 8, "requests": 16}, {"concurrency": 8, "requests": 32}, True),
+        ({"concurrency": 8, "prompt_tokens": 512}, {"concurrency": 8}, True),
+        ({"concurrency": 8, "prompt_tokens": 512}, {"concurrency": 8, "prompt_tokens": 8192}, False),
+        ({"concurrency": 4}, {"concurrency": 8}, False),
+    ],
+)
+def test_only_similar_loads_are_compared(first: dict[str, Any], second: dict[str, Any], are_compared: bool) -> None:
+    """Results with one load each were compared before, whatever their loads."""
+    sides = [
+        made.make_results("serve", [], [made.make_cell("", {"kind": "serve", **load}, ttft_p50_ms=100)])
+        for load in (first, second)
+    ]
+    assert bool(compare.compare_results(*sides)) is are_compared
+
+
 def test_arms_are_compared_by_the_figures_of_each_load() -> None:
     comparisons = compare.compare_arms(made.make_ab_results())
     rows = {(item.load.split(":")[0], item.figure): item for item in comparisons}

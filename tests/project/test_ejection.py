@@ -151,7 +151,7 @@ def test_existing_file_is_not_replaced(project: Path) -> None:
         ejection.eject(project, "playbooks/deploy.yml")
     assert (project / "playbooks/deploy.yml").read_text() == "- hosts: all\n"
     with pytest.raises(Refused, match="Did you mean `parts/prove`"):
-        ejection.resolve_name(project, "parts/prov")
+        ejection.resolve_name("parts/prov")
 
 
 def test_shipped_files_themselves_are_not_ejected(newer: Path) -> None:

@@ -43,7 +43,7 @@ def list_files(*, json: bool) -> Exit:
 def eject(file: str, *, json: bool) -> Exit:
     """Copy one shipped file into the project."""
     root = Project.here().root
-    row = ejection.eject(root, ejection.resolve_name(root, file))
+    row = ejection.eject(root, ejection.resolve_name(file))
     if json:
         print_json_line(_file_json(row))
     else:
@@ -65,7 +65,7 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     """
     root = Project.here().root
     ejection.refuse_source_checkout(root)
-    name = ejection.resolve_name(root, file)
+    name = ejection.resolve_name(file)
     comparison = ejection.compare(root, name)
     has_shipped_changes = comparison.original != comparison.shipped
     if not json and not has_shipped_changes:

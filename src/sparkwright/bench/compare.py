@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,22 +140,26 @@ def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "")
 def _match_rows(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
     """Yield pairs of rows with the same load.
 
-    Rows left over match if kind, concurrency and rate are the same, as for an imported load, or if one is left on each side.
+    Rows left over match if their loads are similar: an imported load states fewer values.
     """
-    keys: tuple[Callable[[Row], Any], ...] = (
-        lambda row: load_key(row.load),
-        lambda row: (row.load.get("kind"), row.load.get("concurrency") or 0, row.load.get("rate") or 0),
-    )
     unmatched_first, unmatched_second = list(first), list(second)
-    for key in keys:
+    for agree in (_have_same_load, _have_similar_load):
         for row in list(unmatched_first):
-            other = next((item for item in unmatched_second if key(item) == key(row)), None)
+            other = next((item for item in unmatched_second if agree(row.load, item.load)), None)
             if other is not None:
                 unmatched_first.remove(row)
                 unmatched_second.remove(other)
                 yield row, other
-    if len(unmatched_first) == len(unmatched_second) == 1:
-        yield unmatched_first[0], unmatched_second[0]
+
+
+def _have_same_load(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return load_key(first) == load_key(second)
+
+
+def _have_similar_load(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Return True if kind, concurrency and rate are the same, and no length differs that both loads state."""
+    stated = {name for name in first.keys() & second.keys() if first[name] and second[name]} - {"prompts", "requests"}
+    return all((first.get(name) or 0) == (second.get(name) or 0) for name in {*stated, "kind", "concurrency", "rate"})
 
 
 def _compare_values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:

@@ -118,7 +118,7 @@ def _diff_changes(old_text: str, new_text: str) -> list[Change]:
     ]
 
 
-def resolve_name(project: Path, word: str) -> str:
+def resolve_name(word: str) -> str:
     """Return the full name of a shipped file from a short one: `deploy`, `parts/swap`, `client.j2`.
 
     Raises Refused, suggesting the nearest name, if there is no such file.

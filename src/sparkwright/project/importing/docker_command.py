@@ -188,10 +188,10 @@ def _set_option(
         foreign.options[flag.removeprefix("--")] = value
     elif flag == "--stop-timeout" and value.isdigit():
         foreign.options["stop_timeout_s"] = int(value)
-    elif flag in DROPPED_OPTIONS:
-        report.add("dropped", f"{flag} {value}", DROPPED_OPTIONS[flag] or "recipes have no such option")
     elif flag in FOREIGN_FIELDS:
         getattr(foreign, FOREIGN_FIELDS[flag]).append(value)
+    elif not name:
+        report.add("dropped", f"{flag} {value}", DROPPED_OPTIONS[flag] or "recipes have no such option")
     elif name == "env":
         key, equals, text = value.partition("=")
         foreign.env[key] = text if equals else f"${key}"
