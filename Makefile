@@ -1,6 +1,6 @@
 # make demo: a whole deploy on a simulated Spark, nothing needed but Python 3.11+
 # make test: what tells most in a few minutes; needs neither ssh nor Docker
-# make test-ci: that and a few tests of each real part (ssh, Docker, registry, browser, simulated Sparks ...), as CI runs it
+# make test-ci: that and a few tests of each real part (ssh, Docker, registry, browser, simulated Sparks ...), as CI runs it after `make lint`
 # make test-all: everything that this machine can, most of an hour; a release runs it
 # make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
 # make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
@@ -40,7 +40,7 @@ test test-ci: export SPARKWRIGHT_FUZZ ?= 40
 test: .venv/.installed-test lint
 	$(BIN)/pytest -n $(WORKERS) -m 'not engine and not slow'
 
-test-ci: .venv/.installed-test lint
+test-ci: .venv/.installed-test
 	$(BIN)/pytest -n $(ALL_WORKERS) --durations=25 -m 'not engine and (not slow or ci)'
 
 test-all: .venv/.installed-test lint
