@@ -377,7 +377,7 @@ class ContainerSpec:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
+    def from_json(cls, data: Mapping[str, Any]) -> ContainerSpec:
         """Rebuild a spec from the output of `to_json`. Raises TypeError for an unknown key."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()

@@ -120,7 +120,7 @@ class Pair:
         """Return a member's differences from the recipe, by its command line."""
         spec = ContainerSpec.from_json(self.made[host])
         words = psutil.Process(self.members[host].pid).cmdline()
-        body = build_create_body(replace(spec, command=words[words.index("serve") + 1 :]))
+        body = build_create_body(replace(spec, command=tuple(words[words.index("serve") + 1 :])))
         return differences(spec, {"Config": body, "HostConfig": body["HostConfig"]}, {"Id": DIGEST})
 
     def rank_of(self, host: str) -> int:
