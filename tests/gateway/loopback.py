@@ -8,16 +8,17 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sparkwright.engines import api_paths
 from sparkwright.engines.http import Task
 from sparkwright.engines.tasks import PROOFS
 from sparkwright.engines.vllm.http import PATHS as VLLM
-from sparkwright.gateway import clients, operations, render
+from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
 from sparkwright.host.gateway import server_operations
 from tests.gateway.servers import CHAT, LoopbackServer
@@ -75,7 +76,14 @@ class RunningGateway:
         return server_operations.Gateway("lab", "127.0.0.1", self.gateway.control_port, tls=False, server=server)
 
     def ask(
-        self, method: str, path: str, body: Any = None, key: str | None = KEY, port: int = 0, **headers: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = KEY,
+        port: int = 0,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Answer:
         """Send a request. The body is sent as it is if bytes, in chunks if iterable, as JSON otherwise."""
         content = body if isinstance(body, bytes) or hasattr(body, "__next__") or body is None else json.dumps(body)
@@ -153,7 +161,7 @@ def run_gateway(folder: Path, rendered: Gateway, pem: str = "") -> Iterator[Runn
         clients.KEYS_FILE: clients.format_keys(client_hashes),
         render.SERVER_KEYS_FILE: "".join(f"{model.backend} {SERVER_KEY}\n" for model in rendered.models if model.key),
         operations.HOST_KEYS_FILE: clients.format_keys({name: _hash_key(key) for name, key in HOST_KEYS.items()}),
-        render.CERTIFICATE_FILE: pem,
+        listeners.CERTIFICATE_FILE: pem,
     }
     for name, text in files.items():
         (folder / name).write_text(text)

@@ -113,7 +113,7 @@ def test_keys_of_clients_and_of_the_gateway_are_accepted_and_others_refused(lab:
     body = {"model": "qwen", "messages": HI}
     assert chat_as(lab, "alice").status == chat_as(lab, "soon").status == 200
     assert lab.chat(body).status == 200
-    assert lab.chat(body, key=None, **{"x-api-key": client_key("alice")}).status == 200
+    assert lab.chat(body, key=None, headers={"x-api-key": client_key("alice")}).status == 200
     for key in ("nobody-key-0123456789", "alice"):
         assert lab.chat(body, key=key).error == (401, "invalid_api_key")
 

@@ -68,7 +68,7 @@ def lab(
 
 
 def respond(lab: RunningGateway, **body: Any) -> Answer:
-    return lab.ask("POST", "/v1/responses", {"model": "qwen", "input": "hi", **body}, **JSON)
+    return lab.ask("POST", "/v1/responses", {"model": "qwen", "input": "hi", **body}, headers=JSON)
 
 
 def test_a_response_is_read_and_cancelled_at_the_server_that_made_it(lab: RunningGateway) -> None:
@@ -77,7 +77,7 @@ def test_a_response_is_read_and_cancelled_at_the_server_that_made_it(lab: Runnin
     for item in created:
         path = f"/v1/responses/{item['id']}"
         assert lab.ask("GET", path).json == {"read": path, "from": item["from"]}
-        assert lab.ask("POST", f"{path}/cancel", {}, **JSON).json["from"] == item["from"]
+        assert lab.ask("POST", f"{path}/cancel", {}, headers=JSON).json["from"] == item["from"]
 
 
 def test_a_response_with_a_previous_response_goes_to_the_same_server(lab: RunningGateway) -> None:
@@ -121,9 +121,9 @@ def test_the_model_in_a_form_selects_the_server(
     lab: RunningGateway, servers: tuple[StoringServer, StoringServer], path: str, first: bool
 ) -> None:
     body = recording_form("org/small", first=first)
-    assert lab.ask("POST", path, body, **FORM).json["from"] == "two"
+    assert lab.ask("POST", path, body, headers=FORM).json["from"] == "two"
     assert servers[1].seen[-1] == body
-    assert lab.ask("POST", path, recording_form("nothing", first=first), **FORM).error == (404, "model_not_found")
+    assert lab.ask("POST", path, recording_form("nothing", first=first), headers=FORM).error == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(
@@ -132,5 +132,5 @@ def test_the_model_in_a_form_selects_the_server(
     ids=["empty", "boundary only", "field without value", "long name"],
 )
 def test_a_form_without_a_model_is_refused_with_a_sentence(lab: RunningGateway, body: bytes) -> None:
-    answer = lab.ask("POST", "/v1/audio/transcriptions", body, **FORM)
+    answer = lab.ask("POST", "/v1/audio/transcriptions", body, headers=FORM)
     assert (answer.status, answer.json["error"]["message"]) == (400, "The gateway found no field `model` in the form.")

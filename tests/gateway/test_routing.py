@@ -83,10 +83,10 @@ def test_the_key_header_of_anthropics_api_is_accepted_and_never_passed_on(
 ) -> None:
     body = {"model": "org/small-1.5", "messages": HI, "max_tokens": 8}
     for headers in ({"x-api-key": KEY}, {"x-api-key": KEY, "Authorization": "Bearer another"}):
-        assert lab.ask("POST", "/v1/messages", body, key=None, **headers).status == 200
+        assert lab.ask("POST", "/v1/messages", body, key=None, headers=headers).status == 200
         assert not {"x-api-key", "authorization"} & servers["small"].seen[-1]["headers"].keys()
     for wrong in ("", KEY + "x", f"Bearer {KEY}", f"{KEY},{KEY}"):
-        answer = lab.ask("POST", "/v1/messages", body, key=None, **{"x-api-key": wrong})
+        answer = lab.ask("POST", "/v1/messages", body, key=None, headers={"x-api-key": wrong})
         assert answer.error == (401, "invalid_api_key")
 
 
@@ -112,10 +112,15 @@ def test_a_model_in_a_nested_object_does_not_select_the_server(lab: RunningGatew
 REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("no key", {"body": {"model": "qwen"}, "key": None}, 401, "invalid_api_key"),
     ("wrong key", {"body": {"model": "qwen"}, "key": KEY + "x"}, 401, "invalid_api_key"),
-    ("empty key", {"body": {"model": "qwen"}, "key": None, "Authorization": "Bearer "}, 401, "invalid_api_key"),
+    (
+        "empty key",
+        {"body": {"model": "qwen"}, "key": None, "headers": {"Authorization": "Bearer "}},
+        401,
+        "invalid_api_key",
+    ),
     (
         "basic authentication",
-        {"body": {"model": "qwen"}, "key": None, "Authorization": "Basic YTpi"},
+        {"body": {"model": "qwen"}, "key": None, "headers": {"Authorization": "Basic YTpi"}},
         401,
         "invalid_api_key",
     ),
@@ -137,10 +142,10 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
         400,
         "model_missing",
     ),
-    ("compressed", {"body": b"\x1f\x8b\x08\x00", "Content-Encoding": "gzip"}, 400, "model_missing"),
+    ("compressed", {"body": b"\x1f\x8b\x08\x00", "headers": {"Content-Encoding": "gzip"}}, 400, "model_missing"),
     ("large body", {"body": b'{"model": "qwen", "x": "' + b"x" * LIMIT + b'"}'}, 413, "request_too_large"),
     ("very large body", {"body": b'{"model": "qwen", "x": "' + b"x" * 8 * LIMIT + b'"}'}, 413, "request_too_large"),
-    ("large headers", {"body": {"model": "qwen"}, "X-Long": "x" * 20_000}, 431, "headers_too_large"),
+    ("large headers", {"body": {"model": "qwen"}, "headers": {"X-Long": "x" * 20_000}}, 431, "headers_too_large"),
 ]
 
 
@@ -182,20 +187,20 @@ def split_body(body: bytes, size: int) -> Iterator[bytes]:
 def test_a_chunked_body_is_routed_whole(lab: RunningGateway, servers: dict[str, StreamServer], size: int) -> None:
     text = "x" * (20_000 if size < 10 else LIMIT - 100)
     body = json.dumps({"messages": [{"role": "user", "content": text}], "model": "org/small-1.5"}).encode()
-    assert lab.chat(split_body(body, size), **{"Transfer-Encoding": "chunked"}).status == 200
+    assert lab.chat(split_body(body, size), headers={"Transfer-Encoding": "chunked"}).status == 200
     assert servers["small"].seen[-1]["raw"] == body
 
 
 def test_a_body_as_large_as_the_limit_is_routed(lab: RunningGateway, servers: dict[str, StreamServer]) -> None:
     rest = len(json.dumps({"messages": "", "model": "org/small-1.5"}))
     body = {"messages": "x" * (LIMIT - rest), "model": "org/small-1.5"}
-    assert lab.chat(body, **{"X-Long": "x" * 15_000}).status == 200
+    assert lab.chat(body, headers={"X-Long": "x" * 15_000}).status == 200
     assert len(servers["small"].seen[-1]["raw"]) == LIMIT
 
 
 def test_a_chunked_body_beyond_the_limit_is_refused(lab: RunningGateway) -> None:
     body = b'{"x": "' + b"x" * LIMIT + b'", "model": "qwen"}'
-    answer = lab.chat(split_body(body, 65536), **{"Transfer-Encoding": "chunked"})
+    answer = lab.chat(split_body(body, 65536), headers={"Transfer-Encoding": "chunked"})
     assert answer.error == (413, "request_too_large")
 
 

@@ -89,7 +89,7 @@ def test_an_invalid_report_is_ignored(
     tmp_path: Path, server: StreamServer, key: str, seconds: str, status: int
 ) -> None:
     with wakeable_gateway(tmp_path, server) as lab:
-        assert lab.control("PUT", URL, key=key, **{wake.SECONDS_HEADER: seconds}).status == status
+        assert lab.control("PUT", URL, key=key, headers={wake.SECONDS_HEADER: seconds}).status == status
         assert error_of(lab.chat(BODY)) == (503, "model_not_up", "5")
 
 

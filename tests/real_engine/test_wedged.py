@@ -69,7 +69,7 @@ COUNTERS = ("vllm:num_requests_running{", "vllm:generation_tokens_total{")
 
 
 def send_request(pool: ThreadPoolExecutor, lab: RunningGateway, **more: Any) -> Future[Answer]:
-    return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more}, **JSON)
+    return pool.submit(lab.ask, "POST", "/v1/completions", {**SHORT, **more}, headers=JSON)
 
 
 def test_a_stopped_engine_is_detected_by_its_counters(

@@ -50,7 +50,7 @@ def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFacto
 
 
 def post_message(running: RunningGateway, path: str, body: dict[str, Any]) -> Any:
-    return running.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
+    return running.ask("POST", path, body, key=None, headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"})
 
 
 def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGateway) -> None:
