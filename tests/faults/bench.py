@@ -17,8 +17,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-import docker
 import psutil
+from docker import DockerClient
 
 from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
@@ -164,8 +164,8 @@ class Bench:
 
     # -- the servers afterwards ----------------------------------------------------------------------------------
 
-    def client(self) -> docker.DockerClient:
-        return docker.DockerClient(base_url=control.up(self.project.sandbox)["DOCKER_HOST"])
+    def client(self) -> DockerClient:
+        return DockerClient(base_url=control.up(self.project.sandbox)["DOCKER_HOST"])
 
     def serving(self) -> str:
         """Return the Id of the server if it generates and has its restart policy; otherwise an empty text."""

@@ -16,6 +16,7 @@ which reports the interrupted run. `make test-faults` runs all cells and prints 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_table_has_every_step_of_the_swap(bench: Bench) -> None:
     ids=[f"{fault}: {step}" for step, fault, _, _ in CELLS],
 )
 def test_one_verified_server_serves_after_a_fault(
-    bench: Bench, step: str, fault: str, expected: str, quick: bool, record_property: pytest.RecordProperty
+    bench: Bench, step: str, fault: str, expected: str, quick: bool, record_property: Callable[[str, object], None]
 ) -> None:
     if fault == "disk" and not bench.tmpfs:
         pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")

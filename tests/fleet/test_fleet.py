@@ -37,6 +37,9 @@ class SimulatedLink:
         counts = {"ok": 1, "changed": 0, "failed": int(bool(self.outcome)), "skipped": 0, "unreachable": 0}
         yield event("recap", host=self.host.name, **counts, exit=self.outcome, seconds=0.1, msg="")
 
+    def wait_until_connected(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
