@@ -251,7 +251,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     config.option.loadscopereorder = False  # it sorts by number of tests, which would put the bed last
 
-    class Grouped(LoadScopeScheduling):
+    class Grouped(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             return worker_group(nodeid)
 

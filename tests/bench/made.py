@@ -52,7 +52,7 @@ def make_ab_results() -> Results:
                 load = {"kind": "serve", "concurrency": streams, "requests": 16}
                 cells.append(make_cell(arm, load, turn, output_tok_per_s=45.0 * streams**0.7 + turn))
     on, off = ({"effective": {"chunked_prefill": value}} for value in (True, False))
-    arms = [
+    arms: list[dict[str, Any]] = [
         {"name": "a", "title": "chunked prefill on", "max_num_batched_tokens": 4096, **on},
         {"name": "b", "title": "<b>chunked prefill</b> off", **off},
     ]
@@ -63,7 +63,7 @@ def make_sweep_results() -> Results:
     """Return results of three sizes; the engine refuses the first one."""
     load = {"kind": "serve", "concurrency": 8, "requests": 32}
     cells = [make_cell(str(size), load, ttft_p50_ms=400000 / size, itl_p99_ms=size / 4) for size in (1024, 4096)]
-    arms = [
+    arms: list[dict[str, Any]] = [
         {"name": str(size), "title": f"max-num-batched-tokens {size}", "max_num_batched_tokens": size}
         for size in (512, 1024, 4096)
     ]

@@ -24,8 +24,8 @@ def test_written_results_are_read_back_and_match_the_schema(tmp_path: Path) -> N
 
 
 def test_names_of_numbers_in_the_schema_end_with_a_unit() -> None:
-    units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests")
-    units += ("repetition", "schema", "preemptions")
+    units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests",
+        "repetition", "schema", "preemptions")  # fmt: skip
     definitions = json_output.schema("results")["$defs"]
     for part in ("Figures", "Cell"):
         for name, schema in definitions[part]["properties"].items():

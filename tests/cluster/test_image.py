@@ -29,18 +29,18 @@ def registry(pair: ClusterPair, images: Images, tmp_path: Path) -> Iterator[Prox
     proxy = Proxy(Registry(tmp_path, port=int(images.registry.rpartition(":")[2])))
     pair.images = Images(proxy.address, images.repository)
     pair.recipe()
-    remove_images(pair, *pair.names)
+    remove_images(pair, images, *pair.names)
     yield proxy
     proxy.close()
     pair.close()
-    remove_images(pair, *pair.names)
+    remove_images(pair, images, *pair.names)
 
 
-def remove_images(pair: ClusterPair, *hosts: str) -> None:
-    """Remove the images of the pair's repository with all their names; no container may use them."""
+def remove_images(pair: ClusterPair, images: Images, *hosts: str) -> None:
+    """Remove the images of a repository with all their names from these hosts; no container may use them."""
     for host in hosts:
         rows = pair.docker(host, "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}").splitlines()
-        for image in {row.split()[1] for row in rows if f"/{pair.images.repository}/" in row}:
+        for image in {row.split()[1] for row in rows if f"/{images.repository}/" in row}:
             pair.docker(host, "rmi", "-f", image)
 
 
@@ -79,10 +79,12 @@ def test_one_member_pulls_the_image_and_the_other_copies_it(pair: ClusterPair, r
     assert pair.run_json("verify").code in (0, 4)
 
 
-def test_either_member_can_serve_the_image_without_a_registry(pair: ClusterPair, registry: Proxy) -> None:
+def test_either_member_can_serve_the_image_without_a_registry(
+    pair: ClusterPair, registry: Proxy, images: Images
+) -> None:
     pair.deployed()
     pair.close()
-    remove_images(pair, "one")
+    remove_images(pair, images, "one")
     registry.seen.clear()
     result = pair.deployed()
     assert message(result, COPY, "one") == "copied from two; its Id matches the lock"

@@ -43,7 +43,8 @@ class UnpluggableLink(Relay):
 
     @property
     def rules(self) -> list[list[str]]:
-        return self.__dict__.setdefault("_rules", [])
+        rules: list[list[str]] = self.__dict__.setdefault("_rules", [])
+        return rules
 
 
 @dataclass
@@ -57,8 +58,8 @@ class Members:
 
     def serve(self) -> list[dict[str, Any]]:
         """Return the giver's offer at each address."""
-        image = {"ref": self.ref, "ids": [self.image]}
-        return [ShareImage().run(ShareImage.Args(**image, bind=address), self.giver).data["offer"] for address in TWINS]
+        arguments = [ShareImage.Args(ref=self.ref, ids=[self.image], bind=address) for address in TWINS]
+        return [ShareImage().run(args, self.giver).data["offer"] for args in arguments]
 
     def copy(self, links: list[Relay], offer: dict[str, Any]) -> dict[str, Any]:
         offer = {**offer, "urls": [link.url for link in links]}

@@ -20,11 +20,12 @@ def statuses(result: CommandResult, task: str) -> dict[str, str]:
 
 
 def message(result: CommandResult, task: str, host: str) -> str:
-    return next(
-        event["msg"]
+    messages = (
+        str(event["msg"])
         for event in result.events()
         if event.get("name") == task and event.get("msg") and event["host"] == host
     )
+    return next(messages)
 
 
 def test_model_is_downloaded_by_one_member_and_copied_by_the_other(pair: ClusterPair) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import pytest
 from sparkwright.doctor import known_facts
 from sparkwright.doctor.checks import CHECKS, gpu, memory, operating_system, run_checks, services
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
-from sparkwright.host.memory import service_guard, start_guard
+from sparkwright.guard import service
+from sparkwright.host.memory import start_guard
 from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, SETTING_PATHS
+from sparkwright.units import GIB
 from tests.doctor import link_tree, tree
-from tests.doctor.tree import GIB, INTENDED, MEMINFO, RELEASE, SMI
+from tests.doctor.tree import INTENDED, MEMINFO, RELEASE, SMI
 
 OSRELEASE = "/proc/sys/kernel/osrelease"
 ROCE = {OSRELEASE: "6.17.0-1008-nvidia\n", "/sys/class/infiniband/rocep1s0f0/ports/1/state": "4: ACTIVE\n"}
@@ -217,7 +219,7 @@ def test_a_verified_server_without_a_memory_guard_is_a_warning(tmp_path: Path) -
     object.__setattr__(host.context.machine, "sandbox", False)
     finding = find_finding(host, "memory budget", "memory guard")
     assert (finding.verdict, finding.fix) == ("warning", "invoke health.install --host spark1")
-    with (state.folder(start_guard.FOLDER) / service_guard.LOCK_FILE).open("w") as lock:
+    with (state.folder(start_guard.FOLDER) / service.LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert find_finding(host, "memory budget", "memory guard").verdict == "ok"
 
@@ -283,7 +285,7 @@ def test_the_clock_is_compared_with_the_laptop(off_s: float, verdict: str) -> No
 
 
 def test_a_check_that_raises_is_unknown_and_the_others_still_run(tmp_path: Path) -> None:
-    def broken(host: Host) -> list[Finding]:
+    def broken(host: Host) -> Iterator[Finding]:
         raise RuntimeError("surprise")
 
     findings = run_checks(tree.make_host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})

@@ -57,11 +57,11 @@ def make_host(folder: Path, changes: Mapping[str, str | None], intended: Intende
     root, home = folder / "root", folder / "home"
     home.mkdir(parents=True)
     for name, text in files.items():
-        path = Path(f"{root}{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        file = Path(f"{root}{name}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
         if name.startswith("/usr/bin"):
-            path.chmod(0o755)
+            file.chmod(0o755)
     context = RecordingContext(
         home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, architecture="aarch64",
         hub_url="https://hub.test", ollama_url="http://127.0.0.1:9",

@@ -15,7 +15,7 @@ STRUCT_AT, SERVER_OPTIONS = 16, 12
 def main(folder: str) -> None:
     """Print the help of the wheel in this folder."""
     sys.path.insert(0, folder)
-    import xllamacpp  # type: ignore[import-not-found, unused-ignore]
+    import xllamacpp
     from xllamacpp import xllamacpp as module
 
     parameters = xllamacpp.CommonParams()

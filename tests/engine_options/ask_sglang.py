@@ -34,9 +34,7 @@ class Anything(type):
     """A class that has every attribute, can be called, subscripted, and used as a decorator."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return create_anything(name)
+        return create_attribute(name)
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         return (
@@ -66,6 +64,13 @@ def create_anything(name: str) -> Any:
     return Anything(name, (), {})
 
 
+def create_attribute(name: str) -> Any:
+    """Return the attribute of this name of a class or module that has every attribute. Raises AttributeError for Python's own names."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return create_anything(name)
+
+
 class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Replaces REPLACED, and packages that SGLang imports and that are not installed."""
 
@@ -87,7 +92,7 @@ class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = types.ModuleType(spec.name)
         module.__path__ = []
         module.__version__ = "99.0"  # type: ignore[attr-defined]
-        module.__getattr__ = lambda name: Anything.__getattr__(Anything, name)  # type: ignore[method-assign]
+        module.__getattr__ = create_attribute  # type: ignore[method-assign]
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -151,11 +156,11 @@ def main(arguments: Sequence[str]) -> None:
     sys.path.insert(0, arguments[0])
     sys.argv = ["sglang"]
     sys.meta_path.insert(0, Replacements())
-    import transformers  # type: ignore[import-not-found, unused-ignore]
+    import transformers
 
     for name in IMAGE_CLASSES:
         setattr(transformers, name, create_anything(name))
-    from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
+    from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)

@@ -38,7 +38,7 @@ both_modes = pytest.mark.parametrize("hostile", ["0777", "0000"], indirect=True)
 def hostile(engine: docker.DockerClient, request: pytest.FixtureRequest) -> Iterator[HostileServer]:
     with hostile_server(engine, mode=getattr(request, "param", "0777")) as server:
         server.deploy("leave", entrypoint=["/bin/cat", "/no-such-file"])  # creates all folders without an attack
-        engine.api.remove_container(server.name, force=True)  # type: ignore[no-untyped-call]
+        engine.api.remove_container(server.name, force=True)
         server.write_canaries()
         yield server
 
@@ -153,7 +153,7 @@ LIMITS = {"memlock": "65536", "nofile": "1024"}
 
 def test_cluster_member_cannot_escape_during_start_rollback_and_removal(hostile: HostileServer) -> None:
     """Its container is in the host network, with a capability and the device nodes of its adapters."""
-    member = {"host": make_member(hostile, "one"), "parallel": 2, "network": "host", "ulimits": LIMITS}
+    member: dict[str, Any] = {"host": make_member(hostile, "one"), "parallel": 2, "network": "host", "ulimits": LIMITS}
     hostile.deploy(**member)
     hostile.wait_for_attack()
     inspected = hostile.inspect()

@@ -53,11 +53,12 @@ def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[typ
 
     Raises AssertionError with the case if the reader raised another error, or took too much time or memory.
     """
+    refusals: tuple[type[BaseException], ...] = (SparkwrightError, *refuses)
     for number, case in enumerate(cases):
         before, began = _rss_kib(), time.process_time()
         try:
             read(case)
-        except (SparkwrightError, *refuses) as error:
+        except refusals as error:
             assert str(error).strip(), f"refused without a message: {_describe_case(number, case)}"
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {error}\n{_describe_case(number, case)}") from error

@@ -159,7 +159,8 @@ def _sample_text(node: tuple[Any, Any]) -> str:
             return _class_member(content)
         case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
             low, _, inner = content
-            return _sample_texts(inner) * max(low, 1)
+            repetitions: int = max(low, 1)
+            return _sample_texts(inner) * repetitions
         case sre.SUBPATTERN:
             return _sample_texts(content[-1])
         case sre.ATOMIC_GROUP:

@@ -186,7 +186,7 @@ def _run_in_child(
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -142,7 +142,7 @@ def test_docker_run_lines() -> None:
 def test_inspected_containers(tmp_path: Path) -> None:
     def read(value: Any) -> None:
         context = RecordingContext(tmp_path)
-        context.docker = lambda: FakeEngine(value)  # type: ignore[method-assign]
+        context.docker = lambda: FakeEngine(value)  # type: ignore[method-assign, assignment, return-value]
         result = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
         import_settings(json.loads(json.dumps(result.data)))
 

@@ -165,7 +165,8 @@ class Fleet:
         try:
             result = commands.run(*words, cwd=self.root, env=env, timeout_s=recording.TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            return CommandResult(None, f"{error.stdout}{error.stderr}")
+            texts: Any = (error.stdout, error.stderr)  # `commands.run` reads text; the library's types say bytes
+            return CommandResult(None, "".join(texts))
         return CommandResult(result.returncode, result.stdout + result.stderr)
 
     def cache_runtime(self) -> None:

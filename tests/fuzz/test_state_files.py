@@ -12,6 +12,7 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.health import heal, probe, settings, store
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop
@@ -76,7 +77,7 @@ def read_verified_states(context: RecordingContext) -> None:
     holders.recorded_bytes(context, "abc")
     stop._describe_cost(1, context, "")
     crash_loop._read_samples({"Id": "abc"}, context)
-    prober = probe.Prober(context, CheckHistory(), probe.Limits())
+    prober = probe.Prober(context, CheckHistory(), Limits())
     assert isinstance(prober.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
@@ -108,7 +109,7 @@ def read_check_history(context: RecordingContext) -> None:
     history.last_speed  # noqa: B018
     history.save(context.state)
     CheckHistory.load(context.state)
-    probe.Prober(context, history, probe.Limits())
+    probe.Prober(context, history, Limits())
 
 
 def read_checks(context: RecordingContext) -> None:

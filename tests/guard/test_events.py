@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.guard import service
 from sparkwright.host.memory import service_guard, start_guard
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.memory_level import MemoryLevel
@@ -22,7 +23,7 @@ GOOD = f"1795705678.044 killed qwen35 {ID} falling {GIB} 1048576 {3 * GIB}"
 )  # fmt: skip
 def test_damaged_event_lines_are_skipped(tmp_path: Path, line: str) -> None:
     state = StateFolder.in_home(tmp_path)
-    events = state.folder(start_guard.FOLDER) / service_guard.EVENTS_FILE
+    events = state.folder(start_guard.FOLDER) / service.EVENTS_FILE
     events.write_text(f"{line}\n{GOOD}\n", errors="surrogateescape")
     (action,) = service_guard.list_actions(state)
     assert action.name == "qwen35"

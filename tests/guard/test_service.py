@@ -92,7 +92,7 @@ def start_service(context: RecordingContext, memory: SimulatedMemory) -> Iterato
             rows.append(f"server {container.name} {container.id} {inspected['State']['Pid']} {GIB}")
         rows += [f"tell {word}" for word in tell]
         folder = context.state.folder(start_guard.FOLDER)
-        (folder / service_guard.CONF_FILE).write_text("\n".join(rows) + "\n")
+        (folder / service.CONF_FILE).write_text("\n".join(rows) + "\n")
         command = [sys.executable, "-I", "-S", start_guard.PROGRAM, "service", str(folder)]
         processes.append(subprocess.Popen(command, env={"MALLOC_ARENA_MAX": "1"}))
         wait_until(lambda: service_guard.is_running(context.state), "the guard")

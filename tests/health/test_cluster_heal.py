@@ -20,7 +20,8 @@ from sparkwright.protocol.plan import Plan, Task
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from tests.modules.context import RecordingContext
-from tests.runner.cluster.members import SECRET, free_port
+from tests.remote.sshd import free_port
+from tests.runner.cluster.members import SECRET
 
 HOSTS = ("spark1", "spark2")
 NOW_S = 100_000.0

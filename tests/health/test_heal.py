@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
+from sparkwright.errors import Refused
 from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
@@ -152,7 +153,7 @@ def test_plans_of_dropped_states_are_removed(state: StateFolder) -> None:
 
 
 def test_a_plan_that_contains_a_secret_is_not_stored(state: StateFolder) -> None:
-    with pytest.raises(heal.Refused, match="contains a secret"):
+    with pytest.raises(Refused, match="contains a secret"):
         save_plan(state, make_plan(why=f"with {KEY}"), KEY)
     assert not (state.path / restart_plans.FOLDER).exists()
 

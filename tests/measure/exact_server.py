@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ class Schedule:
     status: int = 200  #: status of every answer
     drip_s: float = 0.0  #: seconds between the bytes of the headers
     #: decode rate of each request in turn; the last rate applies to all further requests
-    rates: list[float] = field(default_factory=list)
+    rates: Sequence[float] = ()
     refuses: list[str] = field(default_factory=list)  #: keys that are refused with 400
     ghost: int = 0  #: additional tokens in the server's counter
     running: int = 0  #: other running requests

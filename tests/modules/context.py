@@ -1,6 +1,7 @@
 """A context for tests of modules that records their events."""
 
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ class RecordingContext(RunContext):
     """A run's context on a host with this home; `events` has the events of modules."""
 
     def __init__(
-        self, home: Path, *, check: bool = False, secrets: dict[str, Secret] | None = None, **machine: Any
+        self, home: Path, *, check: bool = False, secrets: Mapping[str, Secret] | None = None, **machine: Any
     ) -> None:
         self.events: list[Event] = []
         super().__init__(

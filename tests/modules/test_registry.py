@@ -82,10 +82,12 @@ CASES = [(module, case) for module, cases in TABLE["modules"].items() for case i
 def build_read_value(module: StateModule[Any, Any], value: Any) -> Any:
     """Return the value as the type that the module's `read` returns."""
     return_type = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
-    if dataclasses.is_dataclass(return_type):
+    if isinstance(return_type, type) and dataclasses.is_dataclass(return_type):
         return return_type(**value)
     (item_type,) = typing.get_args(return_type)[:1] or (None,)
-    return [item_type(**item) for item in value] if dataclasses.is_dataclass(item_type) else value
+    if isinstance(item_type, type) and dataclasses.is_dataclass(item_type):
+        return [item_type(**item) for item in value]
+    return value
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}: {case['name']}" for name, case in CASES])

@@ -21,8 +21,8 @@ KV_BYTES_PER_TOKEN = 36 * 8 * (64 + 64) * 2
 QUANTISATIONS = ["BF16", "Q2_K", "Q3_K_M", "Q3_K_S", "Q4_0", "Q4_K_M", "Q4_K_S", "Q5_0", "Q5_K_M", "Q6_K", "Q8_0"]
 SHARDS = [f"big/m-UD-0000{n}-of-00002.gguf" for n in (1, 2)]
 #: stands before the chat template, like in real files, and is larger than the part that is read for the shape
-VOCABULARY = {"tokenizer.ggml.tokens": [f"<token {n}>" for n in range(20_000)]}
-CHAT = {
+VOCABULARY: dict[str, Any] = {"tokenizer.ggml.tokens": [f"<token {n}>" for n in range(20_000)]}
+CHAT: dict[str, Any] = {
     "tokenizer.chat_template": CHAT_TEMPLATE,
     "general.sampling.temp": 0.6,
     "general.sampling.top_k": 20,

@@ -34,7 +34,8 @@ class Prometheus:
     def query(self, query: str) -> list[dict[str, Any]]:
         """Return the current series of a query."""
         with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
-            return json.load(answer)["data"]["result"]
+            series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+            return series
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a query confirms the condition. Until Prometheus listens, queries fail."""

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from tests.real_engine.engine import VERSION, Engine, EngineMissing, ensure_installed
-from tests.real_engine.releases.install import NEWEST
+from tests.real_engine.engine import VERSION, Engine, ensure_installed
+from tests.real_engine.releases.install import NEWEST, EngineMissing
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,8 @@ def chunks_meanwhile(server: Server, load: Load) -> float:
     """Return the number of chunks of a decoding stream during a long prefill: the median, because it depends on the scheduler."""
     derived = [measure(server, load)["derived"] for _ in range(TIMES)]
     assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in derived)
-    return median(item["chunks_meanwhile"] for item in derived)
+    chunks: list[float] = [item["chunks_meanwhile"] for item in derived]
+    return median(chunks)
 
 
 def read_settings(server: Server) -> dict[str, str]:
@@ -91,8 +92,9 @@ def test_an_explicit_default_changes_nothing(engine: Engine) -> None:
     for name, words in (("plain", ()), ("explicit", (f"--{CHUNKED}",))):
         with running_server(engine, name, "gated_delta", *words) as server:
             dumps.append(read_settings(server))
-    assert log_dump.find_differences(*dumps) == {}
-    assert log_dump.evaluate_settings(*dumps, [CHUNKED], engines.get_engine("vllm")) == "same"
+    plain, explicit = dumps
+    assert log_dump.find_differences(plain, explicit) == {}
+    assert log_dump.evaluate_settings(plain, explicit, [CHUNKED], engines.get_engine("vllm")) == "same"
 
 
 def test_a_sweep_of_three_sizes(engine: Engine) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class Server:
         with self._open(path, body, key) as answer:
             return Answer(answer.status, _decode_body(answer.read()))
 
-    def stream(self, body: dict[str, Any], path: str = "/v1/chat/completions", key: str = "") -> Iterator[Any]:
+    def stream(self, body: dict[str, Any], path: str = "/v1/chat/completions", key: str = "") -> Generator[Any]:
         """Yield the chunks of a streamed answer."""
         with self._open(path, {**body, "stream": True}, key) as answer:
             for line in answer:

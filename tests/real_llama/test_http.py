@@ -35,7 +35,8 @@ def test_every_metric_exists(llama: servers.Server) -> None:
 
 
 def test_the_heartbeat_moves_during_a_stream(llama: servers.Server) -> None:
-    before, samples = read_counters(llama), []
+    before = read_counters(llama)
+    samples: list[dict[str, float]] = []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
     while (

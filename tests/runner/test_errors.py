@@ -112,7 +112,7 @@ INVALID_ENDS: dict[str, Callable[[], Any]] = {
     "no result": lambda: None,
     "dict": lambda: {"msg": "hello"},
     "cyclic data": lambda: Result(data=cyclic_value()),
-    "keys that JSON lacks": lambda: Result(data={("a", 1): 2}),
+    "keys that JSON lacks": lambda: Result(data={("a", 1): 2}),  # type: ignore[dict-item]
     "message of another type": lambda: Result(msg=5),  # type: ignore[arg-type]
     "diff of another type": lambda: Result(diff=[("a", "b")]),  # type: ignore[list-item]
     "cyclic diff": lambda: Result(diff=[Change("a", None, cyclic_value())]),

@@ -52,7 +52,8 @@ def test_a_killed_sandbox_is_down(folders: tuple[Path, Path]) -> None:
 
 
 def find_listener(port: int) -> psutil.Process | None:
-    listeners = [row for row in psutil.net_connections("tcp") if row.status == "LISTEN" and row.laddr.port == port]
+    connections = psutil.net_connections("tcp")
+    listeners = [row for row in connections if row.status == "LISTEN" and row.laddr and row.laddr.port == port]
     return psutil.Process(listeners[0].pid) if listeners else None
 
 

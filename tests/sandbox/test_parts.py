@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +33,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_create_and_rename_refuse_a_taken_name(engine: docker.DockerClient, model: Path) -> None:
     create_container(engine, "one", model)
     create_container(engine, "two", model)
-    for attempt in (lambda: create_container(engine, "one", model), lambda: engine.api.rename("two", "one")):
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: create_container(engine, "one", model),
+        lambda: engine.api.rename("two", "one"),
+    )
+    for attempt in attempts:
         with pytest.raises(APIError, match="is already in use by container") as excinfo:
             attempt()
         assert excinfo.value.status_code == 409

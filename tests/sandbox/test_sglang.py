@@ -9,7 +9,7 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.sglang import image
 from sparkwright.measure import http_probe
 from sparkwright.sandbox.docker import images
-from sparkwright.sandbox.docker.images import PrintedOutput
+from sparkwright.sandbox.vllm.command_line import PrintedOutput
 from tests.engines.sglang.pretend import FakeSglang, serving, wait_for_exit
 from tests.remote.sshd import free_port
 

@@ -119,7 +119,11 @@ def test_slow_answer_times_out(name: str) -> None:
 
 def test_server_that_reads_no_request_times_out() -> None:
     stopped = threading.Event()
-    with serving(lambda connection: stopped.wait(20) and None) as server, pytest.raises(TimedOut):
+
+    def wait_for_end(connection: socket.socket) -> None:
+        stopped.wait(20)
+
+    with serving(wait_for_end) as server, pytest.raises(TimedOut):
         http.request("POST", server.url, body=b"a" * 2**25, timeout_s=0.5)
     stopped.set()
 
@@ -152,10 +156,12 @@ def test_hanging_resolver_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """No resolver of this machine can be made to hang: the system's function is replaced by a waiting function."""
     stopped, getaddrinfo = threading.Event(), socket.getaddrinfo
 
-    def wait_and_resolve(host: str, *args: object, flags: int = 0, **options: object) -> object:
+    def wait_and_resolve(
+        host: str, port: int, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> object:
         if not flags & socket.AI_NUMERICHOST:
             stopped.wait(20)
-        return getaddrinfo(host, *args, flags=flags, **options)  # type: ignore[arg-type]
+        return getaddrinfo(host, port, family, type, proto, flags)
 
     monkeypatch.setattr(socket, "getaddrinfo", wait_and_resolve)
     with pytest.raises(TimedOut):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.flags import find_duplicate
+from sparkwright.engines.flags import Command, find_duplicate
 from sparkwright.engines.llama_cpp import flags, image
 
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
@@ -77,7 +77,7 @@ def test_flags_are_rendered_as_words_and_parsed_back(value: dict[str, Any], word
 def test_short_options_are_parsed() -> None:
     words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
     arguments = flags.parse_command(words)
-    assert arguments == flags.Command(
+    assert arguments == Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )
 

@@ -26,11 +26,10 @@ STARTS = {
         "0.00.2 I srv  llama_server: listening on http://127.0.0.1:8080\n",
     ),
 }
-CASES = [
-    pytest.param(name, case, id=f"{name}: {case['source']}")
-    for name in STARTS
-    for case in yaml.safe_load((DATA / f"{name}.yml").read_text())
+CASES: list[tuple[str, dict[str, Any]]] = [
+    (name, case) for name in STARTS for case in yaml.safe_load((DATA / f"{name}.yml").read_text())
 ]
+UNSERVED_CASES = [(name, case) for name, case in CASES if not case.get("served")]
 VLLM = engine.get_engine("vllm").log
 ASSIGNED_RANK = (
     "(EngineCore pid=9) INFO 01-20 10:00:01 [parallel_state.py:1] rank 0 in world size {0} is assigned as "
@@ -42,20 +41,25 @@ def read_failure(name: str, words: str, *, served: bool) -> str | None:
     start, ready = STARTS[name]
     state = read_log(start + (ready if served else "") + words, engine.get_engine(name).log)
     assert not state.failure.value or state.failure.evidence in "\n".join(map(strip_wrapper, words.splitlines()))
-    return state.failure.value
+    failure: str | None = state.failure.value
+    return failure
+
+
+def format_ids(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [f"{name}: {case['source']}" for name, case in cases]
 
 
 def test_every_engine_has_reports() -> None:
     assert len(CASES) >= 60
-    assert all(sum(case.values[0] == name for case in CASES) >= 15 for name in STARTS)
+    assert all(sum(engine_name == name for engine_name, _ in CASES) >= 15 for name in STARTS)
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
+@pytest.mark.parametrize(("name", "case"), CASES, ids=format_ids(CASES))
 def test_reported_failures_are_explained(name: str, case: dict[str, Any]) -> None:
     assert read_failure(name, case["words"], served=bool(case.get("served"))) == case["says"]
 
 
-@pytest.mark.parametrize(("name", "case"), [case for case in CASES if not case.values[1].get("served")])
+@pytest.mark.parametrize(("name", "case"), UNSERVED_CASES, ids=format_ids(UNSERVED_CASES))
 def test_reported_failures_are_explained_without_the_start_of_the_log(name: str, case: dict[str, Any]) -> None:
     assert read_log(case["words"], engine.get_engine(name).log).failure.value == case["says"]
 
@@ -64,7 +68,7 @@ def test_reported_failures_are_explained_without_the_start_of_the_log(name: str,
     "wrapper", ["vllm-1  | ", "2026-11-20T08:00:40.123456789Z ", "Aug  9 18:34:27 spark1 docker[87]: ", "[rank0]: "]
 )
 def test_line_prefixes_of_other_programs_change_nothing(wrapper: str) -> None:
-    for case in (case.values[1] for case in CASES if case.values[0] == "vllm"):
+    for case in (case for name, case in CASES if name == "vllm"):
         bare = "".join(f"{strip_wrapper(line)}\n" for line in case["words"].splitlines())
         wrapped = "".join(f"{wrapper}{line}\n" for line in bare.splitlines())
         served = bool(case.get("served"))

@@ -171,7 +171,9 @@ def test_a_revision_that_changes_the_template_behaviour_is_shown() -> None:
         {"commit": letter * 40, "files": [], "chat": read_chat(text)} for letter, text in (("a", ON), ("b", OFF))
     )
     rows = {row.what: (row.before, row.after) for row in lock_update.compare_models(old, new)}
-    assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
+    before, after = rows["thinking"]
+    assert before is not None and before.startswith("on by default")
+    assert after is not None and after.startswith("off by default")
     assert rows["template"] == ("reads enable_thinking; renders tools", "reads thinking")
     assert "thinking" not in [row.what for row in lock_update.compare_models({**old, "chat": None}, new)]
 

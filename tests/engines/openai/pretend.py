@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
@@ -77,7 +77,7 @@ def serving(plan: FakeServer) -> Iterator[FakeServer]:
     """Listen on loopback while the block runs."""
 
     class Api(BaseHTTPRequestHandler):
-        server_version: ClassVar[str] = "pretend"
+        server_version = "pretend"
 
         def do_GET(self) -> None:
             self._send(plan.answer(self.path, None, self.headers.get("Authorization", "")))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
+from sparkwright.engines.flags import Command
 from sparkwright.engines.option_table import Option
 from sparkwright.engines.sglang import flags, image
 
@@ -66,7 +67,7 @@ def test_flags_are_rendered_as_words_and_parsed_back(value: dict[str, Any], word
     ],
 )
 def test_foreign_commands_are_parsed(words: str) -> None:
-    assert flags.parse_command(words.split()) == flags.Command("/m", {"port": 30001, "sleep-on-idle": True})
+    assert flags.parse_command(words.split()) == Command("/m", {"port": 30001, "sleep-on-idle": True})
 
 
 def test_a_command_listens_on_all_addresses_and_has_metrics() -> None:

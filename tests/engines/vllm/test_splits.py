@@ -129,9 +129,10 @@ def test_a_model_without_pipeline_support_is_an_error_only_in_a_known_release() 
 def test_ray_is_refused_in_any_spelling() -> None:
     (finding,) = parallel.check(Split(tensor=2), {"distributed_executor_backend": "ray"}, build_model(), RELEASE)
     assert finding.severity == "error" and "have not included Ray since 0.18.0" in finding.sentence
-    assert check_split(Split(tensor=2), build_model(), **{"distributed-executor-backend": "mp"}) == {}
-    findings = check_split(Split(tensor=2), build_model(), **{"distributed-executor-backend": "uni"})
-    assert "parallel-backend" in findings
+    multiprocessing: dict[str, Any] = {"distributed-executor-backend": "mp"}
+    assert check_split(Split(tensor=2), build_model(), **multiprocessing) == {}
+    single_process: dict[str, Any] = {"distributed-executor-backend": "uni"}
+    assert "parallel-backend" in check_split(Split(tensor=2), build_model(), **single_process)
 
 
 def test_experts_are_distributed_by_tensor_parallelism_only() -> None:

@@ -86,7 +86,7 @@ def test_files_of_root_are_removed_by_a_container(engine: docker.DockerClient, i
     context = RecordingContext(folder)
     assert run_as_nobody(lambda: remove_live(context)) == ""
     assert not (folder / "live").exists() and not list((folder / container_files.TRASH_FOLDER).iterdir())
-    left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]  # type: ignore[no-untyped-call]
+    left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]
     assert left == []
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import container_options, inspection
-from sparkwright.host.containers.container_options import OPTIONS
+from sparkwright.host.containers.option_table import OPTIONS
 from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec

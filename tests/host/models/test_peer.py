@@ -92,7 +92,8 @@ def port_of(urls: list[str]) -> int:
 
 def find_listener(port: int) -> int | None:
     """Return the pid of the process that listens on a port."""
-    listeners = [row for row in psutil.net_connections("tcp") if row.status == "LISTEN" and row.laddr.port == port]
+    connections = psutil.net_connections("tcp")
+    listeners = [row for row in connections if row.status == "LISTEN" and row.laddr and row.laddr.port == port]
     return listeners[0].pid if listeners else None
 
 

@@ -12,7 +12,7 @@ import pytest
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.journal import MAX_RUNS, MIN_RUN_AGE_S, Journal
-from sparkwright.host.state import StateFolder
+from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.events import event
 from sparkwright.runner import run
 
@@ -107,7 +107,7 @@ def test_read_only_runs_are_listed_only_on_request(state: StateFolder) -> None:
 def test_a_run_is_locked_before_its_plan_is_written(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower may read the run as soon as its plan exists."""
     observed: list[list[bool]] = []
-    write, flock = journal.write_atomically, fcntl.flock
+    write, flock = write_atomically, fcntl.flock
 
     def observe() -> None:
         observed.append([journal.is_running(folder) for folder in state.runs()])

@@ -179,7 +179,7 @@ def test_a_reader_of_the_lock_does_not_block_a_run(state: StateFolder, monkeypat
     (state.path / "lock").touch()
     with (state.path / "lock").open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        monkeypatch.setattr(lock.time, "sleep", lambda seconds: fcntl.flock(reader, fcntl.LOCK_UN))
+        monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(reader, fcntl.LOCK_UN))
         with lock.acquire(state, ALICE, host="spark1") as before:
             assert before is None
 

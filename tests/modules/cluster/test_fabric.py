@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
+from sparkwright.host.containers import containers, replacement
 from sparkwright.modules.cluster import fabric as cluster
 from sparkwright.modules.cluster.fabric import FabricReady
 from sparkwright.protocol.result import Result
@@ -142,8 +143,8 @@ def test_only_the_current_rank_may_hold_the_master_port(
     check_fabric: CheckFabric, monkeypatch: pytest.MonkeyPatch, current: dict[str, Any], refused: bool
 ) -> None:
     monkeypatch.setattr(RecordingContext, "docker", lambda self: None)
-    monkeypatch.setattr(cluster.replacement, "find_current", lambda context, name: current)
-    monkeypatch.setattr(cluster.containers, "describe_port_holder", lambda client, port: "python3 (pid 7, user ops)")
+    monkeypatch.setattr(replacement, "find_current", lambda context, name: current)
+    monkeypatch.setattr(containers, "describe_port_holder", lambda client, port: "python3 (pid 7, user ops)")
     result = check_fabric(port=29501)
     assert result.failed is refused
     if refused:

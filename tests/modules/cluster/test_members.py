@@ -123,7 +123,12 @@ def test_member_may_pass_a_barrier_without_waiting(tmp_path: Path) -> None:
     passed = threading.Event()
     with open_channels(2) as (head, worker):
         assert worker.arrive("later", {}, timeout_s=0, wait=False) == {}
-        waiter = threading.Thread(target=lambda: (head.arrive("later", {"a": 1}, timeout_s=60), passed.set()))
+
+        def arrive() -> None:
+            head.arrive("later", {"a": 1}, timeout_s=60)
+            passed.set()
+
+        waiter = threading.Thread(target=arrive)
         waiter.start()
         waiter.join(60)
     assert passed.is_set()

@@ -1,7 +1,7 @@
 """Texts and the prefix cache of a server, compared with earlier requests."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class ScriptedServer:
     """
 
     def __init__(self) -> None:
-        self.texts: list[str | Exception] = ["one two three"]
+        self.texts: Sequence[str | Exception] = ["one two three"]
         self.request_count = 0
         self.max_bytes = 10**6
         self.right = 0

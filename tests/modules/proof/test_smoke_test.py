@@ -156,7 +156,7 @@ def test_running_requests_of_other_clients_are_inconclusive(server: ExactServer,
 
 
 @pytest.mark.parametrize("changes", [{"running": 2}, {"ghost": 20}], ids=["before the measurement", "during it"])
-def test_inconclusive_measurement_does_not_fail_a_deploy(context: RecordingContext, changes: dict[str, int]) -> None:
+def test_inconclusive_measurement_does_not_fail_a_deploy(context: RecordingContext, changes: dict[str, Any]) -> None:
     with serving(Schedule(**FAST, **changes)) as server:
         result = run_smoke_test(server, context, unclear="report")
     assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)

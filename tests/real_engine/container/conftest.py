@@ -9,7 +9,8 @@ import pytest
 from tests import own_hub
 from tests.real_engine.container import image
 from tests.real_engine.container.desk import Project, Shelf, hub_files
-from tests.real_engine.engine import EngineMissing, ensure_installed
+from tests.real_engine.engine import ensure_installed
+from tests.real_engine.releases.install import EngineMissing
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from typing import Any
 
 import requests
 
-from tests.real_engine.engine import EngineMissing
+from tests.real_engine.releases.install import EngineMissing
 from tests.registry.server import CONFIG, LAYER, MANIFEST, PROGRAM, Registry
 
 ENGINES = Path(__file__).parents[3] / ".engine"

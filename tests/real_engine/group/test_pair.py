@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.real_engine.releases import page
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 #: with pipeline parallelism the CPU runner needs the warm-up that --enforce-eager skips
-EAGER_BACKEND = {"compilation_config": {"backend": "eager"}}
+EAGER_BACKEND: dict[str, Any] = {"compilation_config": {"backend": "eager"}}
 #: chunks of a stream before the rank is killed
 CHUNKS = 5
 #: how long a worker must survive its head, seconds; it was observed to keep running for 90 s
@@ -91,7 +92,7 @@ def test_a_killed_head(engine: Engine, tmp_path: Path) -> None:
 
 def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> None:
     """vLLM serves until a prompt is too long for one rank, and then hangs until the head's own timeout."""
-    flags = {"enforce_eager": True, "max_model_len": 8192}
+    flags: dict[str, Any] = {"enforce_eager": True, "max_model_len": 8192}
     with running(engine, tmp_path, {"tensor": 2}, worker={"--max-model-len": "1024"}, **flags) as pair:
         wait_until_serving(pair)
         changes = {change.field: (change.before, change.after) for change in pair.drift(WORKER)}

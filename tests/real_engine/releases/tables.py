@@ -169,7 +169,7 @@ def _config_file(report: Report) -> Iterator[str]:
 def list_changes() -> list[Change]:
     """Return every dated change in the tables, oldest release first."""
     dated = [*_option_changes(), *_setting_changes()]
-    return sorted(dated, key=lambda value: (versions.parse(value.release), value.what))  # type: ignore[arg-type, return-value]
+    return sorted(dated, key=lambda value: (versions.parse(value.release), value.what))
 
 
 def _option_changes() -> Iterator[Change]:

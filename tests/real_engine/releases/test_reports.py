@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.engines.vllm.releases import TABLES_FILE
 from tests.real_engine.releases import compare, install, page, sources, tables, wheel
 from tests.real_engine.releases.kept import CaseResult, Report, load_report, load_reports, save_report
 from tests.real_engine.releases.record import find_matched_patterns
@@ -40,7 +41,7 @@ def test_the_source_of_a_release_has_the_names_of_its_report(report: Report) -> 
 
 def test_the_file_of_sources_is_written_unchanged(tmp_path: Path) -> None:
     sources.save_sources(sources.load_sources(), tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_text() == sources.TABLES_FILE.read_text()
+    assert (tmp_path / "again.json").read_text() == TABLES_FILE.read_text()
 
 
 def write_wheel(path: Path, files: dict[str, str]) -> None:
@@ -76,7 +77,7 @@ class EngineArgs:
         *("max-num-seqs", "gpu-memory-utilization", "device-memory-utilization", "disable-log-stats", "help"),
         *("enable-lora", "disable-lora", "disable-docs", "enable-docs", "disable-paths"),
     }
-    assert (source.architectures, source.variables) == ({"NewForCausalLM"}, {"VLLM_NEW"})
+    assert (set(source.architectures), set(source.variables)) == ({"NewForCausalLM"}, {"VLLM_NEW"})
     report = source.report("0.40.0", "2026-11-26")
     assert report.of_source
     assert "architectures that are gone" in compare.describe_changes(NEWEST, report)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.host.runs import lock
-from tests.runner.cluster.members import SECRET, Group, barrier_task, running_group, write_task
+from tests.runner.cluster.members import SECRET, Group, Member, barrier_task, running_group, write_task
 from tests.waiting import wait_until
 
 STEPS = (write_task("touched"), barrier_task("prepared"))
@@ -55,6 +55,10 @@ def test_locked_host_fails_the_join_for_all(pair: Group, rank: int) -> None:
     assert (other.written(), other.locked) == ("", False)
 
 
+def wait_until_locked(member: Member) -> None:
+    wait_until(lambda: member.locked, f"{member.name} has its lock")
+
+
 def test_two_deploys_of_the_same_hosts_do_not_deadlock(tmp_path: Path) -> None:
     """Each has a host's lock and waits for the other's; the wait has a limit, and at least one deploy gives up."""
     with (
@@ -64,7 +68,7 @@ def test_two_deploys_of_the_same_hosts_do_not_deadlock(tmp_path: Path) -> None:
         first.begin(0, *STEPS)
         second.begin(1, *STEPS)
         for member in (first.members[0], second.members[1]):
-            wait_until(lambda member=member: member.locked, f"{member.name} has its lock")
+            wait_until_locked(member)
         first.begin(1, *STEPS, wait_s=60)
         second.begin(0, *STEPS, wait_s=60)
         for member in (*first.members, *second.members):

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.cluster.members import Group, barrier_task, prepare_task, running_group, swap_block, write_task
+from tests.runner.cluster.members import (
+    Group,
+    Member,
+    barrier_task,
+    prepare_task,
+    running_group,
+    swap_block,
+    write_task,
+)
 from tests.runner.cluster.proxy import open_cable
 from tests.waiting import wait_until
 
@@ -48,13 +56,17 @@ def test_frozen_member_is_lost_and_restores_when_it_continues(tmp_path: Path, ra
         for other in others:
             other.let_prepare()
         for other in others:
-            wait_until(lambda other=other: other.written() == "restored\n", f"the rescue of {other.name}")
+            wait_until_restored(other)
             assert other.outcome("Meet at prepared")[1] == f"lost spark{rank + 1} (rank {rank}): {SILENCE_MESSAGE}."
         frozen.kill(signal.SIGCONT)
         frozen.let_prepare()
         assert three.exit_codes() == [0, 0, 0]
         assert frozen.written() == "restored\n"
         assert "lost spark" in frozen.outcome("Meet at prepared")[1]
+
+
+def wait_until_restored(member: Member) -> None:
+    wait_until(lambda: member.written() == "restored\n", f"the rescue of {member.name}")
 
 
 def test_cut_link_is_noticed_on_both_sides(tmp_path: Path) -> None:
