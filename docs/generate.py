@@ -202,7 +202,7 @@ def _commands() -> Iterator[str]:
             yield ""
 
 
-def _option(task: object, option: object) -> str:
+def _option(task: Any, option: Any) -> str:
     word = option.positional or option.name == task.word
     return f"| `{option.name.upper() if word else format_option(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
 

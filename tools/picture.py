@@ -19,7 +19,8 @@ import tempfile
 import termios
 from pathlib import Path
 
-from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
 from rich.text import Text
 from tests.on_a_terminal import final_lines
 

@@ -19,12 +19,13 @@ import sys
 import tarfile
 import tempfile
 import venv
+from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 
 TOP = Path(__file__).parent.parent
 DIST, WHEELS = TOP / "dist", TOP / ".release/wheels"
@@ -108,7 +109,7 @@ def sbom(clean: Path, version: str) -> dict[str, Any]:
     installed = {
         canonicalize_name(package.name): package for package in found if package.name not in ("pip", "setuptools")
     }
-    product = installed.pop("sparkwright")
+    product = installed.pop(canonicalize_name("sparkwright"))
     pins = [pins_of(lock) for lock in LOCKS]
     wanted = {(name, package.version) for name, package in installed.items()} | set(pins[1])
     refs = {name: purl(name, package.version) for name, package in installed.items()}
@@ -141,7 +142,7 @@ def component(name: str, version: str, pins: list[dict[tuple[str, str], list[str
     return {**found, "properties": properties}
 
 
-def needs(package: Distribution, refs: dict[str, str]) -> list[str]:
+def needs(package: Distribution, refs: Mapping[NormalizedName, str]) -> list[str]:
     """Return the references of a package's installed dependencies."""
     wanted = [Requirement(text) for text in package.requires or ()]
     names = {canonicalize_name(need.name) for need in wanted if not need.marker or need.marker.evaluate({"extra": ""})}
