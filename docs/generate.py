@@ -351,11 +351,13 @@ def _metrics() -> str:
 
 METRICS = """# Metrics
 
-Every check also writes its record as Prometheus text: `health.prom` in the host's state folder, or `sparkwright.prom` in the folder
-given by `invoke health.install --textfile DIR`, which is node_exporter's `--collector.textfile.directory`.
+Every health check writes its record as Prometheus text too. `invoke monitoring.install --host HOST --textfile DIR` makes the checks
+write it where node_exporter reads it ([alerts](alerts.md)): as `sparkwright.prom` in DIR, or on a host with several servers as
+`sparkwright-CONTAINER.prom` for each, with the label `server`. Without `--textfile` the file is `health.prom` in the host's state folder.
 
-All metrics are gauges in Prometheus' base units: seconds (timestamps end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
-from 0 to 1. Unknown values have no sample. Alert on two conditions, a bad state and checks that no longer run:
+All metrics are gauges in Prometheus's base units: seconds (timestamps end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
+from 0 to 1. Unknown values have no sample. `monitoring.install --to DIR` writes alert rules. To write your own, alert on two conditions, a
+bad state and checks that no longer run:
 
 ```
 sparkwright_health_state{state=~"down|wedged|stalled|crash-looping"} == 1
