@@ -20,7 +20,7 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
 
     For a worker of a cluster, checks that its container runs and has joined.
 
-    Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
+    Exit code: 0 ok, asleep or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
     from sparkwright.app.connect import restrict_to_recipe, select_hosts
     from sparkwright.app.runs import session

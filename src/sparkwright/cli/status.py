@@ -104,7 +104,7 @@ def logs(
 @command(
     help={
         "for": "print the settings in this client's format, through the gateway if there is one: claude-code, codex, opencode, "
-        "cline, continue, aider, open-webui, litellm, curl or python",
+        "cline, continue, aider, openclaw, open-webui, litellm, curl or python",
         "client": "use the key of this client in the gateway's `clients`, instead of the gateway's key",
         "write": "merge the settings into the client's file, and keep a backup",
         "file": "with --write: this file instead of the client's usual one",

@@ -110,3 +110,9 @@ def test_silent_address_is_distinguished_from_one_that_refuses() -> None:
             queued.connect_ex(silent.getsockname())
         addresses = [(socket.AF_INET, listener.getsockname()) for listener in (closed, silent, serving)]
         assert client_settings.probe_addresses(addresses, 1.0) == (["127.0.0.1"], ["127.0.0.2"])
+
+
+def test_help_names_every_client() -> None:
+    page = (Path(__file__).parents[3] / "docs/commands.md").read_text()
+    (row,) = [line for line in page.splitlines() if "print the settings in this client's format" in line]
+    assert [name for name in FORMATS if name not in row] == []
