@@ -1,4 +1,4 @@
-"""Refuse unidiomatic phrases and vague names: `make lint`. docs/how-it-works.md says why; docs/words.md has the vocabulary.
+"""Refuse unidiomatic phrases and vague names: `make lint`. CONTRIBUTING.md has the house rules, docs/words.md the vocabulary.
 
 .venv/bin/python tools/voice.py          the kinds that have more findings than the limit
 .venv/bin/python tools/voice.py --all    every finding, as file:line
