@@ -209,3 +209,10 @@ def test_damaged_source_is_imported_or_refused(name: str) -> None:
             pytest.fail(f"{type(error).__name__}: {error}, of\n{text}")
         else:
             assert imported.text or imported.report.questions
+
+
+def test_invalid_result_names_the_source_and_no_file_that_was_not_written() -> None:
+    with pytest.raises(Refused) as caught:
+        import_recipe("docker run -v /:/host vllm/vllm-openai:v0.32.0 acme/Tiny")
+    assert "the recipe made from it is not valid: `container.volumes`" in str(caught.value)
+    assert ".yml" not in caught.value.where

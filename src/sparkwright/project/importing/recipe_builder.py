@@ -96,8 +96,12 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
     if report.questions:
         return ImportedRecipe(recipe_name, "", report, digest)
     text = _render_recipe(data, foreign, origin)
-    source = document.parse(text, Path(f"recipes/{recipe_name}.yml"))
-    rules.check(section_rules.apply_parallel(validate(RecipeFile, source), source), source)
+    try:
+        source = document.parse(text, Path(f"recipes/{recipe_name}.yml"))
+        rules.check(section_rules.apply_parallel(validate(RecipeFile, source), source), source)
+    except Refused as error:  # its place is a line of a file that does not exist
+        message = f"the recipe made from it is not valid: {error.message}"
+        raise Refused(message, where=_single_line(origin), fix=error.fix) from error
     return ImportedRecipe(recipe_name, text, report, digest, math.prod(parallel.values()))
 
 
