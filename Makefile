@@ -1,17 +1,18 @@
-# make demo: a whole deploy on a simulated Spark, nothing needed but Python 3.11+
-# make test: what tells most in a few minutes; needs neither ssh nor Docker
-# make test-ci: that and a few tests of each real part (ssh, Docker, registry, browser, simulated Sparks ...), as CI runs it after `make lint`
-# make test-all: everything that this machine can, most of an hour; a release runs it
-# make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/); VERSION=0.19.1 for another
-# make engine-release VERSION=0.33.0: takes in a release, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
-#            and ENGINE=llama_cpp VERSION=2026.10.11549 (of xllamacpp) take in the options of those engines
-# make bed:  two simulated Sparks over real ssh (root, Docker); `make bed-down` removes them
+# make demo: a whole deploy on a simulated Spark; needs only Python 3.11 or newer
+# make test: lint and the quick tests, in a few minutes; needs neither ssh nor Docker
+# make test-ci: also a few tests of each real program (ssh, Docker, registry, browser, simulated Sparks ...), as CI does after `make lint`
+# make test-all: every test that this machine can run, most of an hour; part of a release
+# make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/);
+#            VERSION=0.19.1 tests another release
+# make engine-release VERSION=0.33.0: adds a release of vLLM, and prints what changed since the one before; ENGINE=sglang VERSION=0.5.23
+#            and ENGINE=llama_cpp VERSION=2026.10.11549 (of xllamacpp) add the options of those engines
+# make bed:  two simulated Sparks over real ssh (needs root and Docker); `make bed-down` removes them
 
 PYTHON ?= python3
 BIN = .venv/bin
-# most tests wait for something most of the time, on two cores too
+# more workers than cores, because most tests spend most of their time waiting
 WORKERS ?= 4
-# one more where real parts are tested: those of the Docker Engine and of the simulated Sparks follow each other on one each, and wait
+# one more where real programs are tested: the tests that share the Docker Engine run on one worker, those of the simulated Sparks on another
 ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 
 .PHONY: demo test test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist site release-lock bed bed-down docs picture bench clean
@@ -23,7 +24,7 @@ ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-# the real llama-server has no build for some machines; its tests are skipped there
+# some machines have no build of the real llama-server; its tests are skipped there
 LLAMA = tests/real_llama/requirements.txt
 
 .venv/.installed-test: .venv/.installed $(LLAMA)
@@ -35,7 +36,7 @@ LLAMA = tests/real_llama/requirements.txt
 demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
-# SLOW in tests/conftest.py lists the slow ones, CI_PARTS those of them that CI runs
+# tests/conftest.py lists the tests that `make test` leaves out (SLOW, CI_ONLY), and those of them that CI runs (CI_PARTS)
 test test-ci: export SPARKWRIGHT_FUZZ ?= 40
 test: .venv/.installed-test lint
 	$(BIN)/pytest -n $(WORKERS) -m 'not engine and not slow'
@@ -53,22 +54,22 @@ test-engine: .venv/.installed-test
 engine-release: .venv/.installed-test
 	$(BIN)/python -m $(if $(filter-out vllm,$(ENGINE)),tests.engine_options.take_in $(ENGINE),tests.real_engine.releases.take_in) $(VERSION)
 
-# every fault at every step of a swap, some minutes, with the table of who serves afterwards, and every fault by what each
-# command says of it (`python -m tests.e2e.states --print` observes that table anew); then ten thousand damaged
-# examples of everything that a stranger can send
+# some minutes: every fault at every step of a swap, with a table of the server that runs afterwards; every fault, with what each
+# command prints (`python -m tests.e2e.states --print` regenerates that table); then ten thousand damaged
+# examples of each kind of untrusted input
 test-faults: .venv/.installed-test
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults tests/e2e/test_states.py -q -n $(WORKERS)
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/bed/test_cluster_faults.py -q
 	SPARKWRIGHT_FUZZ=10000 $(BIN)/pytest tests/fuzz -q -n $(WORKERS)
 
-# an environment of its own: Molecule brings Ansible, and may be installed while tests run in the other
+# a separate environment, because Molecule brings Ansible, and may be installed while tests run in .venv
 .molecule/.installed: pyproject.toml
 	$(PYTHON) -m venv .molecule
 	.molecule/bin/python -m pip install --quiet --upgrade pip
 	.molecule/bin/python -m pip install --quiet --group molecule
 	touch $@
 
-# simulated Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
+# Molecule on simulated Sparks, with Ansible's own test of idempotence; SCENARIO=default runs only that scenario
 molecule: .venv/.installed .molecule/.installed
 	PATH="$(CURDIR)/.molecule/bin:$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
 
@@ -87,18 +88,19 @@ lint-rest: .venv/.installed-test
 	$(BIN)/python tools/voice.py
 	$(BIN)/python tools/lazy_imports.py
 
-# the hashes of the wheels that are shipped to hosts, for every processor and Python; after a version was changed there
+# update the hashes of the wheels that are shipped to hosts, for each processor and Python, after a version was changed in
+# src/sparkwright/remote/runtime-requirements.txt
 runtime-lock: .venv/.installed
 	$(BIN)/python tools/lock_runtime.py
 
-# the same for what the laptop itself needs, builds and tests with, for `make release`
+# the same for release-requirements.txt: the packages with which `make release` builds and tests
 release-lock: .venv/.installed
 	$(BIN)/python tools/lock_release.py
 
-# all tests, then what is published
+# all tests, then the files to publish
 release: test-all dist
 
-# sdist, wheel, SBOM and hashes in dist/, built twice with the locked versions alone (tools/release.py); then the quick tests run with them
+# sdist, wheel, SBOM and hashes in dist/, built twice with only the locked versions (tools/release.py); the quick tests then run with these versions
 dist: site
 	rm -rf dist .release
 	$(PYTHON) -m venv .release
@@ -115,11 +117,11 @@ dist: site
 	.site/bin/python -m pip install --quiet --group docs
 	touch $@
 
-# the documentation in site/, to be opened from the disk; a dead link or a page that no index names is an error
+# the documentation in site/, which works from the disk; a dead link, or a page that is missing from the index, is an error
 site: .site/.installed
 	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict --quiet
 
-# known vulnerabilities in what the laptop has installed and in what hosts get
+# known vulnerabilities in this environment and in the hosts' runtime
 audit: .venv/.installed-test
 	$(BIN)/python tools/audit.py
 
@@ -133,11 +135,11 @@ docs: .venv/.installed
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m tests.docs.traps
 
-# docs/deploy.svg, from a real deploy in a terminal; after the words on the screen have changed
+# docs/deploy.svg, from a real deploy in a terminal; run it when the output of a deploy has changed
 picture: .venv/.installed
 	$(BIN)/python -m tools.picture
 
-# a deploy without changes to the bed (`make bed`)
+# time a deploy without changes to the bed (`make bed`)
 bench: .venv/.installed-test
 	$(BIN)/python -m benchmarks.noop_over_ssh
 
