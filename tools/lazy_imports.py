@@ -1,9 +1,9 @@
-"""The reasons for imports inside functions: `make lint` refuses any other.
+"""Refuse imports inside functions that have no reason: `make lint`.
 
-Imports stand at the top of a file. One that stands in a function keeps a start fast, and is of a group below: which files
-import what, and what that saves. The milliseconds are what the import adds where nothing else has imported it (`python -X
-importtime`, on two cores at 2.5 GHz); `make bench` shows the starts that they are about. An import of no group is refused, and
-so is a group of which nothing is left.
+Imports belong at the top of a file. An import inside a function is allowed only if it keeps a start fast and belongs to a
+group below, which says which files import what, and what that saves. The milliseconds are the cost of the import if nothing
+else has imported it (`python -X importtime`, on two cores at 2.5 GHz); `make bench` measures these starts. An import that
+belongs to no group is refused, and so is a group without imports.
 """
 
 from __future__ import annotations
@@ -22,120 +22,130 @@ NAME = "tools/lazy_imports.py"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """why: what the start saves. files, modules: patterns; a module also stands for what is imported from it."""
+    """Imports that are allowed for the same reason.
 
-    why: str
+    Attributes:
+        reason: what the start saves.
+        files: patterns of paths inside the package.
+        modules: patterns of modules; a module also stands for what is imported from it.
+    """
+
+    reason: str
     files: tuple[str, ...]
     modules: tuple[str, ...]
 
 
 GROUPS = (
-    Group("a host's side and a command have no API (6 ms)", ("__init__.py",), ("importlib",)),
+    Group("a host's side and a command do not need the API (6 ms)", ("__init__.py",), ("importlib",)),
     Group(
-        "a command imports its own work: --help, completion and the other commands do without (20 to 370 ms)",
+        "a command imports its own work, which --help, completion and the other commands do not need (20 to 370 ms)",
         ("cli/*",),
         ("sparkwright.*", "json"),
     ),
     Group(
-        "a host without a gateway does without http.client, which asks one (30 ms)",
+        "a host without a gateway does not need http.client, which queries one (30 ms)",
         ("modules/server/stop.py", "health/heal.py"),
         ("sparkwright.host.gateway.*",),
     ),
     Group(
-        "a simulated vLLM in an image has nothing but Python",
+        "a simulated vLLM in an image has only Python",
         ("engines/vllm/options.py",),
         ("packaging.*", "sparkwright.engines.vllm.releases"),
     ),
     Group(
-        "the guard's process is the modules that it imports: all of them are locked in memory (3 to 9 MB)",
+        "all modules that the guard's process imports are locked in memory (3 to 9 MB)",
         ("guard/*",),
         ("sparkwright.guard.*", "ctypes"),
     ),
     Group(
-        "connections are opened first, the rest is imported while they are made (6 to 290 ms)",
+        "connections are opened first, and the rest is imported in the meantime (6 to 290 ms)",
         ("app/connect.py", "app/runs/playbooks.py", "api/fleet.py"),
         ("sparkwright.*",),
     ),
     Group(
-        "what few plans need: a lint, a copy between hosts, a pin that is missing or learnt (28 to 250 ms)",
+        "only a few plans need a lint, a copy between hosts, or a pin that is missing or looked up (28 to 250 ms)",
         ("app/findings.py", "app/plans/*", "app/runs/playbooks.py", "project/recipe/scope.py"),
         ("sparkwright.*",),
     ),
     Group(
-        "what a person reads: --json needs none of it (3 ms), and a pipe no Rich (54 to 74 ms)",
+        "--json does not need the output for people (3 ms), and a pipe does not need Rich (54 to 74 ms)",
         ("app/*",),
         ("sparkwright.console.*",),
     ),
     Group(
-        "the settings of clients, for a deploy that changed something (28 ms)",
+        "only a deploy that changed something prints the settings of clients (28 ms)",
         ("app/runs/presenters.py",),
         ("sparkwright.*",),
     ),
-    Group("the kind of connection that a host has: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
+    Group("a host has one kind of connection: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
     Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("gzip", "tarfile", "zipfile")),
     Group(
-        "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
+        "only a message about a mistake suggests the most similar name (Pydantic 140 ms)",
         ("project/*",),
         ("sparkwright.project.documents.*",),
     ),
     Group(
-        "TLS, and the environment's proxies: an answer to `status` has neither (10 and 30 ms)",
+        "an answer to `status` needs neither TLS nor the environment's proxies (10 and 30 ms)",
         ("transport/*",),
         ("ssl", "urllib.request"),
     ),
-    Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/signature.py",), ("difflib",)),
     Group(
-        "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
+        "only a message about a mistake suggests the most similar name (2 ms)", ("protocol/signature.py",), ("difflib",)
+    ),
+    Group(
+        "Docker's SDK (60 ms): a laptop loads modules only for their arguments, and `status` queries the socket directly",
         ("host/*", "modules/*"),
         ("docker", "requests"),
     ),
     Group(
-        "the SDK's client, where the Docker host is no socket",
+        "the SDK's client is needed only if DOCKER_HOST is not a socket",
         ("health/snapshot.py",),
         ("sparkwright.host.runs.context",),
     ),
     Group(
-        "the clients of ranges and of the chunk store, for a model that has to be fetched",
+        "only a model that must be downloaded needs the clients of ranges and of the chunk store",
         ("host/models/*",),
         ("hf_transfer", "hf_xet", "urllib3"),
     ),
     Group(
-        "processes, for one that holds a port or memory (10 ms)",
+        "processes are listed only to find the one that holds a port or memory (10 ms)",
         ("host/*", "modules/*", "health/model_hashes.py"),
         ("psutil",),
     ),
     Group(
-        "retries, of a pull and of a webhook (12 ms)",
+        "only a pull and a webhook are retried (12 ms)",
         ("modules/image/docker_image.py", "health/notify.py"),
         ("tenacity",),
     ),
-    Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
+    Group("an answer to `status` starts no subprocess (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
     Group(
-        "the HTTP server of a copy between hosts (8 ms)",
+        "only a copy between hosts needs an HTTP server (8 ms)",
         ("modules/model/hf_model.py", "modules/image/docker_image.py"),
         ("sparkwright.host.models.peer", "sparkwright.host.images.image_copy"),
     ),
     Group(
-        "the rules of a check: for a server that is still starting, or that no check speaks for (10 to 25 ms)",
+        "the rules of a check are needed only for a server that is starting, or has no check of its own (10 to 25 ms)",
         ("modules/proof/liveness.py", "runner/status.py"),
         ("sparkwright.health", "sparkwright.host.runs.journal"),
     ),
-    Group("a server of its own meets nobody (9 ms)", ("health/check.py",), ("sparkwright.health.cluster_heal",)),
+    Group("only members of a cluster meet (9 ms)", ("health/check.py",), ("sparkwright.health.cluster_heal",)),
     Group(
-        "the runner answers short questions without what plays need (25 to 125 ms)",
+        "the runner answers short requests without the modules that plays need (25 to 125 ms)",
         ("runner/*",),
         ("sparkwright.*",),
     ),
     Group(
-        "secrets are hidden in every start, and few have these spellings (4 ms)",
+        "secrets are masked in every start, and few have these spellings (4 ms)",
         ("trust/redact.py",),
         ("base64", "shlex", "sparkwright.trust.secret_names"),
     ),
-    Group("the folder for temporary files, when a disk is full (8 ms)", ("trust/bounds.py",), ("tempfile",)),
+    Group(
+        "the folder for temporary files matters only when a disk is full (8 ms)", ("trust/bounds.py",), ("tempfile",)
+    ),
 )
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def lazy_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and name of each import inside a function; `from a import b` is a.b."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in {node for function in functions for node in ast.walk(function)}:
@@ -145,24 +155,24 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def holds(group: Group, file: str, name: str) -> bool:
+def is_in_group(group: Group, file: str, name: str) -> bool:
     """Return True if an import belongs to this group."""
-    wanted = (pattern for module in group.modules for pattern in (module, f"{module}.*"))
-    return any(fnmatch(file, one) for one in group.files) and any(fnmatch(name, one) for one in wanted)
+    modules = (pattern for module in group.modules for pattern in (module, f"{module}.*"))
+    return any(fnmatch(file, pattern) for pattern in group.files) and any(fnmatch(name, pattern) for pattern in modules)
 
 
 def findings(top: Path, groups: tuple[Group, ...] = GROUPS) -> Iterator[str]:
-    """Yield the problems, one sentence each."""
-    left = set(groups)
+    """Yield one sentence for each problem."""
+    unused_groups = set(groups)
     for path in sorted((top / "src" / PACKAGE).rglob("*.py")):
         file = path.relative_to(top / "src" / PACKAGE).as_posix()
-        for line, name in sorted(imported(ast.parse(path.read_text(encoding="utf-8")))):
-            found = [group for group in groups if holds(group, file, name)]
-            left.difference_update(found)
-            if not found:
-                where = f"{path.relative_to(top)}:{line}"
-                yield f"{where}: {name} is imported in a function; move it to the top, or give its reason in {NAME}"
-    yield from (f"{NAME}: nothing is left of the group: {group.why}" for group in groups if group in left)
+        for line, name in sorted(lazy_imports(ast.parse(path.read_text(encoding="utf-8")))):
+            matches = [group for group in groups if is_in_group(group, file, name)]
+            unused_groups.difference_update(matches)
+            if not matches:
+                location = f"{path.relative_to(top)}:{line}"
+                yield f"{location}: {name} is imported in a function; move it to the top, or give its reason in {NAME}"
+    yield from (f"{NAME}: no import belongs to the group: {group.reason}" for group in groups if group in unused_groups)
 
 
 def main(top: Path = TOP) -> int:

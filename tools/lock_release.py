@@ -1,7 +1,8 @@
-"""Write the hashes of everything that `make release` builds and tests with: `make release-lock`.
+"""Lock the packages with which `make release` builds and tests, by hash: `make release-lock`.
 
-The laptop's own dependencies have no upper bounds without a reason, so what a release was tested with is written down:
-release-requirements.txt, for each processor and Python of Linux that a release may be made on. Nothing is installed.
+The laptop's dependencies have upper bounds only where there is a reason. So release-requirements.txt lists the versions with
+which a release was tested, for each processor and Python version on which a release can be built under Linux. Nothing is
+installed.
 """
 
 from __future__ import annotations
@@ -21,34 +22,35 @@ from sparkwright.remote import runtime
 
 TOP = Path(__file__).parent.parent
 LOCK = TOP / "release-requirements.txt"
-HEAD = "# What `make release` builds and tests with; `make release-lock` writes it anew.\n"
+HEAD = "# The packages with which `make release` builds and tests; `make release-lock` regenerates this file.\n"
 #: build tools, in addition to the dependencies and the tests' group of pyproject.toml
 BUILD = ("hatchling",)
 
 
 def main() -> int:
     """Rewrite the file. Return 1 if a package has different versions for different Python versions."""
-    asked = requirements(tomllib.loads((TOP / "pyproject.toml").read_text()))
+    wanted = requirements(tomllib.loads((TOP / "pyproject.toml").read_text()))
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    places: dict[str, set[str]] = defaultdict(set)
+    pythons: dict[str, set[str]] = defaultdict(set)
     for python in runtime.PYTHON_VERSIONS:
         for machine in runtime.MACHINES:
             print(f"{machine}, Python {python}", file=sys.stderr)
             pins = [f"{name}=={version}" for name, versions in found.items() for version in versions]
-            for one in resolved(machine, python, asked, pins):
-                name = canonicalize_name(one["metadata"]["name"])
-                found[name][one["metadata"]["version"]].add(one["download_info"]["archive_info"]["hashes"]["sha256"])
-                places[name].add(python)
-    if several := sorted(name for name, versions in found.items() if len(versions) > 1):
-        print(f"not the same version for each Python: {', '.join(several)}", file=sys.stderr)
+            for package in resolve(machine, python, wanted, pins):
+                name = canonicalize_name(package["metadata"]["name"])
+                sha256 = package["download_info"]["archive_info"]["hashes"]["sha256"]
+                found[name][package["metadata"]["version"]].add(sha256)
+                pythons[name].add(python)
+    if ambiguous := sorted(name for name, versions in found.items() if len(versions) > 1):
+        print(f"not the same version for each Python: {', '.join(ambiguous)}", file=sys.stderr)
         return 1
-    LOCK.write_text(HEAD + "".join(line(name, found[name], places[name]) for name in sorted(found)))
+    LOCK.write_text(HEAD + "".join(line(name, found[name], pythons[name]) for name in sorted(found)))
     return 0
 
 
 def requirements(project: dict[str, Any]) -> list[str]:
     """Return the requirements of the package with its extras, and of its tests."""
-    extras = [one for several in project["project"]["optional-dependencies"].values() for one in several]
+    extras = [package for group in project["project"]["optional-dependencies"].values() for package in group]
     return [*BUILD, *project["project"]["dependencies"], *extras, *project["dependency-groups"]["test"]]
 
 
@@ -62,10 +64,10 @@ def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
     return text.replace(f"=={version} ", f"=={version} ; python_version <= '{newest}' ", 1)
 
 
-def resolved(machine: str, python: str, asked: list[str], pins: list[str]) -> list[dict[str, Any]]:
-    """Return what pip would install there, from its installation report."""
+def resolve(machine: str, python: str, wanted: list[str], pins: list[str]) -> list[dict[str, Any]]:
+    """Return the packages that pip would install on this platform, from its installation report."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "asked.txt").write_text("\n".join(asked))
+        (Path(folder) / "wanted.txt").write_text("\n".join(wanted))
         (Path(folder) / "pins.txt").write_text("\n".join(pins))
         report = Path(folder) / "report.json"
         words = [
@@ -79,10 +81,10 @@ def resolved(machine: str, python: str, asked: list[str], pins: list[str]) -> li
             "--report",
             str(report),
         ]
-        words += ["--target", folder, "--requirement", f"{folder}/asked.txt", "--constraint", f"{folder}/pins.txt"]
+        words += ["--target", folder, "--requirement", f"{folder}/wanted.txt", "--constraint", f"{folder}/pins.txt"]
         subprocess.run([*words, *runtime.platform_options(machine, python)], check=True)
-        found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
-    return found
+        packages: list[dict[str, Any]] = json.loads(report.read_text())["install"]
+    return packages
 
 
 if __name__ == "__main__":

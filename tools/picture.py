@@ -1,8 +1,8 @@
 """Make docs/deploy.svg from a real run: `sparkwright deploy --host sandbox` in a new project, in its own terminal.
 
-.venv/bin/python -m tools.picture [PORT]  (`make picture`; again after the words on the screen have changed)
+.venv/bin/python -m tools.picture [PORT]  (`make picture`; run it when the output of a deploy has changed)
 
-PORT: where the pretend server is published, when the sandbox's usual port is taken here.
+PORT: publishes the simulated server on this port, if the sandbox's usual port is in use on this machine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.on_a_terminal import final_lines
 PICTURE = Path(__file__).parents[1] / "docs/deploy.svg"
 COLUMNS = 80
 COMMAND = ("deploy", "--host", "sandbox")
-#: fonts would be downloaded
+#: the fonts are removed from the template, because a browser would download them
 FONTS = re.compile(r"@font-face \{\{.*?\n    \}\}\n", re.S)
 
 
 def main() -> int:
-    """Run it, and draw the terminal's final contents."""
+    """Run the deploy, and draw the terminal's final contents."""
     folder = Path(tempfile.mkdtemp(prefix="lab-"))
     home = folder / "home"
     home.mkdir()
@@ -48,7 +48,7 @@ def main() -> int:
         shutil.rmtree(folder)
     if code != 0 or str(folder) in screen:
         print(
-            screen, f"\nno picture: the deploy ended with {code}, or its screen names a folder of this machine.", sep=""
+            screen, f"\nno picture: the deploy ended with {code}, or its output names a folder on this machine.", sep=""
         )
         return 1
     PICTURE.write_text(_svg(screen))
@@ -64,20 +64,26 @@ def _sparkwright(*words: str, folder: Path, env: dict[str, str]) -> None:
 
 
 def _terminal(folder: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Return the command's exit code and the terminal's contents after its end."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    """Return the command's exit code, and the terminal's contents after it has ended."""
+    our_end, command_end = pty.openpty()
+    fcntl.ioctl(command_end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
     command = subprocess.Popen(
-        _words(*COMMAND), cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        _words(*COMMAND),
+        cwd=folder,
+        env=env,
+        stdin=command_end,
+        stdout=command_end,
+        stderr=command_end,
+        start_new_session=True,
     )
-    os.close(theirs)
-    written = b""
+    os.close(command_end)
+    output = b""
     try:
-        while data := os.read(ours, 65536):
-            written += data
-    except OSError:  # the command has ended, and its terminal with it
+        while data := os.read(our_end, 65536):
+            output += data
+    except OSError:  # the command has ended, and its terminal is closed
         pass
-    return command.wait(), "\n".join(final_lines(written.decode()))
+    return command.wait(), "\n".join(final_lines(output.decode()))
 
 
 def _svg(screen: str) -> str:

@@ -1,10 +1,11 @@
-"""Build what a release publishes into dist/, and check it: `make dist` runs this with the locked builder.
+"""Build the files of a release in dist/, and check them: `make dist` runs this with the locked builder.
 
-1. sdist and wheel are built twice, the second time under other circumstances: from the unpacked sdist, in another folder, with
-   another umask and time zone. They must be equal byte by byte.
+1. sdist and wheel are built twice, the second time under different conditions: from the unpacked sdist, in another folder, with
+   another umask and time zone. The results must be identical, byte for byte.
 2. The wheel is installed into an empty environment from locked wheels, without an index, and deploys to the sandbox
    without a network.
-3. An SBOM (CycloneDX) is made of what was installed there and of what hosts get, and SHA256SUMS of all files.
+3. An SBOM (CycloneDX) lists the packages that were installed there and those of the hosts' runtime, and SHA256SUMS has the
+   hashes of all files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from packaging.utils import NormalizedName, canonicalize_name
 TOP = Path(__file__).parent.parent
 DIST, WHEELS = TOP / "dist", TOP / ".release/wheels"
 LOCKS = (TOP / "release-requirements.txt", TOP / "src/sparkwright/remote/runtime-requirements.txt")
-STORY = (("init", "demo"), ("deploy", "--host", "sandbox"), ("deploy", "--host", "sandbox"), ("sandbox.down",))
+#: the commands that check an installed wheel
+COMMANDS = (("init", "demo"), ("deploy", "--host", "sandbox"), ("deploy", "--host", "sandbox"), ("sandbox.down",))
 
 
 def main() -> int:
@@ -78,7 +80,7 @@ def unpack(sdist: Path, folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Return an environment with the wheel and its dependencies from the locked wheels, no index asked."""
+    """Create an environment with the wheel and its dependencies from the locked wheels, without an index. Return its folder."""
     venv.create(folder, with_pip=True)
     words = ["-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(WHEELS), str(wheel)]
     subprocess.run([str(folder / "bin/python"), *words], check=True)
@@ -86,21 +88,21 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def deploy(clean: Path, folder: Path) -> None:
-    """Run a first deploy and one without changes, where the kernel allows it in a network namespace that has loopback only."""
-    apart = ["unshare", "--map-root-user", "--net", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh"]
-    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode:
+    """Run a first deploy and one without changes, if the kernel allows it in a network namespace that has only loopback."""
+    isolated = ["unshare", "--map-root-user", "--net", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*isolated, "true"], capture_output=True).returncode:
         print("no network namespaces here: the deploy is tried with the network on", file=sys.stderr)
-        apart = []
+        isolated = []
     script = "\n".join(
         " ".join([str(clean / "bin/sparkwright"), *words]) + ("\ncd demo" if words[0] == "init" else "")
-        for words in STORY
+        for words in COMMANDS
     )
     home = folder / "home"
     home.mkdir()
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
-    done = subprocess.run([*apart, "sh", "-exc", script], cwd=folder, env=env, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"the installed wheel does not deploy to the sandbox: exit code {done.returncode}")
+    result = subprocess.run([*isolated, "sh", "-exc", script], cwd=folder, env=env, stdin=subprocess.DEVNULL)
+    if result.returncode:
+        sys.exit(f"the installed wheel does not deploy to the sandbox: exit code {result.returncode}")
 
 
 def sbom(clean: Path, version: str) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def needs(package: Distribution, refs: Mapping[NormalizedName, str]) -> list[str
 
 
 def pins_of(lock: Path) -> dict[tuple[str, str], list[str]]:
-    """Return the hashes of each pinned package of a requirements file."""
+    """Return the hashes of each pinned package in a requirements file."""
     text = lock.read_text().replace("\\\n", " ")
     lines = re.findall(r"^([\w.-]+)==([^\s;]+)(.*)$", text, re.M)
     return {(canonicalize_name(name), version): re.findall(r"sha256:(\w+)", rest) for name, version, rest in lines}

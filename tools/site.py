@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages in the order of docs/README.md, links out of docs/ to the repository, a search that works from the disk."""
+"""MkDocs hooks: pages in the order of docs/README.md, links to files outside docs/, a search that works from the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-#: browsers start no Worker from file://, so the search runs in a frame; the theme would fetch such a script from elsewhere
+#: browsers start no Worker from file://, so the search runs in a frame; the theme would load such a script from another site
 FRAME = "javascripts/iframe-worker.js"
 FRAME_SCRIPT = """\
 if (location.protocol === "file:") window.Worker = class extends EventTarget {
@@ -39,7 +39,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+)\)")
 
 
 def on_config(config: Any) -> Any:
-    """Make the navigation from the index of the pages."""
+    """Build the navigation from the index of the pages."""
     docs = Path(config.docs_dir)
     index = (docs / "README.md").read_text()
     sections = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", index, re.M | re.S)
@@ -49,13 +49,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the script that searches from the disk."""
+    """Add the script with which the search works from the disk."""
     files.append(File.generated(config, FRAME, content=FRAME_SCRIPT))
     return files
 
 
 def entries(docs: Path, text: str) -> Iterator[dict[str, Any]]:
-    """Yield the navigation of a section: a page for each of its links."""
+    """Yield a section's navigation: one page for each link, or all pages of a linked folder."""
     for title, link in LINK.findall(text):
         name = title.strip("`")
         folder = docs / link.rstrip("/").removesuffix("/README.md")
@@ -67,14 +67,14 @@ def entries(docs: Path, text: str) -> Iterator[dict[str, Any]]:
 
 
 def on_page_markdown(text: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links to files beside docs/ to the repository."""
+    """Point links to files outside docs/ to the repository."""
     up = "../" * (page.file.src_uri.count("/") + 1)
     text = re.sub(rf"\]\({re.escape(up)}(?!\.)", f"]({config.repo_url}/blob/main/", text)
     return FOLDER.sub(lambda link: _folder(link[1], page.file.src_uri, config), text)
 
 
 def _folder(link: str, page: str, config: Any) -> str:
-    """Return the link to a folder as one to its index, or to the repository where it has none."""
+    """Return a link to the folder's index, or to the folder in the repository if it has no index."""
     folder = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
     index = Path(config.docs_dir) / folder / "README.md"
     return f"]({link}README.md)" if index.exists() else f"]({config.repo_url}/tree/main/docs/{folder})"

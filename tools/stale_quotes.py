@@ -1,8 +1,8 @@
-"""Lists strings of tests and examples of docs that quote a message src no longer contains: `stale_quotes.py BASE`.
+"""List strings in tests and examples in docs that quote a message that src no longer contains: `stale_quotes.py BASE`.
 
 Many tests that assert a message run only in the slow sets, so a changed message breaks them long after the commit. This compares
-the strings of src at the revision BASE with the working tree, and looks for runs of three words that only the
-old ones contain. A hit is a place to look, not always a mistake. Exits with 1 if there is one.
+the strings of src at the revision BASE with those in the working tree, and looks for runs of three words that only the
+old strings contain. A hit is a place to look at, not always a mistake. Exits with 1 if there is a hit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def list_phrases(text: str) -> set[str]:
 
 
 def find_lost_phrases(base: str) -> set[str]:
-    """Return the phrases that strings of src contain at the revision BASE, and nothing in src contains today."""
+    """Return the phrases that strings of src contained at the revision BASE, and that nothing in src contains today."""
     diff = ["git", "diff", "--name-only", base, "--", "src/*.py"]
     names = subprocess.run(diff, capture_output=True, text=True, check=True).stdout.split()
     old_files = (subprocess.run(["git", "show", f"{base}:{name}"], capture_output=True, text=True) for name in names)
@@ -56,7 +56,7 @@ def find_lost_phrases(base: str) -> set[str]:
 
 
 def read_quotes(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each string of a test, or of each line of an example in a Markdown file."""
+    """Yield line number and text of each string in a test, or of each line of an example in a Markdown file."""
     text = path.read_text("utf-8")
     if path.suffix == ".py":
         yield from read_strings(text)

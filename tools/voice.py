@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOP = Path(__file__).parent.parent
-#: kinds of tokens that hold sentences; an f-string is one of its own since Python 3.12
+#: kinds of tokens that contain sentences; since Python 3.12, f-strings have their own
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 FOLDER = Path("src")
 #: names that do not describe the variable's value
@@ -39,7 +39,7 @@ VAGUE = frozenset(
         *("begun", "chosen", "beside", "around", "lanes", "mend", "pace"),
     )
 )
-#: functions with such a name do not say what they do; a property may be called by an adjective
+#: names that do not say what a function does; a property may be named by an adjective
 VAGUE_FUNCTION = re.compile(
     r"_*(?!need|feed|seed|embed|exceed|proceed)(?:[a-z]+ed|shown|known|kept|made|taken|given|told|said|found|held|left|gone|seen|written"
     r"|drawn|built|sent|spoken|chosen|broken|begun|driven|one|several|about|around|beside|between|without|there|here)"
@@ -47,7 +47,7 @@ VAGUE_FUNCTION = re.compile(
 PROPERTIES = frozenset(("property", "cached_property", "setter"))
 QUESTION = re.compile(r"(What|Who|Whom|Whose|Where|Whether|How|When|Why|Which|From|Of|To|That|If)\b")
 PARTICIPLE = re.compile(r"(ed|en|ing|old|awake|asleep|live|together|present)$")
-#: two fields and their meaning in one paragraph
+#: the meanings of two fields in one paragraph
 FIELDS_IN_PROSE = re.compile(r"\b[a-z_]+(?:, [a-z_]+)*: [^.]+\. [a-z_]+(?:, [a-z_]+)*: ")
 #: a fragment without its subject, such as "Of its engine; None if unknown"
 BARE = re.compile(r"(As|Of)\b")
@@ -59,7 +59,7 @@ PHRASES = {
     "is no": re.compile(r"(?<![Tt]here )\b(?:is|are) no (?!longer\b|more\b)"),
     "beside": re.compile(r"\bbeside\b"),
 }
-#: the most findings of each kind in src; a limit is only ever lowered
+#: maximum number of findings of each kind in src; a limit is never raised
 LIMITS = {
     "a docstring that begins with a bare preposition": 0,
     'the phrase "held against"': 0,
@@ -76,7 +76,7 @@ LIMITS = {
 
 
 class Finding(NamedTuple):
-    """An idiom in a file."""
+    """An unidiomatic phrase or a vague name in a file."""
 
     kind: str
     path: Path
@@ -85,7 +85,7 @@ class Finding(NamedTuple):
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield each name that is bound by a loop, an assignment or a parameter, with its line."""
+    """Yield each name that a loop, an assignment or a parameter binds, with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             yield node.arg, node.lineno
@@ -124,7 +124,7 @@ def vague_functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFuncti
 
 
 def findings(path: Path) -> Iterator[Finding]:
-    """Yield the idioms of a file."""
+    """Yield the findings in a file."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     for line, text in prose(source):

@@ -18,18 +18,18 @@ TOP = Path(__file__).parent.parent
 PAGE = Path("docs/words.md")
 FOLDERS = ("src", "playbooks", "docs", "README.md", "templates", "recipes", "hosts")
 ENDINGS = (".py", ".md", ".yml", ".j2", ".html", ".css", ".js")
-#: the table of words.md whose rows are about identifiers
+#: heading of the table in words.md whose rows are about identifiers
 NAMES = "Names in the code"
-#: at the end of a line that holds a retired word as data; in a page, of a comment there
+#: end of a line that contains a retired word as data; in a page, end of a comment on that line
 DATA = "words: data"
-#: output of an engine or a tool, copied from a run
+#: pages with the output of an engine or a tool, copied from a run
 COPIED = ("docs/engine-agreement.md",)
 TEXT = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """text: the retired phrase or identifier. instead: what is written in its place."""
+    """A retired phrase or identifier, and the term that is written instead."""
 
     text: str
     instead: str
@@ -37,16 +37,16 @@ class Word:
 
 
 def pattern(retired: list[Word], is_name: bool) -> re.Pattern[str]:
-    """Return a pattern for whole words in any case, also across line ends; for identifiers, whole parts between underscores."""
+    """Return a pattern for whole words in any case, even across line ends; for identifiers, whole parts between underscores."""
     gap = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:# ?|\* )?)"
-    texts = sorted((one.text for one in retired if one.is_name == is_name), key=len, reverse=True)
+    texts = sorted((word.text for word in retired if word.is_name == is_name), key=len, reverse=True)
     choice = "|".join(gap.join(map(re.escape, text.split())) for text in texts) or r"(?!)"
     edge = r"[a-z0-9]" if is_name else r"\w"
     return re.compile(rf"(?<!{edge})(?:{choice})(?!{edge})", re.I)
 
 
 def words(page: str) -> list[Word]:
-    """Return every retired word in a page's tables: header row `term | used for | retired`."""
+    """Return every retired word in a page's tables, whose columns are `term | used for | retired`."""
     found, section = [], ""
     for line in page.splitlines():
         if line.startswith("## "):
@@ -59,15 +59,15 @@ def words(page: str) -> list[Word]:
 
 
 def files(top: Path) -> list[Path]:
-    """Return the files that are in git or not ignored."""
+    """Return the files that git tracks or does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *FOLDERS]
-    listed = subprocess.run(command, cwd=top, capture_output=True, text=True, check=True).stdout.split("\n")
-    names = [name for name in listed if name.endswith(ENDINGS) and name not in (str(PAGE), *COPIED)]
+    output = subprocess.run(command, cwd=top, capture_output=True, text=True, check=True).stdout
+    names = [name for name in output.split("\n") if name.endswith(ENDINGS) and name not in (str(PAGE), *COPIED)]
     return [top / name for name in names if (top / name).is_file()]
 
 
 def pieces(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, text and whether it is an identifier: strings, comments and names in Python, else the whole text."""
+    """Yield each string, comment and name of a Python file, or the whole text of another: line, text, whether it is a name."""
     if path.suffix != ".py":
         yield 1, text, False
         return
@@ -77,14 +77,14 @@ def pieces(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 class Reader:
-    """Finds the uses of some retired words."""
+    """Finds uses of the given retired words."""
 
     def __init__(self, retired: list[Word]) -> None:
-        self.words = {(one.text.lower(), one.is_name): one for one in retired}
+        self.words = {(word.text.lower(), word.is_name): word for word in retired}
         self.patterns = {is_name: pattern(retired, is_name) for is_name in (False, True)}
 
     def findings(self, path: Path) -> Iterator[tuple[int, str, Word]]:
-        """Line, what is written there, and the retired word that it is."""
+        """Yield the line, the text there, and the retired word that it contains."""
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         for start, piece, is_name in pieces(path, text):

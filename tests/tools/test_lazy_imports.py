@@ -37,7 +37,7 @@ def test_group_applies_only_to_its_files(tmp_path: Path) -> None:
 
 def test_unused_group_is_refused(tmp_path: Path) -> None:
     assert list_findings(tmp_path, host__a="import json\n") == [
-        "tools/lazy_imports.py: nothing is left of the group: docker's SDK (60 ms)"
+        "tools/lazy_imports.py: no import belongs to the group: docker's SDK (60 ms)"
     ]
 
 
