@@ -1,6 +1,6 @@
-"""Writes what is generated here: docs/commands.md, docs/modules/*.md, schemas/*.json and the tables of docs/files/*.md.
+"""Write the generated pages, schemas and tables: docs/commands.md, docs/modules/*.md, schemas/*.json, docs/files/*.md and others.
 
-.venv/bin/python docs/generate.py         (`make docs`; a test says when a page is stale)
+.venv/bin/python docs/generate.py         (`make docs`; a test fails if a page is stale)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SECTIONS = re.compile(r"<!-- sections -->.*?<!-- end -->", re.S)
 RECIPES = re.compile(r"<!-- recipes -->.*?<!-- end -->", re.S)
 ENGINES = re.compile(r"<!-- engines -->.*?<!-- end -->", re.S)
 CODE = re.compile(r"<!-- code -->.*?<!-- end -->", re.S)
-#: at the head of a decision that no longer holds
+#: the line below the title of a decision that a later one changed
 SUPERSEDED = re.compile(r"^\*Superseded (in part )?by (\[decisions? .*?\)(?:, \[.*?\)| and \[.*?\))*)", re.M)
 PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
@@ -70,7 +70,7 @@ PERCENTAGES = {"MIN_TOLERANCE": throughput.MIN_TOLERANCE, "MAX_TOLERANCE": throu
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with its text."""
+    """Return every generated file with its text."""
     tables = {model.__name__: keys_table(model) for model in MODELS}
     found = {HERE / "modules" / f"{name}.md": manual.module_page(name) for name in registry.NAMES}
     for kind in json_output.FILE_KINDS:
@@ -121,12 +121,14 @@ def keys_table(model: type[BaseModel]) -> str:
     """Return a model's keys as a markdown table."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
-        default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+        default = "required"
+        if not field.is_required():
+            default = f"`{_format_default(field.get_default(call_default_factory=True))}`"
         rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
     return "\n".join(rows)
 
 
-def _shown(value: Any) -> str:
+def _format_default(value: Any) -> str:
     if value in (None, "") or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, tuple):
@@ -135,11 +137,11 @@ def _shown(value: Any) -> str:
 
 
 def _code() -> str:
-    """What the comparison says of this version: a row each of what a table of the code has."""
+    """Return the comparison's rows about this version, which come from tables in the code."""
     served = engine.list_supported()
-    split = (one.title for one in served if one.parallel)
+    split = (item.title for item in served if item.parallel)
     rows = {
-        "engines": ", ".join(one.title for one in served),
+        "engines": ", ".join(item.title for item in served),
         "one model over several hosts": ", ".join(split),
         "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
         "recipes are taken from": f"{format_detection.SUPPORTED_FORMATS_TEXT} ([how](recipes-in.md))",
@@ -155,36 +157,37 @@ def _decisions() -> str:
     rows = ["| decision | in force |", "|---|---|"]
     for path in sorted((HERE / "decisions").glob("0*.md")):
         text = path.read_text()
-        gone = SUPERSEDED.search(text)
-        state = "yes" if gone is None else f"{'in part' if gone[1] else 'no'}, see {gone[2]}"
+        superseded = SUPERSEDED.search(text)
+        state = "yes" if superseded is None else f"{'in part' if superseded[1] else 'no'}, see {superseded[2]}"
         rows.append(f"| [{text.splitlines()[0].removeprefix('# ')}]({path.name}) | {state} |")
     return f"{DECISIONS}\n" + "\n".join(rows) + "\n"
 
 
 DECISIONS = """# Decisions
 
-Why it is as it is: each with what else was tried. A decision that a later one changed says so in its first line; the figures in it are of its day.
+Why things are the way they are, and what else was considered. A decision that a later one changed says so below its title; its figures are
+those of the day on which it was made.
 """
 
 
-#: how a request names its model, and by method where it is not POST
+#: where a request names its model
 NAMED = {"json": "JSON body", "form": "form", "response": "by the response"}
 
 
 def _paths() -> str:
-    """The paths that a gateway routes, and the releases from which each engine serves them."""
+    """Return the paths that a gateway routes, and the releases from which each engine serves them."""
     engines = {name: engine.get_engine(name) for name in engine.TITLES}
-    titles = [one.title for one in engines.values()]
+    titles = [item.title for item in engines.values()]
     rows = [f"| path | `model` | {' | '.join(titles)} |", f"|---|---|{'---|' * len(titles)}"]
-    for path in api_paths.merge_paths(one.http.paths for one in engines.values()):
-        served = [_served(one.http.paths, path.path) for one in engines.values()]
+    for path in api_paths.merge_paths(item.http.paths for item in engines.values()):
+        served = [_format_support(item.http.paths, path.path) for item in engines.values()]
         method = f"{path.method} " if path.method != "POST" else ""
         rows.append(f"| {method}`{path.path}` | {NAMED[path.model_location]} | {' | '.join(served)} |")
     return "\n".join(rows)
 
 
-def _served(paths: tuple[api_paths.ApiPath, ...], path: str) -> str:
-    found = next((one for one in paths if one.path == path), None)
+def _format_support(paths: tuple[api_paths.ApiPath, ...], path: str) -> str:
+    found = next((item for item in paths if item.path == path), None)
     return "" if found is None else f"from {found.since}" if found.since else "yes"
 
 
@@ -194,27 +197,28 @@ def _commands() -> Iterator[str]:
     for title, commands in GROUPS.items():
         yield f"## {title}\n"
         for name, examples in commands.items():
-            shown = help.display_name(namespace, name)
-            yield f"### {shown}\n\n{inspect.getdoc(namespace[name])}\n"
-            yield "```\n" + "\n".join(f"sparkwright {shown} {words}".rstrip() for words in examples) + "\n```\n"
+            command = help.display_name(namespace, name)
+            yield f"### {command}\n\n{inspect.getdoc(namespace[name])}\n"
+            yield "```\n" + "\n".join(f"sparkwright {command} {words}".rstrip() for words in examples) + "\n```\n"
             yield "| option | meaning |\n|---|---|"
             yield from (_option(namespace[name], option) for option in contexts[name].args.values())
             yield ""
 
 
 def _option(task: Any, option: Any) -> str:
-    word = option.positional or option.name == task.word
-    return f"| `{option.name.upper() if word else format_option(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
+    is_positional = option.positional or option.name == task.word
+    name = option.name.upper() if is_positional else format_option(option).strip()
+    return f"| `{name}` | {option.help.replace('|', chr(92) + '|')} |"
 
 
 COMMANDS = """# Commands
 
-Made from the program itself: `sparkwright COMMAND --help` shows the same. Beside the project's `tasks.py`, `invoke` runs them too.
+Generated from the program's help: `sparkwright COMMAND --help` shows the same. In a project's folder, `invoke COMMAND` runs them too.
 
-Five options have a short name, the same in every command: `-H` host, `-C` check, `-D` diff, `-j` json, `-d` debug. Exit codes are in
-[exit-codes.md](exit-codes.md).
+Five options have a short name, which is the same in every command: `-H` host, `-C` check, `-D` diff, `-j` json, `-d` debug. Exit codes are
+in [exit-codes.md](exit-codes.md).
 
-Tab completes commands, options, and the hosts, groups, recipes and playbooks of the project:
+Tab completes commands, options, and the project's hosts, groups, recipes and playbooks:
 
 ```
 eval "$(sparkwright completion bash)"        # in ~/.bashrc
@@ -225,7 +229,7 @@ sparkwright completion fish | source         # in ~/.config/fish/config.fish
 
 
 def _man() -> Iterator[str]:
-    """The manual page, in troff's man macros."""
+    """Yield the manual page, in troff's man macros."""
     released = re.search(r"^## (\S+) - (\S+)$", (HERE.parent / "CHANGELOG.md").read_text(), re.M)
     version, day = released.groups() if released else (__version__, "")
     yield f'.TH SPARKWRIGHT 1 "{day}" "sparkwright {version}" "User Commands"'
@@ -236,10 +240,10 @@ def _man() -> Iterator[str]:
     for title, commands in GROUPS.items():
         yield f".SS {title}"
         for name, examples in commands.items():
-            shown = help.display_name(namespace, name)
+            command = help.display_name(namespace, name)
             yield from (
                 ".TP",
-                rf"\fB{_troff_word(shown)}\fR",
+                rf"\fB{_troff_word(command)}\fR",
                 *_troff(inspect.getdoc(namespace[name]) or "", ".IP"),
                 ".RS",
             )
@@ -250,7 +254,7 @@ def _man() -> Iterator[str]:
                     *_troff(option.help or "", ".IP"),
                 )
             yield from (".RE", ".IP", ".nf")
-            yield from (_troff_word(f"sparkwright {shown} {words}".rstrip()) for words in examples)
+            yield from (_troff_word(f"sparkwright {command} {words}".rstrip()) for words in examples)
             yield ".fi"
     yield ".SH EXIT STATUS"
     for code, name, meaning in re.findall(r"^\| (\d) \| (\w+) \| (.*) \|$", (HERE / "exit-codes.md").read_text(), re.M):
@@ -265,33 +269,33 @@ def _troff(text: str, paragraph: str = ".PP") -> Iterator[str]:
 
 
 def _troff_word(text: str) -> str:
-    """Text without Markdown's marks that troff prints as it is: no command, no escape, hyphens that can be copied."""
+    """Return text that troff prints literally: without backticks, commands and escapes, and with hyphens that can be copied."""
     text = text.replace("`", "").replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{text}" if text.startswith((".", "'")) else text
 
 
-MAN = """A laptop plans and follows, the host does the work. A project is a folder with hosts/, recipes/ and spark.lock; sparkwright init makes one.
-A deploy is done when the server has generated tokens at the expected rate; where anything fails, the previous server is restored.
+MAN = """The laptop plans a run and follows it; the host does the work. A project is a folder with hosts/, recipes/ and spark.lock; sparkwright init
+creates one. A deploy is done when the server has generated tokens at the expected rate; if anything fails, the previous server is restored.
 
-sparkwright COMMAND --help shows the options of a command. Each page of the documentation is read by sparkwright mcp, too.
+sparkwright COMMAND --help shows the options of a command. sparkwright mcp offers the pages of the documentation to a model.
 """
 
 
 def _sections() -> str:
-    """A row an engine that is served: what its section says of its flags."""
-    rows = ["| section | known flags | set by another key | key of the server | memory |", "|---|---|---|---|---|"]
-    for one in engine.list_supported():
-        by = ", ".join(f"`{name}`: `{key}`" for name, key in one.flags.RESERVED_FLAGS.items()) or "none"
-        share = f"`{one.flags.MEMORY}`" if one.flags.MEMORY else "bytes, from its files and flags"
-        key = f"read from a file (`{one.key.option}`)" if one.key else "none"
-        key = "as `key` says" if one.needs_description else key
-        rows.append(f"| `{one.name}` | {len(one.flags.properties())} | {by} | {key} | {share} |")
+    """Return one row for each supported engine, about the flags in its section."""
+    rows = ["| section | known flags | set by another key | server's key | memory |", "|---|---|---|---|---|"]
+    for item in engine.list_supported():
+        reserved = ", ".join(f"`{name}`: `{key}`" for name, key in item.flags.RESERVED_FLAGS.items()) or "none"
+        share = f"`{item.flags.MEMORY}`" if item.flags.MEMORY else "bytes, from its files and flags"
+        key = f"read from a file (`{item.key.option}`)" if item.key else "none"
+        key = "as `key` says" if item.needs_description else key
+        rows.append(f"| `{item.name}` | {len(item.flags.properties())} | {reserved} | {key} | {share} |")
     return "\n".join(rows)
 
 
 def _recipes() -> str:
-    """A row for each shipped recipe: what it serves, and the best figure that others give of it."""
-    head = "| recipe | model | engine | hosts | context | drafts | others report, tok/s of one stream | of |"
+    """Return one row for each shipped recipe: what it serves, and the best rate that others report."""
+    head = "| recipe | model | engine | hosts | context | drafts | reported by others, tok/s of one stream | date of the recipe |"
     rows = [head, "|---|---|---|---|---|---|---|---|"]
     for name in recipe.names(HERE.parent):
         wanted = recipe.load(HERE.parent, name)
@@ -312,14 +316,14 @@ def _recipes() -> str:
 
 
 def _figure(known: catalogue.CatalogueEntry) -> str:
-    """The report of a recipe's rate, with source and date."""
+    """Return the reported rate of a recipe, with source and date."""
     if known.reported_rate is None:
         return str(known.vendor_run or "none found")
     return f"{known.reported_rate.tok_per_s:g}: {known.reported_rate.source}, {known.reported_rate.date or 'no date'}"
 
 
 def _drafts(flags: dict[str, object]) -> str:
-    """How many tokens a recipe's engine drafts, and how; empty for none."""
+    """Return the number of tokens that a recipe's engine drafts and the method; empty if it drafts none."""
     given = flags.get("speculative-config")
     if isinstance(given, dict):
         return f"{given['num_speculative_tokens']}, {given['method']}"
@@ -342,8 +346,8 @@ def _metrics() -> str:
         textfile.INFO_METRIC.name: "`model`, `commit`, `image`, `container`",
     }
     rows = [
-        f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.description} |"
-        for one in (textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC, *textfile.METRICS)
+        f"| `{textfile.PREFIX}{metric.name}` | {labels.get(metric.name, '')} | {metric.description} |"
+        for metric in (textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC, *textfile.METRICS)
     ]
     metrics = METRICS.replace("MAX_CHECK_AGE_S", str(alerts.MAX_CHECK_AGE_S))
     return f"{metrics}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
@@ -377,9 +381,9 @@ def _rules() -> str:
 
 
 def left_over() -> list[Path]:
-    """Pages of modules that are no more."""
-    kept = pages()
-    return [path for path in (HERE / "modules").glob("*.md") if path not in kept]
+    """Return the pages of modules that no longer exist."""
+    current = pages()
+    return [path for path in (HERE / "modules").glob("*.md") if path not in current]
 
 
 if __name__ == "__main__":
