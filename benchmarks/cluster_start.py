@@ -1,12 +1,12 @@
-"""The cost of a cluster's start beyond the engine's own: two simulated Sparks, whose ranks meet over loopback.
+"""The time that sparkwright adds to a cluster's start: two simulated Sparks, whose ranks meet over loopback.
 
     make bench-cluster_start
 
 The lower bound is the ranks' own start in the same run: `docker start` of both at once, with free memory, until the head
-generates a token, which it does when the slower rank has joined. Compared with it are `restart`, and `deploy` of a changed
-flag: the time from the first rank's start until that token, and the whole time without an answer. The ranks start at once here,
-so that the difference is the tool's: barriers, and the proof that containers, processes and memory are gone. Alternating,
-medians of RUNS.
+generates a token, which it does when the slower rank has joined. `restart`, and `deploy` of a changed flag, are compared with
+it: the time from the first rank's start until that token, and the whole time without an answer. The simulated ranks start
+immediately, so the difference is sparkwright's: barriers, and the proof that containers, processes and memory are gone. The runs
+alternate; medians of RUNS.
 """
 
 import json
@@ -23,21 +23,21 @@ from benchmarks.restart import LINGERS_S, Client
 
 RUNS = 5
 STARTS = ("Start the worker", "Start the head")
-#: seconds of the start, and without an answer
+#: seconds that the start took, and seconds without an answer
 Times = tuple[float, float]
 
 
 def main() -> None:
     """Print the lower bound, and a line for each command."""
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
-    with pair_project() as desk:
-        desk.deployed()
+    with pair_project() as project:
+        project.deployed()
         actions = {"restart": restart, "deploy of a change": deploy_change}
         floors, times = list[Times](), {name: list[Times]() for name in actions}
         for _ in range(RUNS):
-            floors.append(measure_ranks(desk))
+            floors.append(measure_ranks(project))
             for name, action in actions.items():
-                times[name].append(measure_command(desk, action))
+                times[name].append(measure_command(project, action))
     floor_s, floor_outage_s = medians(floors)
     print(f"{'':<20} {'start':>8} {'adds':>8} {'worst':>8} {'no answer':>10} {'adds':>8}")
     print(f"{'the ranks alone':<20} {floor_s:>7.2f}s {'':>8} {'':>8} {floor_outage_s:>9.2f}s")
@@ -50,23 +50,23 @@ def main() -> None:
         )
 
 
-def measure_ranks(desk: PairProject) -> Times:
-    """Return the seconds from `docker start` of both ranks to a token, and those without an answer, minus the stopped time."""
-    with Client(desk.port) as client:
+def measure_ranks(project: PairProject) -> Times:
+    """Return the seconds from `docker start` of both ranks to a token, and those without an answer, minus the pause between."""
+    with Client(project.port) as client:
         for host in HOSTS:
-            desk.engine_of(host).api.stop(NAME, timeout=60)
+            project.engine_of(host).api.stop(NAME, timeout=60)
         stopped_s = time.time()
         time.sleep(LINGERS_S)
         started_s = time.time()
         for host in reversed(HOSTS):
-            desk.engine_of(host).api.start(NAME)
+            project.engine_of(host).api.start(NAME)
     return client.answered_s - started_s, client.outage_s - (started_s - stopped_s)
 
 
-def measure_command(desk: PairProject, action: Callable[[PairProject], CommandResult]) -> Times:
+def measure_command(project: PairProject, action: Callable[[PairProject], CommandResult]) -> Times:
     """Return the seconds from the first rank's start to a token, and those without an answer. A failure ends the benchmark."""
-    with Client(desk.port) as client:
-        result = action(desk)
+    with Client(project.port) as client:
+        result = action(project)
     if not result.proved:
         sys.exit(result.out[-1500:] + result.err[-1500:])
     events = [json.loads(line) for line in result.out.splitlines()]
@@ -74,13 +74,13 @@ def measure_command(desk: PairProject, action: Callable[[PairProject], CommandRe
     return client.answered_s - started_s, client.outage_s
 
 
-def restart(desk: PairProject) -> CommandResult:
-    return desk.run("restart", "--host", "sandbox-pair", "--json")
+def restart(project: PairProject) -> CommandResult:
+    return project.run("restart", "--host", "sandbox-pair", "--json")
 
 
-def deploy_change(desk: PairProject) -> CommandResult:
-    desk.change()
-    return desk.deploy()
+def deploy_change(project: PairProject) -> CommandResult:
+    project.change()
+    return project.deploy()
 
 
 def medians(rows: list[Times]) -> Times:

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: measured commands, ssh to sshds on loopback."""
+"""Functions that benchmarks share: measured commands, ssh to sshds on loopback."""
 
 import getpass
 import os
@@ -18,7 +18,7 @@ SPARKWRIGHT = (sys.executable, "-c", "from sparkwright.cli import main; main()")
 
 @dataclass(frozen=True)
 class Measurement:
-    """The output and cost of a command. cpu_s: of it and its children. peak_mb: of its largest process."""
+    """The output and cost of a command. cpu_s includes its children; peak_mb is that of the largest process."""
 
     output: str
     seconds: float
@@ -27,7 +27,7 @@ class Measurement:
 
 
 def measure(words: Sequence[str], folder: Path, env: Mapping[str, str], codes: Sequence[int] = (0,)) -> Measurement:
-    """Run a command to its end. Another exit code than these ends the benchmark."""
+    """Run a command until it ends. An exit code other than these ends the benchmark."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         started_s = time.perf_counter()
         process = subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
@@ -52,14 +52,14 @@ def describe_machine() -> str:
 
 
 def create_key(folder: Path) -> Path:
-    """Create a key pair, and return the private key's path."""
+    """Create a key pair, and return the path of the private key."""
     path = folder / "id"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     return path
 
 
 def write_ssh_config(folder: Path, key: Path, ports: Mapping[str, int]) -> None:
-    """Write an ssh_config that reaches these hosts on loopback by name."""
+    """Write an ssh_config that connects to these hosts on loopback by name."""
     hosts = "".join(f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n" for name, port in ports.items())
     options = f"  User {getpass.getuser()}\n  IdentityFile {key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
     known_hosts = f"  UserKnownHostsFile {folder}/known_hosts\n"
@@ -67,7 +67,7 @@ def write_ssh_config(folder: Path, key: Path, ports: Mapping[str, int]) -> None:
 
 
 def write_ssh_wrapper(folder: Path) -> Path:
-    """Write an `ssh` that reads the folder's ssh_config, and return the folder for the PATH."""
+    """Write an `ssh` that reads the folder's ssh_config, and return its folder, which goes into the PATH."""
     wrapper = folder / "bin/ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{folder}/ssh_config" "$@"\n')
@@ -76,7 +76,7 @@ def write_ssh_wrapper(folder: Path) -> Path:
 
 
 def ssh_true_s(names: Sequence[str], env: Mapping[str, str]) -> float:
-    """Return the seconds until OpenSSH's own `ssh HOST true`, run on all hosts at once, has ended."""
+    """Return the seconds that OpenSSH's own `ssh HOST true` takes on all hosts at once."""
 
     def log_in(name: str) -> None:
         subprocess.run(["ssh", name, "true"], env=env, input=b"\n", capture_output=True, check=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Counts:
-    """The traffic that passed through. turns: changes of direction to upstream, i.e. round trips."""
+    """The traffic of a proxy. turns: number of times that the direction changed to upstream, that is, round trips."""
 
     connections: int = 0
     turns: int = 0
@@ -17,7 +17,15 @@ class Counts:
 
 
 class DelayProxy:
-    """target: a port of 127.0.0.1. rtt_s: added to each round trip. port: on which it listens."""
+    """A proxy for one port.
+
+    Args:
+        target: port on 127.0.0.1 to which it forwards.
+        rtt_s: delay that it adds to each round trip.
+
+    Attributes:
+        port: port on which it listens.
+    """
 
     def __init__(self, target: int, rtt_s: float) -> None:
         self.counts = Counts()
@@ -42,7 +50,7 @@ class DelayProxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: str, last: list[str]
     ) -> None:
-        """Forward bytes with the delay. last: the direction of the newest bytes, which both pumps share."""
+        """Forward bytes with the delay. last: direction of the most recent bytes, in a list that both pumps share."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         sender = asyncio.create_task(self._deliver(queue, sink))
         while data := await _read(source):

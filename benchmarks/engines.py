@@ -2,8 +2,9 @@
 
     make bench-engines              (or: .venv/bin/python -m benchmarks.engines [ROUNDS])
 
-Each engine has its own sandbox, with deploys until nothing changes. Then the engines alternate, and each round begins with
-another one. Measured are the seconds of the whole command, and the CPU seconds on the laptop. Medians, and the ratio to vLLM's.
+Each engine has its own sandbox, to which its recipe is deployed until nothing changes. Then the engines alternate, and each round
+begins with a different one. The table has medians of the whole command's seconds and of the laptop's CPU seconds, and their ratio
+to vLLM's.
 """
 
 import json
@@ -35,8 +36,8 @@ RECIPES = {
 
 
 @dataclass
-class Desk:
-    """A project whose sandbox serves a recipe."""
+class SandboxProject:
+    """A project whose sandbox serves one engine's recipe."""
 
     engine: str
     folder: Path
@@ -64,35 +65,37 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     print(f"{describe_machine()}; medians of {rounds}", flush=True)
     place = Path(tempfile.mkdtemp(prefix="en-"))  # short: a unix socket's path has a limit
-    desks: list[Desk] = []
+    projects: list[SandboxProject] = []
     try:
         for number, (engine, recipe) in enumerate(RECIPES.items()):
             (place / str(number)).mkdir()
-            desk = Desk(engine, place / str(number))
+            project = SandboxProject(engine, place / str(number))
             try:
-                desk.prepare(recipe)
-                desks.append(desk)
+                project.prepare(recipe)
+                projects.append(project)
             except Absent as error:
                 print(f"{engine} is left out: {error}", flush=True)
-                control.down(desk.folder / ".sandbox")
+                control.down(project.folder / ".sandbox")
         for number in range(rounds):
-            for at in range(len(desks)):
-                desk = desks[(number + at) % len(desks)]
-                desk.runs.append(desk.deploy())
-        print_table(desks)
+            for at in range(len(projects)):
+                project = projects[(number + at) % len(projects)]
+                project.runs.append(project.deploy())
+        print_table(projects)
     finally:
-        for desk in desks:
-            control.down(desk.folder / ".sandbox")
+        for project in projects:
+            control.down(project.folder / ".sandbox")
         shutil.rmtree(place, ignore_errors=True)
 
 
-def print_table(desks: list[Desk]) -> None:
+def print_table(projects: list[SandboxProject]) -> None:
     """Print each engine's medians, and their ratio to the first engine's."""
-    first_s, first_cpu_s = medians(desks[0].runs)
+    first_s, first_cpu_s = medians(projects[0].runs)
     print(f"{'':>10} {'deploy':>8} {'of vLLM':>8} {'CPU':>8} {'of vLLM':>8}")
-    for desk in desks:
-        wall_s, cpu_s = medians(desk.runs)
-        print(f"{desk.engine:>10} {wall_s:>7.3f}s {wall_s / first_s:>8.3f} {cpu_s:>7.3f}s {cpu_s / first_cpu_s:>8.3f}")
+    for project in projects:
+        wall_s, cpu_s = medians(project.runs)
+        print(
+            f"{project.engine:>10} {wall_s:>7.3f}s {wall_s / first_s:>8.3f} {cpu_s:>7.3f}s {cpu_s / first_cpu_s:>8.3f}"
+        )
     print(f"{describe_machine()} at the end")
 
 

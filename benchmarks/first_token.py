@@ -2,8 +2,8 @@
 
     make bench-first_token
 
-The answers are typed as soon as a question appears, without the time that a person needs. The commands after `init` are those
-that it prints.
+An answer is typed as soon as its question appears, so the time that a person needs is not included. The commands after `init` are
+those that it suggests.
 """
 
 import sys
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def answer_questions(screen: Screen) -> None:
-    """Choose the sandbox as the host, and the defaults for the recipe and for writing it."""
+    """Choose the sandbox as the host, the default recipe, and that the files are written."""
     for question, answer in (("Which host?", "sandbox"), ("Which recipe?", ""), ("[Y/n]", "")):
         screen.wait_for(question)
         screen.type(f"{answer}\n")

@@ -2,11 +2,11 @@
 
     make bench-fleet                    (or: .venv/bin/python -m benchmarks.fleet [HOSTS ...])
 
-Needs root and sshd. Ansible and pyinfra are installed into the venv .bench/peers. The time is that of the whole
-command, the median of RUNS; the three alternate, so that they run under the same conditions, on the same cores as the hosts.
-Ansible is tuned: pipelining, ControlPersist, no facts, a fork per host, a given interpreter. Peak memory is that of the command's
-largest process. The goals: 7x faster than Ansible, 2x faster than pyinfra, 0.6 s for 1 host and 0.8 s for 10, under 150 MB
-at 32 hosts.
+Needs root and sshd. Ansible and pyinfra are installed into the venv .bench/peers. The time is that of the whole command, the
+median of RUNS; the three tools alternate, so that they run under the same conditions, on the same cores as the hosts.
+Ansible is tuned: pipelining, ControlPersist, no facts, a fork per host, a given interpreter. Peak memory is that of the
+command's largest process. The goals: 7x faster than Ansible, 2x faster than pyinfra, 0.6 s for 1 host and 0.8 s for 10, and
+less than 150 MB for 32 hosts.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Lab:
         (self.root / "deploy.py").write_text("\n".join(lines) + "\n")
 
     def _share_runtime(self) -> None:
-        """Copy our runtime to the first host and link it on the others, because copying is not measured."""
+        """Copy our runtime to the first host and link it on the others; the copy is not part of the measurement."""
         measure(self.ours(1), self.root, self.env)
         first, *others = self.sshds.values()
         for sshd in others:

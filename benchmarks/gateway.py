@@ -1,15 +1,17 @@
-"""The latency that the gateway adds: first token and each chunk, direct and through it, at 1, 16 and 64 streams.
+"""The latency that the gateway adds: first token and each chunk, with and without it, for 1, 16 and 64 streams.
 
 make bench-gateway (needs haproxy and a C compiler; two minutes)
 
-The server is exact_server.c, whose chunks have the time at which they were sent. The client is one epoll loop that parses what
-it read only afterwards, because a server and clients that compete with HAProxy for the CPU would dominate the measurement. The
-ways alternate in one run, because the machine's load differs between runs. A model with two servers has both on one port; its
-requests are kept to be sent again, which a single server's are not. The goal: the first token at most 0.5 ms later, a chunk at
-most 0.1 ms, for /v1/messages as for chat. "A client" has a key of its own, one of a hundred, all limits, and its tokens are
-counted: its chunks pass a filter in Lua. The streams of a round begin evenly spread over the length of one, as with continuous
-clients; the last rows show the cost of a burst, all within 20 ms. Then follow short answers, of one chunk, with the key for all
-and with a client's: the hundred keys cost at most 0.1 ms of a request's time.
+The server is exact_server.c, whose chunks contain the time at which they were sent. The client is one epoll loop that parses
+its data only afterwards, because a server and clients that compete with HAProxy for the CPU would dominate the measurement.
+The routes alternate in one run, because the machine's load differs between runs. A model with two servers has both on one
+port; HAProxy keeps its requests for a retry, which it does not do for a single server. "A client" has one of a hundred keys
+and all limits, and its tokens are counted by a Lua filter through which its chunks pass. The streams of a round begin evenly
+spread over the length of one stream, as with continuous clients; in the last rows all begin within 20 ms. Short answers of
+one chunk follow, with the key for all and with a client's.
+
+The goals: the first token at most 0.5 ms later and a chunk at most 0.1 ms later, for /v1/messages as for chat; a hundred keys add
+at most 0.1 ms to a short request.
 """
 
 import contextlib
@@ -37,18 +39,21 @@ from sparkwright.gateway import clients, operations, render
 from sparkwright.gateway.model import Client, Gateway, Model, Upstream
 
 CHUNKS, EVERY_S = 30, 0.02
-#: streams, seconds in which they all begin, rounds of each way
+#: number of streams, seconds in which they all begin, number of rounds of each route
 SHAPES = ((1, CHUNKS * EVERY_S, 40), (16, CHUNKS * EVERY_S, 8), (64, CHUNKS * EVERY_S, 6), (64, EVERY_S, 6))
 PORT = 18393
 GOALS_MS = {"first token": 0.5, "chunk": 0.1}
 DIRECT, ONE, TWO, MESSAGES, COUNTED = "direct", "one-server", "two-servers", "/v1/messages", "client"
-#: ways of requests with a short answer: with the key for all, and with a client's
+#: routes of requests with a short answer: with the key for all, and with a client's
 SHORT, SHORT_COUNTED = "short", "short-client"
-#: number of clients with keys and limits; short requests at once, seconds in which they begin, rounds of each way; the goal
-CLIENTS, SHORT_SHAPE, SHORT_GOAL_MS = 100, (16, 0.1, 125), 0.1
+#: number of clients with keys and limits
+CLIENTS = 100
+#: number of short requests at once, seconds in which they begin, number of rounds of each route
+SHORT_SHAPE = (16, 0.1, 125)
+SHORT_GOAL_MS = 0.1
 #: the key for all, and that of a client whose tokens are counted
 KEYS = {ONE: "key-for-all-0123456789", COUNTED: f"key-of-client-{CLIENTS - 1:04}"}
-#: the models of ways that do not use ONE
+#: the models of routes that do not use ONE
 MODELS = {TWO: TWO, SHORT: SHORT, SHORT_COUNTED: SHORT}
 SENT = re.compile(rb'"sent_ns":(\d+)')
 LAST = b"0\r\n\r\n"
@@ -56,14 +61,14 @@ LAST = b"0\r\n\r\n"
 
 @dataclass
 class Stream:
-    """One stream. requested_ns: time of the request. reads: the time of each read, and its bytes."""
+    """One stream. requested_ns is the time of the request; reads has the time and the bytes of each read."""
 
     link: socket.socket
     requested_ns: int = 0
     reads: list[tuple[int, bytes]] = field(default_factory=list)
 
     def figures(self) -> tuple[float, list[float]]:
-        """Return the ms from the request to the first chunk, and from the sending of each later one, without role and end."""
+        """Return the ms from the request to the first chunk, and those that each later chunk took, without role and end."""
         late = [(at_ns - int(sent)) / 1e6 for at_ns, data in self.reads for sent in SENT.findall(data)]
         first_ns = next(at_ns for at_ns, data in self.reads if SENT.search(data))
         return (first_ns - self.requested_ns) / 1e6, late[2:-1]
@@ -76,7 +81,7 @@ def _request(model: str, path: str, key: str) -> bytes:
 
 
 def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
-    """Run the streams, each on its own connection, with starts spread evenly over this time."""
+    """Run the streams, each on its own connection, with their starts spread evenly over within_s."""
     key = KEYS[COUNTED if way in (COUNTED, SHORT_COUNTED) else ONE]
     path = MESSAGES if way == MESSAGES else "/v1/chat/completions"
     request, start_ns = _request(MODELS.get(way, ONE), path, key), time.monotonic_ns()
@@ -109,7 +114,7 @@ def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
 
 
 def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process) -> bool:
-    """Print the medians of all paths. Return True if the goals are met with one server."""
+    """Print the medians of all routes. Return True if the goals are met with one server."""
     streams, within_s, rounds = shape
     times_ms: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}, COUNTED: {}}
     spent_s = dict.fromkeys(times_ms, 0.0)
@@ -130,12 +135,12 @@ def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process
             f"{streams:7} {within_s:6g} s  {name:11} {medians[DIRECT]:8.3f} ms{added}  {GOALS_MS[name]} ms", flush=True
         )
     cost = "".join(f"{1000 * spent_s[way] / streams / rounds:13.2f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
-    print(f"{'':18}its CPU time, a stream{cost[3:]}", flush=True)
+    print(f"{'':18}CPU time per stream   {cost[3:]}", flush=True)
     return met
 
 
 def _measure_short(haproxy: psutil.Process) -> bool:
-    """Print the medians of requests with a short answer. Return True if a hundred keys cost no more than the goal."""
+    """Print the medians of requests with a short answer. Return True if a hundred keys add no more than the goal."""
     requests, within_s, rounds = SHORT_SHAPE
     took_ms: dict[str, list[float]] = {SHORT: [], SHORT_COUNTED: []}
     spent_ms = dict.fromkeys(took_ms, 0.0)
@@ -147,7 +152,7 @@ def _measure_short(haproxy: psutil.Process) -> bool:
             ]
             spent_ms[way] += 1000 * (sum(haproxy.cpu_times()[:2]) - before_s) / requests / rounds
     medians = {way: statistics.median(rows) for way, rows in took_ms.items()}
-    for name, figures in (("whole answer", medians), ("its CPU time", spent_ms)):
+    for name, figures in (("whole answer", medians), ("CPU time", spent_ms)):
         shown = f"one key {figures[SHORT]:.3f} ms   one of {CLIENTS} {figures[SHORT_COUNTED] - figures[SHORT]:+.3f} ms"
         print(f"{requests * rounds} short requests, {name:18}  {shown}   goal {SHORT_GOAL_MS} ms", flush=True)
     return medians[SHORT_COUNTED] - medians[SHORT] <= SHORT_GOAL_MS
@@ -192,7 +197,7 @@ def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:
 
 def main() -> int:
     """Print a table. Return 1 if a goal is missed."""
-    with contextlib.suppress(OSError):  # HAProxy would share the port, and thereby the streams, with another process
+    with contextlib.suppress(OSError):  # HAProxy would share the port, and so the streams, with another process
         socket.create_connection(("127.0.0.1", PORT), timeout=1).close()
         raise SystemExit(f"another process listens on port {PORT}.")
     print(f"{common.describe_machine()}; medians")

@@ -1,14 +1,15 @@
 """Sixteen clients send requests without a pause, half of them streaming, while the servers behind their gateway are replaced.
 
     make bench-gateway_drain                              (needs haproxy; some twenty minutes on two cores)
-    .venv/bin/python -m benchmarks.gateway_drain restart keys        (only these; --requests 200 for a quick look)
+    .venv/bin/python -m benchmarks.gateway_drain restart keys        (only these scenarios; --requests 200 for a quick look)
 
-Two simulated Sparks serve one model behind the real HAProxy, with a hundred clients' keys that have limits. In each scenario
+Two simulated Sparks serve one model behind the real HAProxy, with keys and limits for a hundred clients. In each scenario
 the clients make at least 2,000 requests in each of four dialects (chat, completions, responses, messages): some before, some
-during the scenario, the rest after it. In another one a host that alone serves a model replaces it with an interim server
-(`interim`). Counted are failed requests, streams that were cut, and requests without a complete answer within two minutes; for
-each phase p50 and p99 of the first byte of an answer. The goal: none of these, except when the gateway itself is killed; then
-the time with errors is printed. Finally a server is added to a gateway of eight, while 64 streams run through it.
+during the scenario, the rest after it. In the scenario `interim`, the only host of a model replaces its server with the help
+of an interim server. The tables count failed requests, streams that were cut, and requests without a complete answer within
+two minutes, and have p50 and p99 of an answer's first byte for each phase. The goal is that there are none, except when the
+gateway itself is killed; then the time with errors is printed. Finally a server is added to a gateway with eight, while 64
+streams run through it.
 """
 
 import argparse
@@ -39,8 +40,10 @@ from tests.gateway.steady import DIALECTS, SentRequest, SteadyClients
 from sparkwright.gateway import listeners, render
 from sparkwright.host.gateway import container, haproxy_sockets
 
-#: requests of a scenario in each dialect; in all of them, before it and after
-REQUESTS, BEFORE, AFTER = 2000, 500, 500
+#: requests in each dialect
+REQUESTS = 2000
+#: requests in all dialects before and after a scenario
+BEFORE, AFTER = 500, 500
 CLIENTS = 16
 #: number of clients with keys and limits
 KEYS = 100
@@ -68,7 +71,7 @@ def canary(two: TwoHostProject) -> None:
 
 
 def deploy(two: TwoHostProject) -> None:
-    """Deploy another number of sequences: both servers are replaced, one after the other."""
+    """Deploy a changed `max-num-seqs`: both servers are replaced, one after the other."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 6", recipe.read_text()))
     result = two.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
@@ -76,25 +79,25 @@ def deploy(two: TwoHostProject) -> None:
 
 
 def reload_limits(two: TwoHostProject) -> None:
-    """Set other limits, for which HAProxy reloads."""
+    """Change a limit, for which HAProxy reloads."""
     with _edit_gateway(two) as gateway:
         limits = gateway["limits"]
         limits["queue_s"] = limits.get("queue_s", 60) + 1
 
 
 def change_keys(two: TwoHostProject) -> None:
-    """Remove half of the clients' keys, change other limits, and restore them."""
+    """Remove half of the clients' keys, change the limits of the others, and restore all."""
     with _edit_gateway(two) as gateway:
-        before = gateway["clients"]
-        fewer = itertools.islice(before.items(), KEYS // 2)
-        gateway["clients"] = {name: {**about, "requests_per_minute": 90_000} for name, about in fewer}
+        original_clients = gateway["clients"]
+        kept_clients = itertools.islice(original_clients.items(), KEYS // 2)
+        gateway["clients"] = {name: {**settings, "requests_per_minute": 90_000} for name, settings in kept_clients}
     with _edit_gateway(two) as gateway:
-        gateway["clients"] = before
+        gateway["clients"] = original_clients
 
 
 @contextlib.contextmanager
 def _edit_gateway(two: TwoHostProject) -> Iterator[dict[str, Any]]:
-    """Yield the gateway's settings to change, then deploy them."""
+    """Yield the gateway's settings, which the caller changes, then deploy them."""
     path = two.root / "hosts/groups.yml"
     groups = json.loads(path.read_text())
     yield groups["box"]["gateway"]
@@ -104,7 +107,7 @@ def _edit_gateway(two: TwoHostProject) -> Iterator[dict[str, Any]]:
 
 
 def add_keys(two: TwoHostProject) -> str:
-    """Give the gateway a hundred clients with limits. Return the key of one."""
+    """Add a hundred clients with limits to the gateway. Return the key of one."""
     for n in range(KEYS):
         os.environ[f"CLIENT_{n}"] = f"key-of-client-{n:04}"
     os.environ["GATEWAY_KEY"] = "key-of-the-gateway"
@@ -116,7 +119,7 @@ def add_keys(two: TwoHostProject) -> str:
 
 
 def kill(two: TwoHostProject) -> None:
-    """Kill the gateway with -9; its restart policy starts it again."""
+    """Kill the gateway with SIGKILL; its restart policy starts it again."""
     config = two.sandbox / "hosts" / HOSTS[0] / "home/.local/state/sparkwright/gateway/files"
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "haproxy" and Path(process.cwd()) == config:
@@ -162,7 +165,7 @@ def replace_single_server(requests: int) -> bool:
 
 
 def _finish(steady: SteadyClients, requests: int) -> None:
-    """Wait until each dialect has its requests. Only a few run at a time, because one server on a busy machine is slow."""
+    """Wait until each dialect has its requests, a few at a time, because one server on a busy machine is slow."""
     until = len(steady.asked) + min(AFTER, requests)
     while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
         steady.wait_for_answers(20)

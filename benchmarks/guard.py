@@ -1,7 +1,7 @@
-"""The memory guard: time from danger to the kill, idle and next to busy processes, and its cost.
+"""The memory guard's time from danger to the kill, on an idle machine and next to busy processes, and its cost.
 
-The host is simulated by a file for /proc/meminfo and a socket for the engine: the time is the guard's own, without Docker's and
-the kernel's.
+A file simulates the host's /proc/meminfo, and a socket the Docker Engine: the measured time is the guard's own, without Docker's
+and the kernel's.
 
     .venv/bin/python -m benchmarks.guard --rounds 200
 """
@@ -45,7 +45,7 @@ def write_meminfo(root: Path, available_gib: float) -> None:
 
 
 def measure_kill_s(folder: Path) -> float:
-    """Return the seconds from the end of available memory to the request at the engine's socket."""
+    """Return the seconds from when no memory is available to the request at the engine's socket."""
     address = folder / "engine.sock"
     address.unlink(missing_ok=True)
     (folder / "proc").mkdir(exist_ok=True)

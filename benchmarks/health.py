@@ -1,8 +1,8 @@
-"""The cost of a health check for the host: CPU time of the program that the timer starts, including its children.
+"""The cost of a health check on the host: CPU time of the program that the timer starts, including its children.
 
     make bench-health                   (or: .venv/bin/python -m benchmarks.health [CHECKS])
 
-The engine, the GPU's program and the server are the sandbox's. The check is real: it runs from a copied runtime, each time in a
+The Docker Engine, nvidia-smi and the server are the sandbox's. The check is real: it runs from a copied runtime, each time in a
 new process. The goal: less than 0.5 s of CPU time per check.
 """
 
@@ -46,7 +46,7 @@ def run_command(project: Path, *words: str) -> None:
 
 
 def unpack_runtime(folder: Path) -> list[str]:
-    """Return the command line of one check, with a runtime as a host gets it."""
+    """Return the command line of one check, with a runtime like that of a host."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with tarfile.open(runtime.ensure_archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
@@ -57,7 +57,7 @@ def unpack_runtime(folder: Path) -> list[str]:
 
 
 def print_table(folder: Path, env: dict[str, str], words: list[str], count: int) -> None:
-    """Print the table. words: run one check, as the timer does."""
+    """Print the table. words: command that runs one check, as the timer does."""
     state = StateFolder.in_home(Path(env["HOME"]))
     print(f"{'check':>28} {'CPU s':>7} {'most':>6} {'wall s':>7}")
     for label, smoke_every_s, times in (("a token", 0.0, count), ("a token and the decode rate", 1e-6, 3)):

@@ -2,10 +2,10 @@
 
     make bench-llama                (or: .venv/bin/python -m benchmarks.llama)
 
-The server is that of tests/real_llama, with a model of random weights that generates about as fast as one on a Spark. The rate of
-each stream, as our client measures it, is divided by the server's own `predicted_per_second`. The time to the first token is
-measured by our client and by a reader that only receives from a socket, alternately, each minus the server's own `prompt_ms` of
-the same request.
+The server is that of tests/real_llama, with a model of random weights that generates about as fast as one on a Spark. Each
+stream's rate, as our client measures it, is divided by the server's own `predicted_per_second`. The time to the first token
+is measured alternately by our client and by a reader that only receives from a socket, each minus the server's own
+`prompt_ms` for the same request.
 """
 
 import itertools
@@ -68,14 +68,14 @@ def main() -> None:
 
 
 def build_body(tokens: int) -> dict[str, Any]:
-    """Return a measured request whose prompt is in no cache."""
+    """Return the body of a measured request, whose prompt is not in any cache."""
     return openai_api.build_stream_request(HTTP, "tiny", PROMPT.format(next(numbers)), tokens)
 
 
 def print_rates(base_url: str) -> None:
     """Print the ratio of our rate to the server's for each stream."""
     print(f"{'streams':>8} {'server, tok/s':>14} {'ours / server':>14} {'farthest':>9}")
-    compare_rates(base_url, 1)  # the first request warms the server up
+    compare_rates(base_url, 1)  # the first request warms up the server
     rows: dict[int, list[tuple[float, float]]] = {1: [], SLOTS: []}
     for _ in range(RUNS):
         for streams in rows:
@@ -100,7 +100,7 @@ def compare_rates(base_url: str, streams: int) -> list[tuple[float, float]]:
 
 
 def parse_timings(answer: bytes) -> dict[str, float]:
-    """Return the last timings in a stream, which are the server's figures for all of it."""
+    """Return the last timings in a stream, which are the server's figures for the whole stream."""
     last = [line for line in answer.split(b"\n") if b'"timings"' in line][-1]
     return dict(json.loads(last.partition(b"data: ")[2])["timings"])
 

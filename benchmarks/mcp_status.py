@@ -1,9 +1,9 @@
-"""The tool `status` of `sparkwright mcp` for eight hosts, in seconds per call.
+"""The seconds per call of the tool `status` of `sparkwright mcp`, for eight hosts.
 
     make bench-mcp_status           (needs openssh-server and the extra `mcp`)
 
-The hosts are those of status.py: sshds on loopback, behind a proxy that adds the round trip. The client is the official SDK's,
-over stdio. Laptop and hosts share this machine's cores.
+The hosts are those of status.py: sshds on loopback, behind a proxy that adds the round-trip time. The client is the official
+SDK's, over stdio. Laptop and hosts share this machine's cores.
 """
 
 import statistics
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 async def measure_calls(lab: Lab) -> tuple[float, float, float]:
-    """Return the seconds of the first call, the median of later ones, and those until readiness. Every host has to answer."""
+    """Return the seconds of the first call, the median of later ones, and those until readiness. Every host must answer."""
     command, *words = [*SPARKWRIGHT, "mcp", "--project", str(lab.project)]
     started_s = time.perf_counter()
     server = StdioServerParameters(command=command, args=words, env=lab.env)

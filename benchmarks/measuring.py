@@ -35,7 +35,7 @@ FIRST_S = 0.2
 IDEAL_S = FIRST_S + (TOKENS - 1) / RATE
 RUNS = 3
 STREAMS = (8, 64, 256)
-#: variation of a program's start, as a share of it: a smaller difference says nothing about its requests
+#: variation of a program's start time, as a share of it: a smaller difference proves nothing about its requests
 START_VARIATION = 0.1
 
 Client = libraries.Library | command_lines.CommandLine
@@ -45,9 +45,10 @@ Times = tuple[float, list[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """A client compared with the server's record: signed errors in ms. reported, served: shares of the ideal aggregate rate.
+    """A client compared with the server's record: signed errors in ms; None for unknown values.
 
-    served: by the server's own clock, until it sent the last token. None: unknown.
+    reported and served are shares of the ideal aggregate rate: as the client reports it, and by the server's own clock,
+    until it sent the last token.
     """
 
     ttft_ms: float
@@ -116,14 +117,14 @@ def server(
 
 @dataclass(frozen=True)
 class Truth:
-    """The server's own record. wall_s: from the first request to the last token."""
+    """The server's own record. wall_s: seconds from the first request to the last token."""
 
     times: list[Times]
     wall_s: float
 
     @property
     def gaps_s(self) -> list[float]:
-        """The gaps of all streams, ascending."""
+        """Return the gaps of all streams in ascending order."""
         return sorted(gap for _, gaps in self.times for gap in gaps)
 
 
@@ -156,7 +157,7 @@ def compare_streams(clients: Sequence[Client], counts: Sequence[int], folder: Pa
 
 
 def measure_start_s(client: Client, streams: int, folder: Path) -> float | None:
-    """Return the CPU time of a program's start; a library's is measured in each of its runs."""
+    """Return the CPU time of a program's start; None for a library, whose start is measured in each run."""
     if isinstance(client, libraries.Library):
         return None
     with server() as url:
@@ -182,7 +183,7 @@ def measure_row(client: Client, streams: int, program_start_s: float | None, fol
 
 
 def split_cost(report: Report, program_start_s: float | None) -> tuple[float, float | None]:
-    """Return the CPU seconds of start and requests; None for the requests if below the variation of a program's start."""
+    """Return the CPU seconds of start and requests; None for requests that cost less than the start's variation."""
     if report.request_cpu_s is not None:
         return report.cpu_s - report.request_cpu_s, report.request_cpu_s
     assert program_start_s is not None

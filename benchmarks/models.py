@@ -2,10 +2,11 @@
 
     make bench-models          (or: .venv/bin/python -m benchmarks.models [MEGABYTES ROUNDS [PART ...]])
 
-A hub on loopback, in a separate process, serves files from the page cache; it shares the cores with its clients. The bare tools
-are huggingface_hub and hf_transfer, run by this same Python, and parallel `sha256sum`. The goals: 0.95x bare hf_transfer, 0.95x
-bare huggingface_hub, 5x plain with 40 MB/s per connection, 0.9x sha256sum, a verified no-op of 35 GB in 14 files in less than
-0.2 s, less than 300 MB of memory on the host's side.
+A hub on loopback, in a separate process, serves files from the page cache; it shares the cores with its clients. The bare
+tools are huggingface_hub and hf_transfer, run by the same Python, and parallel `sha256sum`. The goals: 0.95 times the rate
+of bare hf_transfer, 0.95 times that of bare huggingface_hub, 5 times that of `plain` if a connection is limited to 40 MB/s,
+0.9 times that of sha256sum, a verified no-op of 35 GB in 14 files in less than 0.2 s, and less than 300 MB of memory on the
+host's side.
 """
 
 import contextlib
@@ -118,14 +119,14 @@ print(json.dumps({"s": time.perf_counter() - started, "arrived_s": arrived_s}))
 
 
 class Download(NamedTuple):
-    """verified_s: seconds until every byte is verified. arrived_s: until every byte has arrived."""
+    """The seconds of a download, until every byte is verified and until every byte has arrived."""
 
     verified_s: float
     arrived_s: float
 
 
 class Bench:
-    """folder: on the disk that is measured."""
+    """The measurements in one folder, which is on the disk that is measured."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.folder, self.rounds = folder, rounds
@@ -150,7 +151,7 @@ class Bench:
         print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
 
     def create_files(self, sizes: list[int]) -> list[dict[str, Any]]:
-        """Write random files of these sizes, and return their entries as the lock would have them."""
+        """Write random files of these sizes, and return their entries, as in a lock."""
         shutil.rmtree(self.folder / "files", ignore_errors=True)
         (self.folder / "files").mkdir(parents=True)
         rows = []
@@ -180,7 +181,7 @@ class Bench:
         return Download(seconds, seconds - inner["s"] + inner["arrived_s"])
 
     def run(self, home: Path, url: str, mode: str, *, watched: bool = False) -> tuple[float, dict[str, Any]]:
-        """Run hf_model in a process like the runner. watched: record the memory of it and its children."""
+        """Run hf_model in a process like the runner's. watched: record the memory of the process and its children."""
         env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
         words = [sys.executable, "-c", OURS, str(home), url, mode, str(self.folder / "rows.json")]
         started_s = time.perf_counter()
@@ -214,7 +215,7 @@ class Bench:
         return target
 
     def compare(self, title: str, size: int, ours: Callable[[], Download], theirs: Callable[[], float]) -> None:
-        """Run both alternately, and print the medians and the ratio for the same work: bytes that arrived, unverified."""
+        """Run both alternately. Print the medians, and the ratio for the same work: bytes that arrived, not yet verified."""
         times = [(*ours(), theirs()) for _ in range(self.rounds)]
         verified_s, arrived_s, bare_s = (statistics.median(column) for column in zip(*times, strict=True))
         rates = (f"{size / seconds / 1e6:8.0f}" for seconds in (arrived_s, bare_s))

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def format_row(folder: Path, rtt_ms: int) -> str:
-    """Return one line: medians over RUNS, after one run after which nothing changes."""
+    """Return one line with the medians of RUNS, measured after a run that leaves nothing to change."""
     proxy = DelayProxy(SSH_PORT, rtt_ms / 1000)
     project, env = create_project(folder, proxy.port)
     deploy = [*DEPLOY, "--host", "spark1", "--json"]
@@ -60,7 +60,7 @@ def format_row(folder: Path, rtt_ms: int) -> str:
 def format_rows_by_hosts(folder: Path) -> Iterator[str]:
     """Yield lines for 1, 2, 4 ... of the bed's hosts at once. They share the laptop's cores, so its CPU time is listed too.
 
-    For eight hosts: `molecule/bed/bed.py up --hosts 8`, then one deploy of all.
+    For eight hosts, run `molecule/bed/bed.py up --hosts 8`, then deploy to all of them once.
     """
     names = sorted(path.stem for path in (BED / "project/hosts").glob("spark*.yml"))
     project, env = create_project(folder, SSH_PORT)
@@ -95,7 +95,7 @@ def format_row_of_cluster(folder: Path) -> str:
 def create_project(
     folder: Path, port: int, host_port: int = SSH_PORT, source: str = "project"
 ) -> tuple[Path, dict[str, str]]:
-    """Copy a project of the bed, with an ssh that connects to `port` (of a proxy) instead of a host's own."""
+    """Copy a project of the bed, with an ssh that connects to a proxy's `port` instead of the host's own."""
     project = folder / "project"
     shutil.copytree(BED / source, project)
     groups = project / "hosts/groups.yml"

@@ -2,9 +2,10 @@
 
     molecule/bed/bed.py up --hosts 3 && make bench-own_cluster          (needs openssh-server and cc)
 
-As in own_hosts.py, the timed output of real deploys, to the cluster's two hosts and to a third one that serves alone, is
-replayed by sshds that use no CPU time. Of RUNS real deploys the fastest is replayed, because other load only makes one slower.
-The two members share this machine's cores while they are recorded, which the single host does not. The replays alternate.
+As in own_hosts.py, sshds that use no CPU time replay the timed output of real deploys, to the cluster's two hosts and to a
+third one that serves alone. The fastest of RUNS real deploys is replayed, because other load can only make a deploy slower.
+While they are recorded, the two members share this machine's cores; the single host has them to itself. The replays
+alternate.
 """
 
 import statistics
@@ -24,7 +25,7 @@ RUNS, TURNS = 5, 9
 
 @dataclass(frozen=True)
 class Kind:
-    """source: the bed's project. pattern: its `--host`. hosts: those that it selects."""
+    """A kind of deploy: the bed's project, the pattern for `--host`, and the hosts that match."""
 
     source: str
     pattern: str
@@ -59,7 +60,7 @@ def print_ratio(title: str, turns: list[tuple[float, float]]) -> None:
 
 
 def replay(folder: Path, kind: Kind, sshds: list[Sshd]) -> Command:
-    """Return a command for hosts that replay the output of the real ones. sshds: receives theirs, which the caller stops."""
+    """Return a command for hosts that replay the output of real ones. Their sshds are added to `sshds`; the caller stops them."""
     place = folder / kind.source
     place.mkdir()
     project, env = create_project(place, SSH_PORT, source=kind.source)
@@ -86,7 +87,7 @@ def replay(folder: Path, kind: Kind, sshds: list[Sshd]) -> Command:
 
 
 def find_fastest_run(kind: Kind, env: dict[str, str]) -> list[list[tuple[int, str]]]:
-    """Return each host's output in the fastest of the newest runs, judged by its slowest host."""
+    """Return each host's output in the fastest of the newest runs; a run is as fast as its slowest host."""
     runs = zip(*([read_run(env, host, age) for age in range(RUNS)] for host in kind.hosts), strict=True)
     return list(min(runs, key=lambda run: max(lines[-1][0] for lines in run)))
 

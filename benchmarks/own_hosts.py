@@ -2,9 +2,9 @@
 
     make bed && make bench-own_hosts                       (needs openssh-server and cc)
 
-A machine with few cores can't be a laptop and eight Sparks at once. Therefore the timed output of a real deploy to one simulated
-Spark of the bed is recorded; then every host is an sshd whose program replays it at the same pace without CPU time
-(replayed_host.c). The laptop's side is real. A replayed host is compared with the real one: if their times differ, the other
+A machine with few cores can't be a laptop and eight Sparks at once. So the timed output of a real deploy to one simulated
+Spark of the bed is recorded. Then every host is an sshd whose program replays this output at the same pace, without CPU time
+(replayed_host.c). The laptop's side is real. A replayed host is also compared with the real one: if their times differ, the other
 results are invalid.
 """
 
@@ -33,22 +33,27 @@ RUNS_FOLDER = "~/.local/state/sparkwright/runs"
 
 @dataclass(frozen=True)
 class Recorded:
-    """ready_us: from the start of its program until a host reads a request. lines: (microseconds after the request, line)."""
+    """The recorded output of a host.
+
+    Attributes:
+        ready_us: microseconds from the start of the host's program until it reads a request.
+        lines: pairs of (microseconds after the request, line).
+    """
 
     ready_us: int
     lines: list[tuple[int, str]]
 
     def delayed(self, seconds: float) -> Recorded:
-        """Return it with a later start of the program."""
+        """Return a copy whose program is ready later."""
         return replace(self, ready_us=self.ready_us + int(seconds * 1e6))
 
     def text(self) -> str:
-        """Return it in the format that replayed_host.c reads."""
+        """Return the record in the format that replayed_host.c reads."""
         return "".join([f"{self.ready_us}\n", *(f"{at_us} {line}\n" for at_us, line in self.lines)])
 
 
 def main() -> None:
-    """Print the real host, then a line for each number of replayed ones."""
+    """Print a line for the real host, then one for each number of replayed hosts."""
     if not (BED / "project").is_dir():
         sys.exit("start the bed first: make bed")
     print(f"{'hosts':>12} {'deploy':>8} {'of one':>7} {'laptop CPU':>11} {'ssh true':>9} {'of one':>7}")
@@ -125,7 +130,7 @@ def run_on_spark(command: str, env: dict[str, str], host: str) -> str:
 
 
 def create_replayed_project(folder: Path, sshds: Mapping[str, Sshd]) -> tuple[Path, dict[str, str]]:
-    """Create the bed's project with these hosts, and an ssh that reaches them."""
+    """Create a copy of the bed's project with these hosts, and an ssh that connects to them."""
     place = folder / "replayed"
     place.mkdir()
     project, env = create_project(place, SSH_PORT)
@@ -136,7 +141,7 @@ def create_replayed_project(folder: Path, sshds: Mapping[str, Sshd]) -> tuple[Pa
 
 
 def write_login_config(place: Path, key: Path, sshds: Mapping[str, Sshd]) -> None:
-    """Configure this project's ssh to reach these hosts by name."""
+    """Configure this project's ssh to connect to these hosts by name."""
     (place / "known_hosts").write_text("".join(sshd.known_hosts_line() for sshd in sshds.values()))
     write_ssh_config(place, key, {name: sshd.port for name, sshd in sshds.items()})
 

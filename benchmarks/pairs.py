@@ -1,11 +1,11 @@
-"""A deploy without changes of this tree and of another commit, alternating in one run on the same machine.
+"""A deploy without changes by this tree, compared with one by another commit; they alternate in one run on the same machine.
 
     .venv/bin/python molecule/bed/bed.py up --hosts 2
     .venv/bin/python -m benchmarks.pairs COMMIT [--pairs 20] [--rtt 0]
 
-Each tree deploys to its own simulated Spark, with its own playbooks, recipes and caches. For the second half they exchange the
-hosts, which are emptied and deployed to again, so that neither tree has the faster host. The trees also alternate in which is
-first. Both are compiled before, as pip does. The ratio is this tree's median to the other's; above 1 this tree is slower.
+Each tree deploys to its own simulated Spark, with its own playbooks, recipes and caches. After half of the pairs they exchange
+hosts, which are emptied and deployed to again, so that neither tree keeps a faster host. The trees also take turns in running
+first. Both are compiled beforehand, as pip does. The ratio is this tree's median to the other's: above 1, this tree is slower.
 """
 
 import argparse
@@ -25,7 +25,7 @@ EMPTY = "docker ps -aq | xargs -r docker rm -f; rm -rf ~/.local/state/sparkwrigh
 
 @dataclass
 class Tree:
-    """A checkout that deploys. folder: of its projects and caches."""
+    """A checkout that deploys. folder: the folder of its projects and caches."""
 
     name: str
     top: Path

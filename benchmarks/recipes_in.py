@@ -1,6 +1,6 @@
-"""How many recipes of a public registry are imported completely, with questions, or refused, and why.
+"""Count the recipes of a public registry that are imported completely, imported with questions, or refused, with the reasons.
 
-python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones of yours; nothing is fetched
+python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    FOLDER: your clone; nothing is fetched
 """
 
 import subprocess
@@ -14,14 +14,14 @@ from sparkwright.project.documents import document
 from sparkwright.project.importing import format_detection, recipe_builder
 from sparkwright.project.importing.foreign_recipe import ImportReport
 
-#: subjects of refusals; the first that a message contains is counted
+#: phrases by which refusals are grouped; the first one that a message contains counts
 REASONS = (
     "mods", "vLLM-Omni", "more than 8 Sparks", "cannot be split over hosts", "can serve only from one", "duplicate key",
 )  # fmt: skip
 
 
 def import_recipe(path: Path) -> tuple[str, list[str]]:
-    """Return the result: complete, questions (with their keys), refused (with the reason) or traceback."""
+    """Return the result ("complete", "questions", "refused" or "traceback"), and the questions' keys or the reason."""
     report = ImportReport()
     try:
         recipe_builder.build_recipe(

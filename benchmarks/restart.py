@@ -1,10 +1,10 @@
-"""The cost of a restart beyond the engine's own stop and start, and of a plan over ssh.
+"""The time that sparkwright adds to a restart, beyond the engine's own stop and start, and the time of a plan over ssh.
 
-    make bench-restart                  (with the bed up, `make bed`, the plan over ssh too)
+    make bench-restart                  (measures the plan over ssh only if the bed is up: `make bed`)
 
-A client requests one token after another from the server of the sandbox; the downtime is the time between the last answer
-before the restart and the first one after it. The sandbox's engine starts at once, so that the difference is the tool's: drain,
-the proof that container, processes and memory are gone, the page cache, the fit check. The time of `docker stop`, and of
+A client requests one token after another from the sandbox's server; the downtime is the time between the last answer
+before the restart and the first one after it. The sandbox's engine starts immediately, so the difference is sparkwright's: drain,
+the proof that container, processes and memory are gone, the page cache, the memory check. The time of `docker stop`, and of
 `docker start` with free memory until the first token, is subtracted. Medians of 5.
 """
 
@@ -35,7 +35,7 @@ RUNS = 5
 RTT_MS = 40
 RECIPE = "recipes/qwen3.5-35b.yml"
 REQUEST_EVERY_S = 0.01
-LINGERS_S = 1.0  # longer than the sandbox's CUDA context outlives its container
+LINGERS_S = 1.0  # longer than the time for which the sandbox's CUDA context outlives its container
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     os.environ["PYTHONPATH"] = str(TOP / "src")
     try:
-        print_downtimes(Desk(folder))
+        print_downtimes(SandboxProject(folder))
     finally:
         control.down(folder / ".sandbox")
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,7 +53,7 @@ def main() -> None:
         print("\nplan over ssh: not measured, the bed is not up (make bed)")
 
 
-class Desk:
+class SandboxProject:
     """A project with a running server on the sandbox."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,9 +91,9 @@ class Desk:
 
 
 class Client:
-    """Requests one token after another until there was an outage and a token after it.
+    """Requests one token after another until an outage has ended.
 
-    answered_s: time of that token, seconds since the epoch.
+    answered_s: time of the first token after the outage, seconds since the epoch.
     """
 
     def __init__(self, port: int) -> None:
@@ -137,30 +137,30 @@ class Client:
             connection.close()
 
 
-def print_downtimes(desk: Desk) -> None:
+def print_downtimes(project: SandboxProject) -> None:
     """Print a line for the engine alone, and one for each kind of restart."""
-    engine_s = statistics.median(measure_engine_s(desk) for _ in range(RUNS))
+    engine_s = statistics.median(measure_engine_s(project) for _ in range(RUNS))
     print(f"{'':<20} {'downtime':>9} {'the tool adds':>14} {'worst':>7}")
     print(f"{'stop + engine start':<20} {engine_s:>8.2f}s")
-    for name, action in (("restart", lambda: desk.run("restart")), ("deploy of a change", desk.change)):
-        outages = [measure_outage_s(desk, action) for _ in range(RUNS)]
+    for name, action in (("restart", lambda: project.run("restart")), ("deploy of a change", project.change)):
+        outages = [measure_outage_s(project, action) for _ in range(RUNS)]
         median_s = statistics.median(outages)
         print(f"{name:<20} {median_s:>8.2f}s {median_s - engine_s:>13.2f}s {max(outages) - engine_s:>6.2f}s")
 
 
-def measure_engine_s(desk: Desk) -> float:
-    """Return the seconds of `docker stop`, and of `docker start` until the first token, without the time between."""
-    with Client(desk.port) as client:
-        desk.stop()
+def measure_engine_s(project: SandboxProject) -> float:
+    """Return the seconds of `docker stop` plus those of `docker start` until the first token, without the pause between."""
+    with Client(project.port) as client:
+        project.stop()
         stopped_s = time.perf_counter()
         time.sleep(LINGERS_S)
         started_s = time.perf_counter()
-        desk.start()
+        project.start()
     return client.outage_s - (started_s - stopped_s)
 
 
-def measure_outage_s(desk: Desk, action: Callable[[], None]) -> float:
-    with Client(desk.port) as client:
+def measure_outage_s(project: SandboxProject, action: Callable[[], None]) -> float:
+    with Client(project.port) as client:
         action()
     return client.outage_s
 

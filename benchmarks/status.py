@@ -1,9 +1,9 @@
-"""`status` of many hosts: seconds of the whole command, connections, round trips, and the cost on the laptop.
+"""The cost of `status` for many hosts: seconds of the whole command, connections, round trips, and CPU time on the laptop.
 
     make bench-status               (or: .venv/bin/python -m benchmarks.status [--hosts 8]; needs openssh-server)
 
-Each host is an sshd on loopback with its own home folder, behind a proxy that adds the round trip. The lower bound is OpenSSH's
-`ssh HOST true` to one of them, and to all of them at once. Laptop and hosts share this machine's cores.
+Each host is an sshd on loopback with its own home folder, behind a proxy that adds the round-trip time. The lower bound is
+OpenSSH's `ssh HOST true` to one of them, and to all of them at once. Laptop and hosts share this machine's cores.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Lab:
         self.env = {**os.environ, "PATH": path}
 
     def format_row(self, rtt_ms: int) -> str:
-        """Return one line: medians over RUNS, after one run that copies the runtime if it is missing."""
+        """Return one line with the medians of RUNS, measured after a run that copies the runtime if it is missing."""
         proxies = {name: DelayProxy(sshd.port, rtt_ms / 1000) for name, sshd in self.hosts.items()}
         self.write_project({name: proxy.port for name, proxy in proxies.items()})
         self.status()
@@ -106,7 +106,7 @@ class Lab:
         return format_cells(str(len(names)), f"{rtt_ms} ms", *times, *traffic, *costs)
 
     def write_project(self, ports: dict[str, int]) -> None:
-        """Create the project's files, with every host behind its proxy. ports: of the proxies."""
+        """Create the project's files, with every host behind its proxy. ports: map from host to its proxy's port."""
         hosts = self.project / "hosts"
         hosts.mkdir(parents=True, exist_ok=True)
         (self.project / "playbooks").mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ class Lab:
         common.write_ssh_config(self.folder, self.key, ports)
 
     def status(self) -> Measurement:
-        """Run `status`. Every host has to answer with its check."""
+        """Run `status`. Every host must answer with its check."""
         run = measure(STATUS, self.project, self.env)
         if [json.loads(line)["state"] for line in run.output.splitlines()] != ["ok"] * len(self.hosts):
             sys.exit(run.output[-800:])
@@ -133,7 +133,7 @@ class Lab:
         for sshd in self.hosts.values():
             assert sshd.process is not None
             fields = Path(f"/proc/{sshd.process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[13]) + int(fields[14])  # cutime and cstime: of children that have ended
+            ticks += int(fields[13]) + int(fields[14])  # cutime and cstime count children that have ended
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:

@@ -1,10 +1,10 @@
 """The time until a real vLLM is ready, with and without the compile caches of an earlier start, in one run.
 
-    ENGINE=/path/to/venv MODEL=/path/to/model make bench-warm_start        (docs/testing.md: how to install one for a CPU)
+    ENGINE=/path/to/venv MODEL=/path/to/model make bench-warm_start        (docs/testing.md says how to install vLLM for a CPU)
 
-Each start has the same as a container of sparkwright: the variables and folders of engines/vllm/caches.py, and a temporary folder
-that is removed afterwards. A first start, which is not measured, reads the programs into the page cache. PAIRS: number of pairs,
-by default 2.
+Each start has the same environment as a container of sparkwright: the variables and folders of engines/vllm/caches.py, and a
+temporary folder that is removed afterwards. A first start, which is not measured, reads the programs into the page cache.
+PAIRS is the number of pairs, by default 2.
 """
 
 import getpass
@@ -32,7 +32,7 @@ CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK"
 
 
 def measure_start(engine: Path, model: Path, caches: Path) -> tuple[float, float]:
-    """Return the seconds until it is ready, and those of the initialization that the engine reports."""
+    """Return the seconds until the engine is ready, and those of the initialization, as the engine reports them."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         for place, name in CACHES.fixed_folders.items():

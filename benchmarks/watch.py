@@ -1,4 +1,4 @@
-"""The cost of `status --watch` of eight hosts without keyboard input: share of one core, bytes drawn per second.
+"""The cost of `status --watch` for eight hosts without keyboard input: share of one core, bytes drawn per second.
 
     make bench-watch        (or: .venv/bin/python -m benchmarks.watch [--hosts 8] [--seconds 60]; needs openssh-server)
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure_watch(lab: Lab, for_s: float) -> tuple[float, float]:
-    """Return (share of a core used by the command and its ssh clients, bytes per second), once it has settled."""
+    """Return the share of a core that the command and its ssh clients use once it has settled, and its bytes per second."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = {**lab.env, "TERM": "xterm-256color"}
@@ -59,7 +59,7 @@ def measure_watch(lab: Lab, for_s: float) -> tuple[float, float]:
 
 
 def count_bytes(terminal: int, for_s: float) -> int:
-    """Return the number of bytes that arrive within a time."""
+    """Return the number of bytes that arrive within for_s seconds."""
     until_s, count = time.monotonic() + for_s, 0
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([terminal], [], [], left_s)[0]:
@@ -81,7 +81,7 @@ def session_cpu_s(session: int) -> float:
 
 
 def measure_sleep(for_s: float) -> float:
-    """Return the share of a core used by a process that only sleeps."""
+    """Return the share of a core that a process uses while it only sleeps."""
     process = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({for_s + 2})"], start_new_session=True)
     time.sleep(1)
     before_s = session_cpu_s(process.pid)

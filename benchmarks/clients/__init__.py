@@ -1,18 +1,21 @@
-"""Clients that are compared, and their own reports on their streams."""
+"""The clients that are compared, and their own reports on their streams."""
 
 from dataclasses import dataclass
 
-#: of each stream
+#: number of tokens of each stream
 TOKENS = 128
 
 
 @dataclass(frozen=True)
 class Report:
-    """A client's own report on some streams, and its cost.
+    """A client's own report on its streams, and its cost.
 
-    gaps_s: between chunks of all streams; None if the client does not keep them. itl_p99_s: the figure of that name.
-    largest_s: the largest reported latency between tokens. cpu_s: of all its processes, from start to end.
-    request_cpu_s: of the requests alone; None if unknown.
+    Attributes:
+        gaps_s: seconds between chunks, of all streams; None if the client does not keep them.
+        itl_p99_s: the client's figure of that name.
+        largest_s: the largest reported latency between tokens.
+        cpu_s: CPU seconds of all its processes, from start to end.
+        request_cpu_s: CPU seconds of the requests alone; None if unknown.
     """
 
     ttft_s: list[float]
@@ -25,4 +28,4 @@ class Report:
 
 
 class Absent(Exception):
-    """A client that is not installed, and how to install it."""
+    """A client is not installed; the message says how to install it."""

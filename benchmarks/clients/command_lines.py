@@ -27,7 +27,7 @@ PROMPT_TOKENS = 16
 
 @dataclass(frozen=True)
 class CommandLine:
-    """words: returns its arguments for (url, streams, requests, folder). read: reads the results, without the cost."""
+    """A program. words returns its arguments for (url, streams, requests, folder); read reads its results, without the cost."""
 
     name: str
     words: Callable[[str, int, int, Path], list[str]]
@@ -103,7 +103,7 @@ def _guidellm_words(url: str, streams: int, requests: int, folder: Path) -> list
 
 
 def _read_guidellm(folder: Path) -> dict[str, Any]:
-    """Read guidellm's results, which have only the first and last token's time: its token latencies are means per request."""
+    """Read guidellm's results. It keeps only the times of the first and last token: its token latencies are means per request."""
     results = json.loads((folder / "guidellm.json").read_text())["benchmarks"][0]
     itl = results["metrics"]["inter_token_latency_ms"]["successful"]
     return {

@@ -11,7 +11,7 @@ from benchmarks.clients import TOKENS, Absent, Report
 from benchmarks.common import TOP, Measurement, measure
 from sparkwright.measure import figures
 
-#: a client that takes longer hangs
+#: time limit of a client
 TIMEOUT_S = 180
 
 
@@ -21,7 +21,7 @@ def run_client(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> Me
 
 @dataclass(frozen=True)
 class Library:
-    """name: in child.py. python: the interpreter that has it."""
+    """A library. name: its function in child.py. python: path of an interpreter that can import it."""
 
     name: str
     python: str
