@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def up(hosts: int) -> None:
-    """Start the bed; running parts are kept. A second `up` waits for the first."""
+    """Start the parts of the bed that are not running. A second `up` waits for the first."""
     BED.mkdir(exist_ok=True)
     lock = (BED / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
@@ -102,7 +102,7 @@ def build_base_image() -> str:
 
 
 def build_image(kind: str, base: str) -> str:
-    """Build the image of a kind, named by a hash of its inputs."""
+    """Build the image for a simulated Spark ("spark") or its vLLM ("vllm"), named by a hash of its inputs."""
     context = BED / f"context-{kind}"
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir()
@@ -110,7 +110,7 @@ def build_image(kind: str, base: str) -> str:
         if path.is_file() and path.suffix != ".py" and not path.name.startswith("README"):
             shutil.copy(path, context)
     shutil.copy(BED / "id.pub", context / "authorized_keys")
-    sandbox(context / "sandbox")
+    copy_sandbox(context / "sandbox")
     if kind == "vllm":
         (context / "authorized_keys").write_text("")  # the same image for all keys
     tag = short_hash(
@@ -125,7 +125,7 @@ def build_image(kind: str, base: str) -> str:
     return name
 
 
-def sandbox(target: Path) -> None:
+def copy_sandbox(target: Path) -> None:
     """Copy the sandbox's code and the modules that it imports, which need only Python."""
     source = TOP / "src" / "sparkwright"
     package = target / "sparkwright"
@@ -195,7 +195,7 @@ def start_host(n: int, image: str) -> None:
     """Boot a host. The long list of flags replaces --privileged, which may be refused."""
     name = f"sparkwright-bed-spark{n}"
     if run(["docker", "ps", "--format", "{{.Image}}", "--filter", f"name=^{name}$"]).strip() == image:
-        return  # the image has this checkout's key and code, so that another checkout's host is replaced
+        return  # the image contains this checkout's key and code, so another checkout's host is replaced
     run(["docker", "rm", "-fv", name], check=False)
     unconfined = [f"--security-opt={kind}=unconfined" for kind in ("seccomp", "apparmor", "systempaths")]
     mounts = ["-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", *(f"--tmpfs={path}" for path in ("/run", "/run/lock", "/tmp"))]
@@ -311,7 +311,7 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 90
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:
-            sys.exit(f"bed: {what} does not start")
+            sys.exit(f"bed: {what} did not start")
         time.sleep(0.1)
 
 
