@@ -19,3 +19,11 @@ def test_unchanged_recipes_are_summarized_and_an_edited_one_is_reported(tmp_path
     path.write_text(path.read_text().replace("max-num-seqs: 8", "max-num-seqs: 7"))
     edited = commands.run("lint", cwd=tmp_path).stdout
     assert f"{RECIPE}:" in edited and "recipes/gpt-oss-120b.yml" not in edited
+
+
+def test_example_is_checked_if_a_host_serves_it(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    assert "frozen" not in commands.run("lint", "--verbose", cwd=tmp_path).stdout
+    (tmp_path / "hosts/spark1.yml").write_text("address: spark1\nrecipe: examples/qwen3.5-35b-frozen\n")
+    example = commands.run("lint", cwd=tmp_path)
+    assert "recipes/examples/qwen3.5-35b-frozen.yml" in example.stdout

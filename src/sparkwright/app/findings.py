@@ -24,6 +24,7 @@ from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project import lockfile, recipe, shipped_files
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
+from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import ServerSettings, resolve_settings
 from sparkwright.units import today
@@ -87,6 +88,8 @@ def _lines_without_schema(path: Path) -> list[str]:
 def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[CheckedRecipe], list[Refused]]:
     """Check one recipe or all recipes of the project. Return the checked recipes and the errors of unreadable ones.
 
+    Recipes in folders of recipes/, such as examples/, are checked if a host serves them.
+
     Args:
         name: empty to check all recipes.
         engine_version: replaces the version in the lock unless empty.
@@ -100,7 +103,10 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     project = Project.here()
     lock, sandbox_lock = lockfile.load(project.root), load_sandbox_lock()
     config = model_config.load_config(model) if model else None
-    recipes, errors = ([recipe.load(project.root, name)], []) if name else recipe.load_valid(project.root)
+    if name:
+        recipes, errors = [recipe.load(project.root, name)], list[Refused]()
+    else:
+        recipes, errors = recipe.load_valid(project.root, _nested_recipes_of_hosts(project))
     checked_recipes = []
     for candidate in recipes:
         version = _parse_version(candidate.engine, engine_version)
@@ -111,6 +117,15 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
         settings = replace(settings, findings=(*settings.findings, *age_findings))
         checked_recipes.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked_pins))
     return checked_recipes, errors
+
+
+def _nested_recipes_of_hosts(project: Project) -> list[str]:
+    """Return the recipes in folders of recipes/ that hosts serve; empty if the hosts' files are invalid, which `plan` reports."""
+    try:
+        hosts = Inventory.load(project.root).hosts.values()
+    except Refused:
+        return []
+    return sorted({host.recipe for host in hosts if host.recipe and "/" in host.recipe})
 
 
 def _merge_pins(locked_pins: Mapping[str, Any], sandbox_pins: Mapping[str, Any]) -> dict[str, Any]:

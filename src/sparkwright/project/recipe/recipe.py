@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -269,10 +269,13 @@ def _parse_recipe(path: Path, text: str) -> Recipe:
     return Recipe(path.stem, file, source)
 
 
-def load_valid(project: Path) -> tuple[list[Recipe], list[Refused]]:
-    """Return the valid recipes of a project, and the errors of the invalid ones."""
+def load_valid(project: Path, nested_names: Iterable[str] = ()) -> tuple[list[Recipe], list[Refused]]:
+    """Return the valid recipes of a project, and the errors of the invalid ones.
+
+    nested_names: also these recipes, in folders of recipes/.
+    """
     recipes, refusals = [], []
-    for name in names(project):
+    for name in (*names(project), *nested_names):
         try:
             recipes.append(load(project, name))
         except Refused as error:
