@@ -18,7 +18,7 @@ from molecule.bed import bed
 def test_arguments_are_parsed_without_other_packages(
     tmp_path: Path, arguments: list[str], code: int, result: str
 ) -> None:
-    bed.sandbox(tmp_path)
+    bed.copy_sandbox(tmp_path)
     start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('sparkwright.sandbox.vllm', run_name='__main__')"
     program = [sys.executable, "-I", "-S", "-c", start, "serve", "--model", "/models/x", *arguments]
     completed = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
