@@ -443,8 +443,8 @@ def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
 def has_recurrent_substring(config: Mapping[str, Any]) -> bool:
     """Return the verdict of a common rule of thumb: True if config.json contains one of these words anywhere, in upper or lower case.
 
-    A stricter variant of the rule considers only top-level keys. Both misclassify Qwen3.5: its only such key
-    (mamba_ssm_dtype) is in text_config.
+    A variant of the rule that considers only top-level keys also misclassifies Qwen3.5, whose only such key (mamba_ssm_dtype) is in
+    text_config.
     """
     config_text = json.dumps(config, default=str).lower()
     return any(word in config_text for word in RECURRENT_SUBSTRINGS)
