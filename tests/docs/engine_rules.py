@@ -22,7 +22,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
         "ignored-flag config-file-switches", "speculation", "none is known: it uses a flag or refuses it", UNREAD,
     ),
     "an environment variable without effect": (
-        "unread-variable", "its variables by release are not known", "one for each flag, listed in an image's help",
+        "unread-variable", "its variables by release are not known", "each flag has one, which the image's help lists",
         UNREAD,
     ),
     "too little memory left for the host": (
@@ -43,12 +43,12 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     "a release that is newer than the tables": ("newer-release", "newer-release", "newer-release", "not known"),
     "a moving or frozen tag": ("moving-tag frozen-nightly", "moving-tag", "moving-tag", "not known"),
     "a model that this release does not load": (
-        "architecture-support", "its registry was not read", "named in the GGUF; reported by its start", "not known",
+        "architecture-support", "its registry was not read", "named in the GGUF; a start reports it", "not known",
     ),
     "the model as a file": ("a folder is served", "a folder is served", "model-file", "the path is in its own command"),
     "a context longer than the model's": (
         "model-length stretched-context", "model-length",
-        "it lowers the length, which the check after the start reports", "not known",
+        "it reduces the length, which the check after a start reports", "not known",
     ),
     "slots, steps and their budget": (
         "explicit-chunked-prefill unchunked-budget seqs-over-budget block-over-budget", "adjusted by the engine",
@@ -89,8 +89,10 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
 }  # fmt: skip
 HEAD = """# What lint covers, by engine
 
-Each row is a concept; each cell has the engine's rules for it (`sparkwright explain RULE`), or the reason why there is none. Written by
-`python -m tests.docs.engine_rules`; a test compares the table with the existing rules, so that none is missing here.
+`sparkwright lint` checks recipes, and `sparkwright explain RULE` explains a rule ([all rules](rules.md)). Each row below is a subject, and each
+cell has the engine's rules about it, or the reason why there is none.
+
+The page is written by `python -m tests.docs.engine_rules`; a test checks that no rule is missing.
 
 """
 

@@ -79,27 +79,25 @@ def render_page() -> str:
 HEAD = """# Silent faults of served models
 
 [model-serving-minefield](https://github.com/Blackwellboy/model-serving-minefield) is a public registry of faults that health checks miss:
-status 200, but wrong service. Its {registered} entries are an independent measure for a tool that deploys, verifies, monitors and
-diagnoses. Each is described here in our own words, with how sparkwright handles it:
+the server answers with status 200, but wrongly. Its {registered} entries are an independent measure for a tool that deploys, verifies,
+monitors and diagnoses servers. This page describes each entry in our own words, and how sparkwright handles it:
 
-| | traps | |
+| result | traps | meaning |
 |---|---|---|
 | prevented | {prevented} | refused before anything is touched, or not possible here |
 | named | {named} | found, with its cause |
 | seen | {seen} | a check fails, but does not name the cause |
 | silent | {silent} | in scope, but not detected |
-| out of reach | {out} | how benchmarks are written and scored, training data, other engines and other makers' GPUs, properties of a model |
+| out of reach | {out} | how benchmarks are written and scored, training data, other engines, other vendors' GPUs, properties of a model |
 
-So {met} of the {reach} in reach are prevented or named ({share:.0%} of all {registered}). The results, and what is out
-of reach, are this project's own judgement.
+Of the {reach} traps in reach, {met} are prevented or named ({share:.0%} of all {registered}). The results, and what is out of reach, are this
+project's own judgement of the registry's entries as of August 2026.
 
-Each entry has one result, based on the registry's entry (as of August 2026) and the tests in the last
-column. *Prevented* and *named* need a test that fails without the feature, or a lint rule (each is tested by its own
-example); a test compares this page with the existing tests. If a trap has several forms, the one that affects a server on a GB10
-counts. Checks that a recipe must request (`expect.probes`, `expect.load`), and commands that describe a model
-(`model.inspect`, `client`), count too. Tests can't show whether such a fault is detected in models that were never served here.
+*Prevented* and *named* need a test that fails without the feature, or a lint rule, which its own example tests. If a trap has several forms,
+the one that affects a server on a GB10 counts. Checks that a recipe must request (`expect.probes`, `expect.load`), and commands that describe
+a model (`model.inspect`, `client`), count too. Tests can't show whether such a fault is detected in models that were never served here.
 
-The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`.
+The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`; a test checks that the named tests and rules exist.
 """
 
 
