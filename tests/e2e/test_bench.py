@@ -54,6 +54,15 @@ def test_the_running_server_is_measured(served: tuple[SandboxProject, str]) -> N
     assert "serve-sandbox" in listed and "smoke-sandbox" in listed
 
 
+def test_another_server_at_the_port_is_not_measured(served: tuple[SandboxProject, str]) -> None:
+    with sandbox_project() as empty_project:
+        empty_project.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {served[0].port}")
+        result = empty_project.run("bench.smoke", "--host", "sandbox")
+        assert result.code == 1, result.out + result.err
+        assert "the container qwen35 does not run here" in result.out + result.err
+        assert "Check that it generates" not in result.out
+
+
 def test_a_flag_without_effect_is_reported_and_not_measured(served: tuple[SandboxProject, str]) -> None:
     project, server = served
     options = ("--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)

@@ -20,6 +20,8 @@ NAME_ARGUMENTS = {"name": "{{ container.name }}"}
 #: address and model of an arm
 ARM_ARGUMENTS = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
+NO_SERVER_MESSAGE = "the container {{ container.name }} does not run here. Start it: `invoke deploy --host {{ host.name }}`."
+
 Task = dict[str, Any]
 
 
@@ -57,6 +59,8 @@ def server_tasks(experiment: Experiment, series: str, parts_path: str) -> list[T
     return [
         task("Gather facts", "facts"),
         task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **check_only),
+        # another program may answer at the port
+        task("Require the recipe's server", "fail", {"msg": NO_SERVER_MESSAGE}, when="not server.running"),
         task("Check that it generates", "verify_health", server_arguments),
         task("Read engine settings", "engine_config", NAME_ARGUMENTS, register="config_server", ignore_errors=True),
         {
