@@ -71,8 +71,7 @@ def test_markdown_has_the_rows_of_llama_benchy() -> None:
     assert table[0].startswith("| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |")
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
-    with pytest.raises(Refused, match="no measurement of a single stream"):
-        summary.render_markdown(made.make_sweep_results())
+    assert summary.render_markdown(made.make_sweep_results()) == ""
 
 
 def test_experiment_without_cells_is_stored(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def _print_results(results: Results, code: int, folder: Path, arguments: dict[st
     print_text()
     summary.print_results(results)
     if arguments.get("spark_arena"):
-        print_text("\n" + summary.render_markdown(results))
+        print_text(
+            "\n" + (summary.render_markdown(results) or "no table: no measurement of a single stream has a result")
+        )
     print_text(f"\n{folder / results_file.JSON_FILE}, {results_file.CSV_FILE}, {page_name}")
     return code
 

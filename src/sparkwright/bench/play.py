@@ -20,7 +20,9 @@ NAME_ARGUMENTS = {"name": "{{ container.name }}"}
 #: address and model of an arm
 ARM_ARGUMENTS = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
-NO_SERVER_MESSAGE = "the container {{ container.name }} does not run here. Start it: `invoke deploy --host {{ host.name }}`."
+NO_SERVER_MESSAGE = (
+    "the container {{ container.name }} does not run here. Start it: `invoke deploy --host {{ host.name }}`."
+)
 
 Task = dict[str, Any]
 
