@@ -75,7 +75,7 @@ molecule: .venv/.installed .molecule/.installed
 
 # the types beside all the rest, which together takes half as long
 lint: .venv/.installed-test
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint-types lint-rest
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-rest
 
 lint-types: .venv/.installed-test
 	$(BIN)/mypy
