@@ -171,6 +171,14 @@ def test_check_mode_shows_changed_files_and_changes_nothing(gate: GatewayProject
     assert gate.deploy("--check").code == 0
 
 
+def test_a_check_without_a_container_does_not_announce_that_the_servers_script_is_removed(gate: GatewayProject) -> None:
+    gate.project.docker().api.remove_container("gateway", force=True)
+    result = gate.deploy("--check", "--diff")
+    assert result.code == 2
+    assert result.task("Write an equivalent docker run script")["diff"] == []
+    gate.deployed()
+
+
 def test_a_configuration_that_haproxy_refuses_changes_nothing(gate: GatewayProject) -> None:
     before = gate.started()
     playbook = gate.project.root / "playbooks/gateway/deploy.yml"
@@ -230,6 +238,7 @@ def test_commands_print_the_gateways_address(gate: GatewayProject) -> None:
     assert url in gate.project.run("gateway.status", "--host", "box").out
     assert url in gate.project.run("client", "--host", "sandbox").out
     assert f"base URL {url}" not in gate.project.run("gateway.deploy", "--host", "box", "--check").out
+    assert f"base URL {url}" not in gate.project.run("gateway.deploy", "--host", "box", "--list-tasks").out
 
 
 def test_status_shows_the_gateway(gate: GatewayProject) -> None:

@@ -24,7 +24,8 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         """Deploy a host's recipe and verify the server.
 
         Pulls image and model, checks that they fit, replaces the running server and verifies the new one. If that fails, the
-        previous server is restored. Hosts without changes are skipped.
+        previous server is restored. Hosts without changes are skipped. Missing pins are added to spark.lock. If a deployed
+        gateway is in front of a changed server, `gateway.deploy` follows.
         """,
     ),
     (
@@ -37,7 +38,8 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         (*ROLLING_OPTIONS, *_variable_options("keep", "anyway")),
         """Restart a server and verify it.
 
-        Drains requests, stops the server, waits for its memory to be released, unloads Ollama, starts and verifies.
+        Unloads Ollama's models, drains requests, stops the server, waits for its memory to be released, starts and verifies it.
+        Refused if the container does not match the recipe: `deploy` replaces it.
         """,
     ),
     (

@@ -31,7 +31,7 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
     help={
         "fix": "show the safe fixes, and apply them after confirmation",
         "yes": "with --fix: do not ask for confirmation",
-        "json": "one JSON object per host: findings (check, verdict, evidence, fix, source), fixed, bad",
+        "json": "one JSON object per host: findings (check, verdict, evidence, fix ...), fixed, not_fixed, bad, budget",
     }
 )
 def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:

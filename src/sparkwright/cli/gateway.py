@@ -9,6 +9,12 @@ from sparkwright.cli.deploy import RUN_OPTIONS
 from sparkwright.cli.framework.command import build_command, command
 from sparkwright.errors import Exit
 
+HOST_HELP = "a group with a gateway, or the gateway's host"
+#: options of a playbook, for one gateway, which has no recipe
+GATEWAY_OPTIONS = tuple(
+    (name, default, HOST_HELP if name == "host" else text) for name, default, text in RUN_OPTIONS if name != "recipe"
+)
+
 
 def _run_deploy(**arguments: Any) -> list[int]:
     from sparkwright.app.runs import gateway
@@ -24,7 +30,7 @@ DEPLOY_COMMAND = build_command(
     Checks the configuration in the pinned image, starts HAProxy or reloads it without interrupting streams, and generates a
     token with each model. If that fails, the last verified gateway is restored.
     """,
-    RUN_OPTIONS,
+    GATEWAY_OPTIONS,
 )
 
 
@@ -42,22 +48,22 @@ ROLLBACK_COMMAND = build_command(
     That is the last verified gateway, or the one before it if the last one is running. It is verified as after a deploy; if that
     fails, the gateway that was running is restored.
     """,
-    RUN_OPTIONS,
+    GATEWAY_OPTIONS,
 )
 
 
 @command(
     help={
-        "host": "a group with a gateway, or the gateway's host",
-        "clients": "also show the usage of each client that has its own key: requests, running, refused, errors",
-        "json": "one JSON object per gateway: models, each with requests, queue, errors, servers; clients",
+        "host": HOST_HELP,
+        "clients": "show today's usage (UTC) of each client with its own key instead of the models: requests, errors, tokens",
+        "json": "one JSON object: running, verified, models (each with requests, queued, errors, servers ...), clients",
     }
 )
 def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:
     """Show requests, queue and errors of a gateway per model.
 
     Exit code: 0 every model is up, or asleep because it is on demand; 1 a model or the gateway is down; 2 its files were
-    changed, or not verified.
+    changed, or not verified; 3 its host is unreachable.
     """
     from sparkwright.app.queries import gateway_status
 

@@ -31,16 +31,16 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
 
 @command(
     help={
-        "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_INTERVAL})",
-        "system": "use root's systemd (needs sudo) instead of the user's, with linger",
+        "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_INTERVAL}, at least 30s)",
+        "system": "use root's systemd (needs sudo) instead of the user's instance with linger, or cron",
         "heal": "none (default), or restart: safely restart the server if that helps",
-        "heal-every": f"minimum time between two such restarts (default {defaults.MIN_HEAL_INTERVAL})",
+        "heal-every": f"minimum time between two such restarts (default {defaults.MIN_HEAL_INTERVAL}, at least 10m)",
         "smoke-every": f"how often to measure the decode rate; 0 for never (default {defaults.SMOKE_INTERVAL})",
         "command": "program on the host, with arguments, to run when the state changes; the change is JSON on stdin",
         "webhook": "URL to POST changes of state to; for a secret URL use --webhook-file",
         "webhook-file": "a file on the host (mode 0600) whose first line is the URL",
         "webhook-format": f"format of the POST: {join_first(defaults.WEBHOOK_FORMATS[1:], 9)} (default: from the URL, else json)",
-        "verify-models": "how often the host hashes all model files again, while idle: 7d (default: never)",
+        "verify-models": "how often the host hashes all model files again, while idle: 7d, at least 1d (default: never)",
         "quiet-hours": "hours for --verify-models, in the host's time: 02:00-05:00 (default: at any time)",
         "textfile": "the folder of node_exporter's textfile collector on the host",
         "json": "events as JSON lines",
@@ -64,7 +64,8 @@ def install(
 ) -> list[int]:
     """Check a server's health on a schedule (systemd timer).
 
-    The checks run on the host, without a laptop.
+    The checks run on the host, without a laptop. Also installs the guard of the memory (docs/health.md). An option that is left
+    out returns to its default.
     """
     from sparkwright.app import health_timer
 
@@ -77,7 +78,7 @@ def install(
 
 @command(help={"json": "events as JSON lines"})
 def uninstall(host: str = "", json: bool = False) -> list[int]:
-    """Remove the health timer, its settings and records."""
+    """Remove the health timer, the guard, their settings and records."""
     from sparkwright.app import health_timer
 
     return health_timer.uninstall(host, json=json)
@@ -86,7 +87,7 @@ def uninstall(host: str = "", json: bool = False) -> list[int]:
 @command(
     name="install",
     help={
-        "host": "the hosts to scrape (default: all but sandboxes); with --textfile, the hosts that write metrics",
+        "host": "the hosts to scrape, never sandboxes (default: all); required with --textfile: the hosts that write metrics",
         "to": "the folder for rules, scrape configuration and dashboard; files of the same name are replaced",
         "runbooks": "URL of your copy of docs/alerts.md, for the links in alerts (default: sparkwright's)",
         "textfile": "on the hosts: the folder of node_exporter's textfile collector; the health timer must be installed",

@@ -9,10 +9,8 @@ from sparkwright.cli.framework.command import command
 from sparkwright.defaults import HISTORY_ENTRIES
 from sparkwright.errors import Refused
 
-RUN_HELP = {"run": "the run's id (default: the newest)"}
 
-
-@command(help=RUN_HELP)
+@command(help={"run": "the run's id (default: the newest in progress, or else the newest)"})
 def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Follow a run again, from its first event.
 
@@ -21,7 +19,7 @@ def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
     return _query_hosts(host, {"verb": "attach", "run": run}, json=json)
 
 
-@command(help=RUN_HELP)
+@command(help={"run": "the run's id (default: the run in progress)"})
 def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Stop a run at the next safe point.
 
@@ -32,7 +30,7 @@ def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
 
 @command(help={"all": "include runs that only read, such as `verify` and plans"})
 def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
-    """List the runs that changed a host, newest first."""
+    """List the runs that may have changed a host, newest first."""
     return _query_hosts(host, {"verb": "runs", "all": all}, json=json)
 
 
@@ -51,7 +49,7 @@ def history(host: str = "", recipe: str = "", last: int = HISTORY_ENTRIES, json:
 @command(
     help={
         "run": "the run that failed (default: the newest incident)",
-        "to": "the folder to write to (default: incidents/HOST/RUN)",
+        "to": "the folder to write to, with a subfolder per host if there are several (default: incidents/HOST/RUN)",
         "json": "one JSON object per host: its incident, the folder, the files",
     }
 )
@@ -76,7 +74,7 @@ def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json
 def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     """Show who holds a host's lock, and release it.
 
-    Asks whether to stop the run that holds it, kill that run, or leave the lock.
+    Asks whether to stop the run that holds it, kill that run, or leave the lock; or, if that run is gone, whether to clear it.
     """
     from sparkwright.app.queries import host_records
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
-HOSTS_HELP = "a host, a group, several or all (default: all but sandboxes)"
+HOSTS_HELP = "a host, a group, several or all (default: all but sandboxes, or the sandboxes if there is nothing else)"
 DEFAULT_TAIL_LINES = 1000
 
 
 @command(
     help={
         "host": HOSTS_HELP,
-        "watch": "refresh every few seconds until q is pressed; other keys show logs, diagnose and history",
+        "watch": "refresh every few seconds until Ctrl-C or, on a terminal, q; other keys show logs, diagnose and history",
         "every": "with --watch: seconds between refreshes (default 5)",
         "json": "one JSON object per host; with --watch one per host and refresh",
     }
@@ -20,8 +20,9 @@ DEFAULT_TAIL_LINES = 1000
 def status(host: str = "", recipe: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
     """Show each host: state, recipe, tok/s, memory, drift.
 
-    Uses the last scheduled check. A host without one is checked now, as its line shows. Exit code: 0 every host serves, 2 one
-    is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch it is always 0.
+    Uses the last health check. If there is none or it is no longer valid, /health is requested now, but no token, as the line
+    shows. Exit code: 0 every server and gateway is up, asleep or starting, 2 one is degraded, 1 down or worse, 3 its host is
+    unreachable, 4 unknown. With --watch it is 0.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
@@ -51,7 +52,7 @@ def report(
 ) -> list[int]:
     """Write an HTML page of states, throughput and temperatures.
 
-    One self-contained file, made from the scheduled checks. Exit code 3 if a host is unreachable, which the page shows.
+    One self-contained file, made from the health checks. Exit code 3 if a host is unreachable, which the page shows.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
@@ -67,7 +68,7 @@ def report(
         "engine": "with --file: the engine that wrote it: vllm, llama_cpp, sglang or openai (default: detected)",
         "state": "the settings that the engine logged: each value or unknown, with the line that it comes from",
         "tail": f"without --state: number of lines from the end (default {DEFAULT_TAIL_LINES})",
-        "json": "one JSON object per host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
+        "json": "one JSON object per host: text; with --state version, chunked_prefill ... failure, evidence; null is unknown",
     }
 )
 def logs(
@@ -81,8 +82,8 @@ def logs(
 ) -> list[Exit]:
     """Print an engine's log, or the settings in it.
 
-    Only the log of the last start is used. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is
-    unreachable; 4 unknown: no container, or no start of an engine in its log; 5 no such file, host or recipe.
+    The settings are those of the last start. Exit code: 0 printed; 3 a host is unreachable; 4 there is no container; 5 no such
+    file, host or recipe; with --state also 1 the engine failed, and 4 the log has no start of an engine.
     """
     if bool(host) == bool(file):
         raise Refused("pass either --host NAME or --file PATH.")

@@ -35,7 +35,7 @@ class DeployOptions:
     skip_tags: str = _option("", "skip tasks with one of these tags")
     start_at_task: str = _option("", "start at the task of this name")
     list_tasks: bool = _option(False, "list the tasks and exit; with --json one object: plays, each with its tasks")
-    wait: bool = _option(False, "wait for the lock instead of exiting with code 5")
+    wait: bool = _option(False, "wait up to 4 hours for the lock instead of exiting with code 5 (`verify`: 4)")
     json: bool = _option(False, "print only events, as JSON lines; each host's recap comes last")
 
     canary: int = _option(

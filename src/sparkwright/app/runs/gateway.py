@@ -37,8 +37,8 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
     gateways.check_client_key(gateway)
     gateways.check_haproxy(inventory, gateway)
     codes = playbooks.run(DEPLOY_PLAYBOOK, "gateway.deploy", replace(options, host=gateway.host), on_event=on_event)
-    prints_result = not (options.check or options.dry_run or options.json or on_event is not None)
-    if prints_result and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
+    is_silent = options.check or options.dry_run or options.list_tasks or options.json or on_event is not None
+    if not is_silent and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
         url, access_hint = gateways.base_url(inventory, gateway)
         print_prose(
             f"Clients of {gateway.name}: base URL {url}"

@@ -26,6 +26,7 @@ from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.records.own_folders import OWN_FILE_MARK
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import RESERVED_NAMES
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.container_option_rules import port_bindings
 
@@ -196,7 +197,8 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
 
     In check mode this includes the script of the server that is replaced.
     """
-    replaced_container = replacement.find_current(context, name) if context.check else {}
+    replaces_server = context.check and name not in RESERVED_NAMES  # a gateway replaces no server
+    replaced_container = replacement.find_current(context, name) if replaces_server else {}
     replaced_name = ownership.name_of(replaced_container) if replaced_container else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
     verified_names = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states}
