@@ -215,8 +215,8 @@ COMMANDS = """# Commands
 
 Generated from the program's help: `sparkwright COMMAND --help` shows the same. In a project's folder, `invoke COMMAND` runs them too.
 
-Five options have a short name, which is the same in every command: `-H` host, `-C` check, `-D` diff, `-j` json, `-d` debug. Exit codes are
-in [exit-codes.md](exit-codes.md).
+Six options have a short name, which is the same in every command: `-H` host, `-C` check, `-D` diff, `-v` verbose, `-j` json, `-d` debug.
+Exit codes are in [exit-codes.md](exit-codes.md).
 
 Tab completes commands, options, and the project's hosts, groups, recipes and playbooks:
 

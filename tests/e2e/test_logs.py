@@ -41,3 +41,4 @@ def test_each_host_has_an_object_and_the_worst_sets_the_exit_code(project: Sandb
     assert (result.code, set(by_host)) == (3, {"far", "sandbox"})
     assert (by_host["far"]["version"], by_host["far"]["evidence"]) == (None, {})
     assert "127.0.0.1" in by_host["far"]["error"] or "far" in by_host["far"]["error"]
+    assert project.run("logs", "--host", "far").err.startswith("far: unreachable: ")

@@ -136,7 +136,8 @@ def print_log(log: EngineLog, *, show_state: bool, json: bool, with_title: bool)
         body = log.state if show_state else {"text": log.text}
         print_json_line({**log.source, **body, **(error_row(log.error, log.error_exit) if log.error else {})})
     elif log.error:
-        print_prose(f"{log.title}: {log.error}", file=sys.stderr)
+        names_host = log.error.startswith(f"{log.source.get('host')}: ")
+        print_prose(log.error if names_host else f"{log.title}: {log.error}", file=sys.stderr)
     else:
         lines = [f"{log.title}:"] if with_title else []
         if show_state:

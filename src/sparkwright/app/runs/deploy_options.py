@@ -31,7 +31,7 @@ class DeployOptions:
     verbose: bool = _option(
         False, "on a terminal: one line per task, including skipped and unchanged tasks, instead of per stage"
     )
-    tags: str = _option("", "run only tasks with one of these tags, comma separated")
+    tags: str = _option("", "run only tasks with one of these tags, comma separated, or the tag `always`")
     skip_tags: str = _option("", "skip tasks with one of these tags")
     start_at_task: str = _option("", "start at the task of this name")
     list_tasks: bool = _option(False, "list the tasks and exit; with --json one object: plays, each with its tasks")
