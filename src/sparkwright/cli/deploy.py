@@ -63,8 +63,8 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         _variable_options("new_baseline"),
         """Check a running server: health, GPU, log, speed, text.
 
-        Prints health, GPU, engine log and prefix cache, and compares throughput and text with the baseline. The first measurement,
-        or one with --new-baseline, becomes the baseline; nothing else is changed.
+        Prints health, GPU, engine log and prefix cache, and compares throughput and text with the baseline. The first
+        measurement, or one with --new-baseline, becomes the baseline; nothing else is changed.
         """,
     ),
 )
