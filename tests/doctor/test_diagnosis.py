@@ -137,6 +137,12 @@ def test_every_cause_with_evidence_is_reported_and_measured_causes_come_first() 
     assert all(cause.evidence and cause.fix for cause in found)
 
 
+def test_the_fix_of_a_hung_engine_does_not_ask_for_an_incident_which_only_failed_runs_have() -> None:
+    observed = make_input(probe=replace(SERVES, token="none", waited_s=30))
+    (hung,) = (cause for cause in down_causes.find_causes(observed, LIMITS) if cause.name == "the engine is hung")
+    assert ("`invoke logs`" in hung.fix, "incident" in hung.fix) == (True, False)
+
+
 @pytest.mark.parametrize("out_of_memory", [True, False])
 def test_a_killed_server_was_oom_killed_only_if_docker_reports_it(out_of_memory: bool) -> None:
     last_exit = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)

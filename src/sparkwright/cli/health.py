@@ -78,7 +78,7 @@ def install(
 
 @command(help={"json": "events as JSON lines"})
 def uninstall(host: str = "", json: bool = False) -> list[int]:
-    """Remove the health timer, the guard, their settings and records."""
+    """Remove the health timer, guard, settings and records."""
     from sparkwright.app import health_timer
 
     return health_timer.uninstall(host, json=json)

@@ -56,7 +56,8 @@ def history(host: str = "", recipe: str = "", last: int = HISTORY_ENTRIES, json:
 def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
     """Download the diagnostics of a failed server.
 
-    These are the log, Docker's inspect data, memory, kernel messages, the plan and the events, as collected when it failed.
+    These are the log, Docker's inspect data, memory, kernel messages, the plan and the events. They are collected when a run
+    fails, and when a health check or the memory guard stops the server. Exit code 1 if there are none.
     """
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import host_records

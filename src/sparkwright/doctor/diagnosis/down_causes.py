@@ -168,7 +168,7 @@ def _hung_engine(server: DiagnosisInput) -> Iterator[Cause]:
     if probe.token == "none" and not probe.running:
         timeout_clause = f"no {tasks.result_noun(server.engine.http)} within {probe.waited_s:g} s"
         evidence = f"{timeout_clause} with no other requests running; /health returns 200"
-        fix = "`invoke incident` first if you want to report it, then `invoke restart`"
+        fix = "save `invoke logs` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", evidence, fix, 160)
     elif probe.stalled_s is not None:
         evidence = (
