@@ -31,7 +31,11 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "plan",
         (),
-        "Show what deploy would change, field by field.\n\nChanges nothing. Exit code 2 if anything would change.",
+        """Show what deploy would change, field by field.
+
+        Changes nothing. A running server that matches its recipe but was not verified is measured and tested, as by deploy. Exit
+        code 2 if anything would change.
+        """,
     ),
     (
         "restart",

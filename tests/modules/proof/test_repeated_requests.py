@@ -57,11 +57,12 @@ def server() -> Iterator[ScriptedServer]:
         yield value
 
 
-def check_reference_text(server: ScriptedServer, home: Path, **arguments: Any) -> Result:
+def check_reference_text(server: ScriptedServer, home: Path, *, check: bool = False, **arguments: Any) -> Result:
     (home / "root/etc").mkdir(parents=True, exist_ok=True)
     (home / "root/etc/machine-id").write_text("spark-one\n")
     defaults = {"base_url": server.url, "model": "m", "baseline_key": KEY, "answers": "any"}
-    return ReferenceText().run(ReferenceText.Args(**defaults | arguments), RecordingContext(home, root=f"{home}/root"))
+    context = RecordingContext(home, check=check, root=f"{home}/root")
+    return ReferenceText().run(ReferenceText.Args(**defaults | arguments), context)
 
 
 def test_first_text_becomes_the_reference(server: ScriptedServer, tmp_path: Path) -> None:
@@ -113,6 +114,11 @@ def test_new_baseline_replaces_the_reference(server: ScriptedServer, tmp_path: P
 def test_reference_of_an_unverified_server_is_not_stored(server: ScriptedServer, tmp_path: Path) -> None:
     assert check_reference_text(server, tmp_path, record=False).data["verdict"] == "not compared"
     assert check_reference_text(server, tmp_path, baseline_key={}).data["verdict"] == "not compared"
+    assert not list(tmp_path.rglob("references/*"))
+
+
+def test_check_mode_stores_no_reference(server: ScriptedServer, tmp_path: Path) -> None:
+    assert check_reference_text(server, tmp_path, check=True, new_baseline=True).data["verdict"] == "not compared"
     assert not list(tmp_path.rglob("references/*"))
 
 

@@ -84,6 +84,12 @@ def test_first_run_creates_the_baseline_for_later_runs(server: ExactServer, cont
     assert second.data["baseline"] == pytest.approx(first.data["tok_per_s"], rel=0.2)
 
 
+def test_check_mode_stores_no_baseline(server: ExactServer, context: RecordingContext) -> None:
+    context.check = True
+    assert run_smoke_test(server, context).data["verdict"] == "new baseline"
+    assert not list(context.state.path.glob("baselines/*"))
+
+
 def test_baseline_is_replaced_only_on_request(server: ExactServer, context: RecordingContext) -> None:
     run_smoke_test(server, context)
     server.schedule.rates = [130.0]

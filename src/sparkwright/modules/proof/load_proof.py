@@ -88,7 +88,7 @@ class LoadProof(Module["LoadProof.Args"]):
             measured_steps = self._run_steps(http, args, key, context)
         rows = [asdict(step) for step in measured_steps]
         message = f"survives {measured_steps[-1]}"
-        if args.baseline_key:
+        if args.baseline_key and not context.check:
             context.state.write(proof_name, {"rungs": rows, "since": time.time(), "sentence": message})
         return Result(msg=message, data={"rungs": rows, "kept": False})
 
@@ -243,7 +243,7 @@ def _compare_rates(rates: Sequence[Rate], args: DepthRates.Args, context: Contex
     if rate_drops := describe_rate_drops(rates, earlier_rates):
         data["verdict"] = "regression"
         return Result(failed=True, msg=f"slower at depth: {rate_drops}.", fix=SLOWER_FIX, data=data)
-    if throughput and new_rates:
+    if throughput and new_rates and not context.check:
         baselines.add_conditions(key, {DEPTH_RATES_KEY: {**earlier_rates, **new_rates}})
     data["verdict"] = "not compared" if deepest_rate is None or not throughput else "proved"
     return Result(msg=format_rates(rates, throughput.median if throughput else None), data=data)

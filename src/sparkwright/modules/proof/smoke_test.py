@@ -162,11 +162,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
                 measurement.runs, by_prompt=has_speculation, clock_mhz=observations.gpu.clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
-            baselines.write(
-                baseline_name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)}
-            )
+            if not context.check:
+                baselines.write(
+                    baseline_name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)}
+                )
         elif (
-            baseline is not None
+            not context.check
+            and baseline is not None
             and measurement.verdict == "proved"
             and "gpu" not in baselines.read_conditions(baseline_name)
         ):
