@@ -54,6 +54,18 @@ def test_rollback_recreates_the_last_verified_server_after_its_container_was_rem
     assert "by " in project.run("history", "--host", "sandbox").out
 
 
+def test_minimum_stops_a_change_of_the_only_host_but_not_a_deploy_without_changes(project: SandboxProject) -> None:
+    project.deployed()
+    server = project.serving()
+    project.edit("hosts/groups.yml", r"all:\n", "all:\n  min_serving: 1\n")
+    unchanged = project.deploy()
+    assert unchanged.code == 0, unchanged.out + unchanged.err
+    set_max_num_seqs(project, 4)
+    changed = project.deploy()
+    assert (changed.code, "min_serving" in changed.out + changed.err) == (5, True), changed.out + changed.err
+    assert project.serving() == server
+
+
 def test_rollback_removes_an_option_that_the_previous_state_did_not_have(project: SandboxProject) -> None:
     project.deployed()
     project.edit(RECIPE, "  ipc: private", "  ipc: private\n  log_driver: json-file\n  log_options: {max-size: 1m}")

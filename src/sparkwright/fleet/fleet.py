@@ -98,7 +98,8 @@ class Fleet:
         """
         waiting_members = {member.host.name: member for member in members}
         is_rolling = rollout.policy.is_rolling(len(waiting_members))
-        if preview is not None and rollout.checks_first and len(waiting_members) > 1:
+        is_limited = len(waiting_members) > 1 or rollout.guard is not None
+        if preview is not None and rollout.checks_first and is_limited:
             waiting_members = self._preview_members(waiting_members, preview, rollout, is_rolling=is_rolling)
         verified_hosts: list[str] = []
         while waiting_members and not self.stop_reason:
