@@ -27,3 +27,13 @@ def test_example_is_checked_if_a_host_serves_it(tmp_path: Path) -> None:
     (tmp_path / "hosts/spark1.yml").write_text("address: spark1\nrecipe: examples/qwen3.5-35b-frozen\n")
     example = commands.run("lint", cwd=tmp_path)
     assert "recipes/examples/qwen3.5-35b-frozen.yml" in example.stdout
+
+
+def test_engine_version_without_a_recipe_applies_to_vllm_only(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    result = commands.run("lint", "--engine-version", "0.32.0", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^qwen3.5-35b: .*, vLLM 0.32.0$", result.stdout, re.M)
+    assert re.search(r"^gpt-oss-120b-gguf: .*, engine version unknown", result.stdout, re.M)
+    named = commands.run("lint", "--recipe", "gpt-oss-120b-gguf", "--engine-version", "0.32.0", cwd=tmp_path)
+    assert named.returncode == 5 and named.stderr.startswith("'0.32.0' is not a version of llama.cpp.")

@@ -82,7 +82,7 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         try:
             return tuple(number for word in parse_list(text) for number in _parse_range(word, convert))
         except ValueError:
-            raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, got '{text}'.") from None
+            raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, or a rising range such as 1..8, got '{text}'.") from None
 
     copied_option_names = (
         "a",
@@ -127,7 +127,7 @@ def _parse_range(word: str, convert: Callable[[str], Any]) -> tuple[Any, ...]:
     if not range_dots:
         return (convert(word),)
     numbers, last_number = [convert(first)], convert(last)
-    if numbers[0] <= 0:
+    if not 0 < numbers[0] <= last_number:
         raise ValueError(word)
     while numbers[-1] * 2 <= last_number:
         numbers.append(numbers[-1] * 2)

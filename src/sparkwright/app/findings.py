@@ -92,7 +92,7 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
 
     Args:
         name: empty to check all recipes.
-        engine_version: replaces the version in the lock unless empty.
+        engine_version: replaces the version in the lock unless empty; for all recipes, only that of the default engine.
         model: replaces the model in the lock unless empty.
 
     Raises:
@@ -107,9 +107,11 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
         recipes, errors = [recipe.load(project.root, name)], list[Refused]()
     else:
         recipes, errors = recipe.load_valid(project.root, _nested_recipes_of_hosts(project))
+        _parse_version(engine.get_engine(engine.DEFAULT_ENGINE), engine_version)
     checked_recipes = []
     for candidate in recipes:
-        version = _parse_version(candidate.engine, engine_version)
+        is_meant = bool(name) or candidate.engine.name == engine.DEFAULT_ENGINE
+        version = _parse_version(candidate.engine, engine_version) if is_meant else None
         locked_pins, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
         pins = _merge_pins(locked_pins, sandbox_pins)
         settings = resolve_settings(candidate, pins, model=config, version=version)

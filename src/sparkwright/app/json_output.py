@@ -280,7 +280,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
             "evidence": [{str: object}],
             "block_tokens": {str: (None, COUNT)},
             "vllm": (None, {str: (None, line)}),
-            "chat": {str: (None, {str: object})},
+            "chat": (None, {str: (None, {str: object})}),
         },
     ),
     "bench.list": OutputFormat(
@@ -306,7 +306,11 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
             }
         ],
     ),
-    "sandbox.fault": OutputFormat("document", "the effect of each fault, by name", {str: line}),
+    "sandbox.fault": OutputFormat(
+        "document",
+        "the effect of each fault, by name; with a name, `fault`, which is null if it was cleared",
+        {str: (None, line)},
+    ),
     "sandbox.status": OutputFormat(
         "document",
         "the simulated Spark; only `sandbox` while it is down",

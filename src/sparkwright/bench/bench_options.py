@@ -138,6 +138,15 @@ class BenchOptions:
             )
         if self.max_num_batched_tokens and self.axes:
             raise Refused("--max-num-batched-tokens is short for --flag and --values: choose one.")
+        if self.recipe and not (self.flag or self.axes or self.max_num_batched_tokens):
+            raise Refused(
+                "--recipe names the recipe whose flag is varied, but no flag was given.",
+                fix="Pass --flag, or leave --recipe out to measure the running server.",
+            )
+        if self.command == "mixed" and max(len(self.rates), len(self.concurrency)) > 1:
+            raise Refused("bench.mixed measures one --concurrency or one --rate.", fix="Run it once for each.")
+        if self.dataset and self.prompt_tokens:
+            raise Refused("--dataset and --prompt-tokens can't be combined: the prompts of a dataset are sent as they are.")
         if self.rates and self.concurrency:
             raise Refused("--rate and --concurrency can't be combined: choose one.")
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):

@@ -213,10 +213,8 @@ def render_markdown(results: Results) -> str:
     The time to the first token is also reported as ttfr. Unlike in llama-benchy, the network latency is not subtracted from it.
     """
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
-    if not cells:
-        return ""
     rows = [row for cell in cells for row in _markdown_rows(results, cell)]
-    return "\n".join([*MARKDOWN_HEADER, *rows])
+    return "\n".join([*MARKDOWN_HEADER, *rows]) if rows else ""
 
 
 def _markdown_rows(results: Results, cell: Cell) -> tuple[str, str]:

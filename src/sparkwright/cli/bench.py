@@ -8,29 +8,29 @@ from sparkwright.cli.framework.command import Command, Option, build_command, co
 
 COMMON_OPTIONS: tuple[Option, ...] = (
     ("host", "", "the host to measure, where the measurement also runs"),
-    ("name", "", "the experiment's name: results/NAME (default: COMMAND-HOST)"),
+    ("name", "", "the experiment's name: results/NAME (default: COMMAND-HOST, or COMMAND-ADDRESS with --url)"),
     ("again", False, "start over, even if the last experiment of this name is unfinished"),
     ("seed", 1, "random seed for lengths, order and arrivals (default 1)"),
-    ("json", False, "events as JSON lines; with --url, the results themselves"),
+    ("json", False, "events as JSON lines; with --url, the results instead"),
     ("wait", False, "wait for the host's lock"),
 )
 URL_OPTIONS: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
-    ("model", "", "with --url: the served model, if there are several"),
+    ("model", "", "with --url: the served model to measure (default: the first that the server lists)"),
 )
 REPEAT_OPTION: Option = (
     "repeat",
     1,
     "number of times to measure each load; with two arms, number of A B B A rounds (default 1)",
 )
-RECIPE_OPTION: Option = ("recipe", "", "use this recipe instead of the host's")
+RECIPE_OPTION: Option = ("recipe", "", "with --flag: vary a flag of this recipe instead of the host's")
 ARM_OPTIONS: tuple[Option, ...] = (
     ("a", "", "recipe of the first arm"),
     ("b", "", "recipe of the second arm"),
     (
         "flag",
         "",
-        "instead of two recipes, vary a flag of the host's recipe: chunked-prefill (on, off), NAME or NAME=VALUE (with, without)",
+        "instead of two recipes, vary a flag of the host's recipe: chunked-prefill (on, off), NAME or NAME=VALUE (without, with)",
     ),
     ("values", "", "with --flag NAME: two values to compare: 2,4"),
     RECIPE_OPTION,
@@ -42,23 +42,27 @@ TEMPERATURE_OPTION: Option = (
 )
 RATE_OPTION: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE_OPTIONS: tuple[Option, ...] = (
-    ("concurrency", "", "numbers of concurrent requests: 1,2,4,8, or 1..8"),
+    ("concurrency", "", "numbers of concurrent requests: 1,2,4,8, or 1..8 (default: 1..8 for serve, 1,8 for ab, 8 for sweep)"),
     RATE_OPTION,
-    ("requests", 0, "number of requests at each concurrency or rate"),
+    ("requests", 0, "number of requests at each concurrency (default: 4 for each concurrent one, at least 16) or rate (32)"),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (default: ShareGPT's lengths)"),
-    ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths"),
-    ("output-tokens", 0, "tokens of every answer"),
+    ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths; not with --dataset"),
+    ("output-tokens", 0, "tokens of every answer (default: ShareGPT's lengths, or those in the dataset)"),
 )
 LONG_TOKENS_OPTION: Option = (
     "long-tokens",
     0,
-    "tokens of the long prompt (default: at least 4 steps of the largest budget)",
+    "tokens of the long prompt (default: 4 steps of the largest budget, at least 4096, at most what fits)",
 )
-LOADS_OPTION: Option = ("loads", "", "loads to send: smoke, serve, hol1, hol2, itl, mixed, depth")
+LOADS_OPTION: Option = (
+    "loads",
+    "",
+    "loads to send: smoke, serve, hol1, hol2, itl, mixed, depth (default: serve, hol1, and for ab also hol2, itl)",
+)
 SMOKE_OPTIONS: tuple[Option, ...] = (
-    ("prompt-tokens", 0, "tokens of a prompt"),
-    ("output-tokens", 0, "tokens of an answer"),
-    ("spark-arena", False, "also print the result as a row of llama-benchy (pp2048, tg128)"),
+    ("prompt-tokens", 0, "tokens of a prompt (default 2048)"),
+    ("output-tokens", 0, "tokens of an answer (default 128)"),
+    ("spark-arena", False, "also print the result as rows of llama-benchy's table (pp2048, tg128)"),
 )
 AXIS_OPTIONS: tuple[Option, ...] = (
     (
@@ -66,16 +70,16 @@ AXIS_OPTIONS: tuple[Option, ...] = (
         (),
         "a flag of the host's recipe, or a key inside one that takes JSON (speculative-config.num_speculative_tokens)",
     ),
-    ("values", (), "the flag's values: 1,2,3; `unset` leaves it out. Pass --flag and --values twice for a grid"),
+    ("values", (), "the flag's values: 1,2,3; `unset` leaves the flag out. Pass --flag and --values twice for a grid"),
     ("max-num-batched-tokens", "", "short for --flag max-num-batched-tokens --values: 256,512,1024,2048,4096"),
 )
 MIXED_OPTIONS: tuple[Option, ...] = (
-    ("concurrency", "", "number of concurrent requests"),
-    RATE_OPTION,
+    ("concurrency", "", "number of concurrent requests (default 8)"),
+    ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5"),
     ("requests", 0, "number of requests, a fifth of them long (default: 20 long, 80 short)"),
 )
 DEPTH_OPTIONS: tuple[Option, ...] = (
-    ("depth", 0, "tokens of the longest prompt (default: the server's context)"),
+    ("depth", 0, "tokens of the longest prompt (default: as many as fit the server's context)"),
     ("streams", 0, "number of concurrent prompts of each length (default 1)"),
     ("output-tokens", 0, "tokens of every answer (default 128)"),
 )
@@ -97,7 +101,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "ab",
         (*ARM_OPTIONS, REPEAT_OPTION, LOADS_OPTION, TEMPERATURE_OPTION, *SERVE_OPTIONS, LONG_TOKENS_OPTION),
-        f"Compare two recipes, or one flag on and off.\n\nThe arms run in the order A B B A. {FRESH_START_NOTE}",
+        f"Compare two recipes of one image, or one flag on and off.\n\nThe arms run in the order A B B A. {FRESH_START_NOTE}",
     ),
     (
         "sweep",
@@ -125,7 +129,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
             REPEAT_OPTION,
             TEMPERATURE_OPTION,
             LONG_TOKENS_OPTION,
-            ("output-tokens", 0, "tokens of the stream"),
+            ("output-tokens", 0, "tokens of the stream (default 512)"),
         ),
         "Measure inter-token latency during long prompts.",
     ),

@@ -8,7 +8,14 @@ from sparkwright.errors import Exit, Refused
 EVENTS_HELP = "events as JSON lines"
 
 
-@command(name="list", default=True, help={"json": "one JSON object per host"})
+@command(
+    name="list",
+    default=True,
+    help={
+        "host": "a host, a group, several (spark1,spark2), or all (default)",
+        "json": "one JSON object per host: host, connection, address, groups, recipe",
+    },
+)
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import select_hosts
@@ -26,7 +33,7 @@ def list_hosts(host: str = "all", json: bool = False) -> None:
         "groups": "the host's groups, e.g. lab,night (default: lab)",
         "offline": "write the file without logging in",
         "yes": "do not ask for confirmation",
-        "json": "one JSON object: host, address, recipe, groups, files, survey",
+        "json": "one JSON object: host, address, recipe, groups, files, survey, budget",
     },
 )
 def add(
@@ -109,8 +116,8 @@ def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[
 
 @command(
     help={
-        "machine": "the hosts' processors, as `uname -m` prints them: aarch64 (default) or aarch64,x86_64",
-        "python": "the hosts' Python versions: 3.12 (default, DGX OS 7) or 3.11,3.12",
+        "machine": "the hosts' processors, as `uname -m` prints them: aarch64 (default), x86_64, or both",
+        "python": "the hosts' Python versions, of 3.11 to 3.14: 3.12 (default, DGX OS 7) or 3.11,3.12",
     }
 )
 def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
@@ -139,8 +146,8 @@ def install(host: str = "") -> list[Exit]:
 @command(
     help={
         "server": "remove the server's container too",
-        "models": "remove the model's files too",
-        "images": "remove the server's images too",
+        "models": "remove the models' files too, except those that a remaining container uses",
+        "images": "remove the recipes' images too, except those that a remaining container uses",
         "check": "only list (exit code 2)",
         "yes": "do not ask for confirmation",
         "json": "one JSON object per host: its items, and the bytes freed (null if nothing was removed)",
@@ -157,9 +164,9 @@ def clean(
 ) -> list[Exit]:
     """Remove everything sparkwright put on a host.
 
-    Lists the items with their sizes first, and asks. The server keeps running. Removed: the runtime, state and journals, the
-    health timer, run scripts, previous containers kept for a rollback, server keys that nothing mounts, and files stored next to
-    models. Refused (exit code 5) while the host has an active run.
+    Lists the items with their sizes first, and asks. The server keeps running unless --server is given. Removed: the runtime,
+    state and journals, the health timer, run scripts, previous containers kept for a rollback, unused compile caches, server
+    keys that nothing mounts, and files stored next to models. Refused (exit code 5) while the host has an active run.
     """
     from sparkwright.app import clean_host
 

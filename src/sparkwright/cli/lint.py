@@ -9,7 +9,7 @@ from sparkwright.errors import Exit
 @command(
     help={
         "recipe": "only this recipe",
-        "engine_version": "assume that the image has this vLLM version",
+        "engine_version": "assume that the image has this version of vLLM; with --recipe, of that recipe's engine",
         "model": "assume this model instead of the lock's: a folder, a config.json, or a hub id",
         "for": "also check the requirements of this client: claude-code, codex, opencode, cline, continue, aider ...",
         "verbose": "list every recipe, including shipped ones without an error or a warning",

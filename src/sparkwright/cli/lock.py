@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     help={
         "host": "pin the recipes of these hosts, which query the registry and the hub (default: all but sandboxes)",
         "update": "pin the current targets of tags and branches: all, or NAME (an image, model or recipe); asks first",
-        "check": "change nothing; exit code 2 if a tag or branch has moved upstream",
+        "check": "change nothing; exit code 2 if an entry is missing, or a tag or branch has moved upstream",
         "yes": "do not ask for confirmation",
-        "json": "one JSON object per entry",
+        "json": "one JSON object per entry that is looked up",
     },
 )
 def lock(
@@ -29,7 +29,8 @@ def lock(
 ) -> list[Exit]:
     """Pin images and models in spark.lock.
 
-    Adds missing entries. --update shows the differences, asks, and writes them; --check only reports them.
+    Adds missing entries. --update shows the differences, asks, and writes them; exit code 2 if you decline. --check only reports
+    them.
     """
     if check and update:
         raise Refused("--check and --update can't be combined.", fix="Pass one of them.")

@@ -58,7 +58,7 @@ def import_recipe(
     positional=["recipe"],
     help={
         "recipe": "name of the recipe",
-        "format": "sparkrun, compose or docker-run",
+        "format": "sparkrun (default), compose or docker-run",
         "unpinned": "export even if spark.lock has no digest or commit",
         "json": "one JSON object: recipe, format, text, notes",
     },
@@ -99,8 +99,8 @@ def search(word: str, update: bool = False, json: bool = False) -> Exit:
 def list_recipes(host: str = "", json: bool = False) -> list[int]:
     """List the recipes: model, size, memory, context, speed.
 
-    The speed is a measurement by your hosts (with --host), a figure reported by others (with source and date), or the physical
-    ceiling, in this order. Recipes whose settings and figures are older than six months are marked as old.
+    The speed is a measurement by your hosts (with --host), a figure reported by others (with source and date), the makers' report
+    that it runs on a DGX Spark, or the physical ceiling, in this order. Recipes whose settings and figures are older than six months are marked as old.
     """
     from sparkwright.app import catalogue
 
@@ -110,7 +110,7 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
 @command(
     help={
         "host": "the host to serve on",
-        "for": "the use: chat, coding, agents, long-context, search or vision",
+        "for": "the use: chat (default), coding, agents, long-context, search or vision",
         "json": "one JSON object: host, for, recipes",
     }
 )

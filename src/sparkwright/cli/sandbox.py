@@ -29,7 +29,8 @@ DEFAULT_HOST = "sandbox"
 def fault(name: str | None = None, host: str = DEFAULT_HOST, json: bool = False) -> None:
     """Inject a fault into the sandbox, or clear it.
 
-    It takes effect now, and again at the next start.
+    A fault lasts until it is cleared or replaced. A fault of the start, such as oom, does not affect a server that already runs.
+    Starts the sandbox if it is down.
     """
     from sparkwright.sandbox import control
 
@@ -68,7 +69,7 @@ def pair() -> None:
 
 @command()
 def down() -> None:
-    """Remove the sandbox: processes, host, containers."""
+    """Remove the sandbox and its pair: processes, hosts, containers."""
     from sparkwright.sandbox import control
 
     control.down(control.default_folder())
@@ -77,7 +78,7 @@ def down() -> None:
 
 @command(help={"host": "sandbox1 or sandbox2 of a pair (default: sandbox)", "json": "one JSON object"})
 def status(host: str = DEFAULT_HOST, json: bool = False) -> None:
-    """Show the sandbox: containers, models, memory, fault."""
+    """Show the sandbox: containers, memory, fault."""
     from sparkwright.sandbox import control
 
     _print_values(control.status(_sandbox_folder(host)), 12, json=json)

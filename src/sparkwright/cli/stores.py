@@ -33,7 +33,9 @@ def inspect(source: str, revision: str = "main", json: bool = False) -> None:
         print_prose("\n".join([*model_config.format_facts(source, config), *model_config.format_chat(chat)]))
 
 
-@command(name="list", help={"json": JSON_HELP})
+@command(
+    name="list", help={"host": "a host, a group, several (spark1,spark2), or all (default)", "json": JSON_HELP}
+)
 def list_models(host: str = "all", json: bool = False) -> list[int]:
     """List the models on hosts: size, complete or not, users."""
     from sparkwright.app.stores import models
@@ -45,7 +47,7 @@ def list_models(host: str = "all", json: bool = False) -> list[int]:
 def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
     """Compare a host's model files with spark.lock.
 
-    Exit code 2 if a file is missing or changed.
+    Checks the models of the host's recipe. Exit code 2 if a file is missing or changed.
     """
     from sparkwright.app.stores import models
 
@@ -57,14 +59,15 @@ def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
     help={
         "from": "the host that has the model",
         "to": "the hosts to copy it to: spark2, a group, all",
-        "check": "dry run: show what would be copied",
+        "check": "dry run: show what would be copied; exit code 2 if anything would",
         "json": "events as JSON lines",
     },
 )
 def copy_models(from_: str = "", to: str = "", check: bool = False, json: bool = False) -> list[int]:
     """Copy a model from one host to others.
 
-    Copies directly between the hosts, without the hub, and verifies the hashes in spark.lock.
+    Copies the model of each receiving host's recipe directly between the hosts, without the hub, and verifies the hashes in
+    spark.lock.
     """
     from sparkwright.app.stores import models
 
@@ -77,7 +80,7 @@ def copy_models(from_: str = "", to: str = "", check: bool = False, json: bool =
 def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[int]:
     """Remove a host's unused models, after asking.
 
-    A model is unused if no container mounts it and no recipe of the host names it.
+    A model is unused if no container mounts it and no recipe of the host names it. Exit code 2 if you decline.
     """
     from sparkwright.app.stores import models
 
@@ -98,7 +101,8 @@ def prune_images(
 ) -> list[Exit]:
     """Remove a host's unused images, after asking.
 
-    Shows the unused images and the space that removing them frees. Images that spark.lock pins for any host are kept.
+    Shows each image, why it is kept, and the space that removing the unused ones frees. Images that spark.lock pins for any
+    host are kept. Compile caches made with a removed image are removed too.
     """
     from sparkwright.app.connect import connect_hosts, select_machines
 

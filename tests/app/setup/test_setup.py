@@ -180,6 +180,14 @@ def test_init_and_hosts_add_refuse_a_recipe_for_a_cluster(tmp_path: Path, monkey
     assert not Path("hosts/spark9.yml").exists()
 
 
+def test_hosts_add_refuses_the_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starter.write_starter(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match="the sandbox has no address"):
+        add_host(NewHost("lab1", "sandbox"), "")
+    assert not Path("hosts/lab1.yml").exists()
+
+
 def test_init_and_hosts_add_accept_a_recipe_in_a_subfolder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, project = "examples/qwen3.5-35b-frozen", tmp_path / "project"
     assert dialog.create_from_options(project, NewHost("spark1", "10.0.0.8"), recipe_name=name, offline=True) == 0

@@ -399,6 +399,11 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     inventory = Inventory.load(project.root)
     host = host or ask_for_host(sandbox=False)
     proposal.refuse_name(host.name)
+    if host.address == SANDBOX_ADDRESS:
+        raise Refused(
+            "the sandbox has no address to log in to.",
+            fix="Copy hosts/sandbox.yml (`connection: sandbox`), or add two linked ones with `invoke sandbox.pair`.",
+        )
     path = project.root / "hosts" / f"{host.name}.yml"
     if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
         kind = "group" if host.name in inventory.groups else "host"
