@@ -115,6 +115,15 @@ def test_results_are_compared_with_those_of_vllm(working_folder: Path, capsys: p
     assert rows["TTFT p50 ms"]["second"] == load_results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
 
 
+def test_report_of_another_file_leaves_the_results_beside_it(working_folder: Path) -> None:
+    published_result = {"median_ttft_ms": 90.0, "duration": 1.0, "completed": 1}
+    (working_folder / "theirs.json").write_text(json.dumps(published_result))
+    (working_folder / "results.json").write_text("mine")
+    experiments.report("theirs.json", json=False)
+    assert (working_folder / "results.json").read_text() == "mine"
+    assert {path.name for path in working_folder.iterdir()} == {"theirs.json", "results.json"}
+
+
 def test_missing_key_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.002, api_key="sesame")) as server:
         with pytest.raises(Failed) as error:

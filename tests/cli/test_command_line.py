@@ -82,8 +82,14 @@ VALUES = [
     ("unlock --host sandbox --stop --kill", "--stop and --kill can't be combined."),
     ("logs --host sandbox --file x", "pass either --host NAME or --file PATH."),
     ("bench.serve --host sandbox --concurrency 0", "--concurrency must be above 0, got 0."),
-    ("bench.serve --host sandbox --concurrency 1,x", "--concurrency must be numbers separated by commas, or a rising range"),
-    ("bench.serve --host sandbox --concurrency 8..1", "--concurrency must be numbers separated by commas, or a rising range"),
+    (
+        "bench.serve --host sandbox --concurrency 1,x",
+        "--concurrency must be numbers separated by commas, or a rising range",
+    ),
+    (
+        "bench.serve --host sandbox --concurrency 8..1",
+        "--concurrency must be numbers separated by commas, or a rising range",
+    ),
     ("bench.serve --host sandbox --rate nan", "--rate must be above 0, got nan."),
     ("bench.serve --host sandbox --rate inf", "--rate must be above 0, got inf."),
     ("bench.serve --host sandbox --requests -1", "--requests must be at least 0, got -1."),

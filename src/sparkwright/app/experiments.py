@@ -82,7 +82,10 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         try:
             return tuple(number for word in parse_list(text) for number in _parse_range(word, convert))
         except ValueError:
-            raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, or a rising range such as 1..8, got '{text}'.") from None
+            raise Refused(
+                f"--{name.replace('_', '-')} must be numbers separated by commas, or a rising range, got '{text}'.",
+                fix="For example 1,2,4 or 1..8.",
+            ) from None
 
     copied_option_names = (
         "a",
@@ -173,11 +176,17 @@ def import_results(file: str, name: str, *, json: bool) -> None:
 
 
 def report(name: str, *, json: bool) -> None:
-    """Print the tables of an experiment, and rebuild its page and its CSV file."""
+    """Print the tables of an experiment, and rebuild its page and its CSV file.
+
+    Of a file that is not an experiment's results.json, only the tables are printed: its folder may contain other results.
+    """
     results, path = _load_results(name), _find_results(name)
+    if path.is_file() and path.name != results_file.JSON_FILE:
+        note = f"No report was written: {path.name} is not an experiment's {results_file.JSON_FILE}."
+        return _print_report(results, note, json=json)
     folder = path if path.is_dir() else path.parent
     page_name = _write_results(folder, results)
-    _print_report(results, str(folder / page_name), json=json)
+    return _print_report(results, str(folder / page_name), json=json)
 
 
 def _print_report(results: Results, note: str, *, json: bool) -> None:

@@ -146,7 +146,9 @@ class BenchOptions:
         if self.command == "mixed" and max(len(self.rates), len(self.concurrency)) > 1:
             raise Refused("bench.mixed measures one --concurrency or one --rate.", fix="Run it once for each.")
         if self.dataset and self.prompt_tokens:
-            raise Refused("--dataset and --prompt-tokens can't be combined: the prompts of a dataset are sent as they are.")
+            raise Refused(
+                "--dataset and --prompt-tokens can't be combined: the prompts of a dataset are sent as they are."
+            )
         if self.rates and self.concurrency:
             raise Refused("--rate and --concurrency can't be combined: choose one.")
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):

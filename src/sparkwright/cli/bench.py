@@ -42,9 +42,17 @@ TEMPERATURE_OPTION: Option = (
 )
 RATE_OPTION: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE_OPTIONS: tuple[Option, ...] = (
-    ("concurrency", "", "numbers of concurrent requests: 1,2,4,8, or 1..8 (default: 1..8 for serve, 1,8 for ab, 8 for sweep)"),
+    (
+        "concurrency",
+        "",
+        "numbers of concurrent requests: 1,2,4,8, or 1..8 (default: 1..8 for serve, 1,8 for ab, 8 for sweep)",
+    ),
     RATE_OPTION,
-    ("requests", 0, "number of requests at each concurrency (default: 4 for each concurrent one, at least 16) or rate (32)"),
+    (
+        "requests",
+        0,
+        "number of requests at each concurrency (default: 4 for each concurrent one, at least 16) or rate (32)",
+    ),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (default: ShareGPT's lengths)"),
     ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths; not with --dataset"),
     ("output-tokens", 0, "tokens of every answer (default: ShareGPT's lengths, or those in the dataset)"),
@@ -192,10 +200,17 @@ def import_results(file: str, name: str = "", json: bool = False) -> None:
 
 @command(
     positional=["results"],
-    help={"results": "a results file, or the name of an experiment", "json": "the results themselves"},
+    help={
+        "results": "a results file, the folder of one, or the name of an experiment",
+        "json": "the results themselves",
+    },
 )
 def report(results: str, json: bool = False) -> None:
-    """Print an experiment's tables, and rebuild its HTML report."""
+    """Print an experiment's tables, and rebuild its HTML report.
+
+    Also writes results.json and results.csv again. For any other file, such as the output of `vllm bench serve`, it only prints
+    the tables.
+    """
     from sparkwright.app import experiments
 
     experiments.report(results, json=json)

@@ -100,7 +100,8 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
     """List the recipes: model, size, memory, context, speed.
 
     The speed is a measurement by your hosts (with --host), a figure reported by others (with source and date), the makers' report
-    that it runs on a DGX Spark, or the physical ceiling, in this order. Recipes whose settings and figures are older than six months are marked as old.
+    that it runs on a DGX Spark, or the physical ceiling, in this order. Recipes whose settings and figures are older than six
+    months are marked as old.
     """
     from sparkwright.app import catalogue
 

@@ -33,9 +33,7 @@ def inspect(source: str, revision: str = "main", json: bool = False) -> None:
         print_prose("\n".join([*model_config.format_facts(source, config), *model_config.format_chat(chat)]))
 
 
-@command(
-    name="list", help={"host": "a host, a group, several (spark1,spark2), or all (default)", "json": JSON_HELP}
-)
+@command(name="list", help={"host": "a host, a group, several (spark1,spark2), or all (default)", "json": JSON_HELP})
 def list_models(host: str = "all", json: bool = False) -> list[int]:
     """List the models on hosts: size, complete or not, users."""
     from sparkwright.app.stores import models

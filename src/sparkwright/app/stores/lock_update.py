@@ -91,8 +91,10 @@ class LockEntry:
     @property
     def missing_digest(self) -> str | None:
         """The pinned digest if the registry no longer has it, otherwise None."""
-        digest: str | None = (self.new_data or {}).get("gone")
-        return digest
+        is_gone = bool(
+            (self.new_data or {}).get("gone")
+        )  # a boolean, or null if not checked: see the `lock_image` module
+        return str(self.old_data["digest"]) if is_gone and self.old_data else None
 
     def format_state(self) -> str:
         """Return the state as text, with a summary of the entry if it is new."""
