@@ -69,7 +69,7 @@ def pair() -> None:
 
 @command()
 def down() -> None:
-    """Remove the sandbox and its pair: processes, hosts, containers."""
+    """Remove the sandbox: processes, hosts, containers."""
     from sparkwright.sandbox import control
 
     control.down(control.default_folder())
