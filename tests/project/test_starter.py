@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.project import starter
+from sparkwright.project import ejection, starter
 
 
 def test_new_project_has_no_differences(tmp_path: Path) -> None:
@@ -30,6 +30,12 @@ def test_git_applies_the_patch_of_edited_and_missing_files(tmp_path: Path) -> No
     subprocess.run(["git", "apply"], cwd=tmp_path, check=True, input=patch.encode())
     assert {path: path.read_bytes() for path in shipped} == shipped
     assert host.read_text() == "address: 192.168.1.20\n"
+    assert starter.build_patch(tmp_path) == ""
+
+
+def test_patch_excludes_an_ejected_file(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    ejection.eject(tmp_path, "playbooks/parts/prove.yml")
     assert starter.build_patch(tmp_path) == ""
 
 

@@ -75,7 +75,8 @@ def init(
     replace the questions: --address adds a host, --yes creates a project with only an example host.
 
     Writes hosts/, recipes/, tasks.py and .gitignore; playbooks and templates stay in the package until `playbook.eject` copies
-    one. After an upgrade, `init --diff` prints the changes to the shipped files, and `init --diff | git apply` applies them.
+    one. After an upgrade, `init --diff` prints the changes to the shipped files, and `init --diff | git apply` applies them; for
+    ejected files, use `playbook.update`.
     """
     has_host_options = bool(name or recipe or groups or offline)
     if has_host_options and not address:

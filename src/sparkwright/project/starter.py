@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.project import shipped_files
+from sparkwright.project import ejection, shipped_files
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.patterns import GROUPS_FILE
 from sparkwright.project.shipped_files import shipped_folder
@@ -142,8 +142,8 @@ def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
 def build_patch(folder: Path) -> str:
     """Return a patch for `git apply` that updates a project's files to this version; empty if they are the same.
 
-    It excludes files that only the project has, and playbooks, templates and schemas that only the package has. Raises Refused
-    if the folder is not a project.
+    It excludes files that only the project has, ejected files, which `playbook.update` merges, and playbooks, templates and schemas
+    that only the package has. Raises Refused if the folder is not a project.
     """
     if not Project.is_project(folder):
         message = f"no hosts/ and recipes/ in {folder.resolve()}."
@@ -154,7 +154,8 @@ def build_patch(folder: Path) -> str:
     return "".join(
         _patch_file(name, folder, path)
         for name, path in shipped_paths
-        if name.parts[0] not in shipped_files.SHIPPED_FOLDERS or (folder / name).exists()
+        if name.parts[0] not in shipped_files.SHIPPED_FOLDERS
+        or ((folder / name).exists() and not (folder / ejection.ORIGINALS_FOLDER / name).exists())
     )
 
 
