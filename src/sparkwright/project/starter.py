@@ -142,8 +142,8 @@ def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
 def build_patch(folder: Path) -> str:
     """Return a patch for `git apply` that updates a project's files to this version; empty if they are the same.
 
-    It excludes files that only the project has, ejected files, which `playbook.update` merges, and playbooks, templates and schemas
-    that only the package has. Raises Refused if the folder is not a project.
+    It excludes files that only the project has, ejected files, which `playbook.update` merges, and playbooks, templates and
+    schemas that only the package has. Raises Refused if the folder is not a project.
     """
     if not Project.is_project(folder):
         message = f"no hosts/ and recipes/ in {folder.resolve()}."
