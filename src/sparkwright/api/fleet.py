@@ -61,8 +61,8 @@ class Fleet:
 
     Several fleets may be used in one process and in several threads. A fleet keeps no connections open.
 
-    `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". All methods raise Refused if
-    the project's files contain a mistake or a host is unknown.
+    `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". If the project's files contain
+    a mistake or a host is unknown, methods raise Refused; those that return a `Run` do so when it is iterated over.
     """
 
     def __init__(self, root: Path) -> None:

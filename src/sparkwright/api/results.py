@@ -126,7 +126,7 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """True if every host succeeded: exit code 0, or 2 for a plan with changes."""
+        """True if every host succeeded: exit code 0, or 2 for a plan with changes or a working server that differs from its recipe."""
         return self.exit in (Exit.OK, Exit.CHANGES)
 
     def check(self) -> RunResult:

@@ -34,8 +34,9 @@ HostPattern = Annotated[
     Field(
         min_length=1,
         max_length=300,
-        pattern=r"^[A-Za-z0-9_.,:!*@-]+$",
-        description="hosts of the inventory, e.g. `spark1` or `spark1,spark2` or `GROUP` or `all` or `lab:!spark3`",
+        pattern=r"^[A-Za-z0-9_.,:!&*?@/\[\]-]+$",
+        description="hosts of the inventory, e.g. `spark1` or `spark1,spark2` or `GROUP` or `all` or `lab:!spark3`; "
+        "`spark1/RECIPE` is one of several servers of a host",
     ),
 ]
 RunId = Annotated[

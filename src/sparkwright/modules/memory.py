@@ -44,8 +44,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     the largest counts. Limits (/dev/shm) are listed but not added. If the host went down during an earlier start with the
     same image and arguments, the start is refused unless `--anyway` is given.
 
-    Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
-    available_bytes, freed_bytes (null if unknown), need_bytes; if refused, holders.
+    Returns: budget (rows with name, size_bytes, source, about, assumed, at_most; need_bytes, left_bytes, total_bytes,
+    available_bytes, kv_tokens, full_requests), available_bytes, freed_bytes (null if unknown), need_bytes (of the whole
+    budget), expected_lowest_bytes (the lowest MemAvailable of the last verified start, if known); if refused, holders.
     """
 
     @dataclass(frozen=True)
@@ -156,7 +157,8 @@ class Memory(Module["Memory.Args"]):
     is unloaded again, because Ollama does not list a model in its first phase of loading. If the engine still does not fit,
     the run is refused, with a table of what uses the memory and the commands that free it.
 
-    Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host), waited_s; if refused, holders.
+    Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host; if refused, of the whole budget), waited_s,
+    expected_lowest_bytes (as in `assert_memory_fits`); if refused, holders.
     """
 
     valid_in_check_mode = False
@@ -246,7 +248,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     the driver can outlive its process, so the module reports the processes that use the missing memory. It does not fail,
     because `memory` decides whether the next server fits, and leaked driver memory affects a restored server just as much.
 
-    Returns: back (false: some memory is missing; null: unknown), missing_bytes, waited_s, holders.
+    Returns: back (false: some memory is missing; null: unknown), missing_bytes, waited_s; if some is missing, holders.
     """
 
     valid_in_check_mode = False

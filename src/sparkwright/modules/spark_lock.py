@@ -36,7 +36,7 @@ class LockImage(Module["LockImage.Args"]):
 
     The registry's API is used (with Docker's credentials), or the Docker Engine if the API cannot be reached from here: then
     manifests, engine_version, created and size_bytes are unknown. If nothing answers, or the tag is gone, an image with that
-    tag on the host is used, and the message says so.
+    tag on the host is used, and a note says so.
 
     Returns: digest, platforms, manifests (platform, digest, config, size_bytes), engine_version, created, size_bytes (null
     if unknown), gone (whether the pinned digest is no longer in the registry; null if not checked).
@@ -125,7 +125,7 @@ class LockModel(Module["LockModel.Args"]):
     """Resolve a branch at the hub to its commit, and list its files with their hashes. Downloads no weights.
 
     If the hub does not answer and `or_here` is set, a copy on the host is used, provided that each of its files was
-    verified and has not changed since; the message says so, with the commit.
+    verified and has not changed since; a note says so, with the commit.
 
     Returns: commit, config (the keys of its config.json that identify the kind of model), files (path, size_bytes, sha256,
     blob_id), chat (properties of its chat template and its sampling defaults, from separate files or a GGUF file; null: not

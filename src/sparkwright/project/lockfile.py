@@ -81,7 +81,7 @@ class FileEntry(Strict):
     """A file of a model."""
 
     path: FileName = schema_field("path relative to the model's folder")
-    size_bytes: int = Field(ge=0, le=model_files.MAX_FILE_BYTES, strict=True)
+    size_bytes: int = schema_field("its size", ge=0, le=model_files.MAX_FILE_BYTES, strict=True)
     sha256: str | None = schema_field("SHA-256 of a large file", None, pattern=SHA256_PATTERN)
     blob_id: str | None = schema_field("git's blob id of a small file", None, pattern=COMMIT_PATTERN)
 
@@ -95,7 +95,7 @@ class FileEntry(Strict):
 class ModelEntry(Strict):
     """A model: its branch's commit at the time of pinning."""
 
-    commit: str = Field(pattern=COMMIT_PATTERN)
+    commit: str = schema_field("the commit, 40 hex digits", pattern=COMMIT_PATTERN)
     config: dict[str, Any] | None = schema_field(
         "parts of its config.json that determine its kind: layers, sizes of recurrent states, lengths", None
     )
@@ -105,7 +105,7 @@ class ModelEntry(Strict):
     adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.validate_entry)] = schema_field(
         "for a LoRA adapter: base model, rank, sizes of the matrices; null for any other model", None
     )
-    files: list[FileEntry] = Field(max_length=model_files.MAX_FILES)
+    files: list[FileEntry] = schema_field("its files, with their hashes", max_length=model_files.MAX_FILES)
 
     @field_validator("files")
     @classmethod

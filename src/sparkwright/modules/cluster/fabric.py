@@ -250,7 +250,7 @@ class LinkRate(Module["LinkRate.Args"]):
     class Args:
         role: Literal["listen", "send"] = arg("`listen` to wait for the other host, `send` to write to it")
         ends: list[dict[str, Any]] = arg("for each half: adapter, address, peer (the other host's address), port")
-        seconds: int = arg("how long to measure, seconds", default=4)
+        seconds: int = arg("how long to measure, seconds, 3 to 30", default=4)
 
     def run(self, args: Args, context: Context) -> Result:
         if not 0 < len(args.ends) <= MAX_ENDS or not 3 <= args.seconds <= 30:

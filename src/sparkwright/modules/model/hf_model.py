@@ -79,8 +79,8 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
     Downloaded files stay in the page cache, which counts against the GPU's memory on a Spark until the `memory` task drops
     it; page_cache_bytes is its growth.
 
-    Returns: dir, commit, size_bytes, complete (whether no file was missing before), fetched (paths), mode,
-    page_cache_bytes.
+    Returns: dir, commit, size_bytes, complete (whether no file was missing before), fetched (paths); after a download also
+    mode and page_cache_bytes.
 
     Fails if the model is gated (the message has the URL where its licence can be accepted), if the hub is down, if the disk
     is full or not writable, or if a file's hash is wrong twice.

@@ -56,7 +56,8 @@ class InspectServer(Module["InspectServer.Args"]):
     expected (served_name, tok_per_s, baseline_key, probes, depths, adapters, log), drift (fields), checks (for `verdict`).
 
     Fails if there is no such container, or, with the end of its log, if it has exited, keeps exiting or does not answer.
-    Inconclusive, with duration and stage, if its log shows that it is still starting.
+    Inconclusive, with duration and stage, if its log shows that it is still starting, or shows no stage yet within the
+    recipe's `ready_s`.
     """
 
     valid_in_check_mode = False

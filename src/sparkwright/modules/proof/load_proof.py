@@ -171,8 +171,7 @@ class DepthRates(Module["DepthRates.Args"]):
 
     After the throughput test, one fresh prompt of each depth is sent, the shortest first, and 64 tokens are generated.
     Depths that do not fit into most_seconds are skipped. The first rates of a key are saved with its throughput baseline;
-    later rates below three quarters of them are a regression. A first rate below half of a short prompt's is reported as
-    doubtful.
+    later rates below three quarters of them are a regression. A rate below half of a short prompt's is reported as doubtful.
 
     Returns: rates (depth, tok_per_s, ttft_s), tok_per_s (at the greatest measured depth), baseline (at the same depth),
     verdict.

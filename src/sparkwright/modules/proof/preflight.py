@@ -44,9 +44,10 @@ class PreflightFinding:
 class Preflight(Module["Preflight.Args"]):
     """Check that the host meets the requirements while the previous server is still serving. Changes nothing.
 
-    Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for image and model (their size
-    plus 5 %, not counting files that already exist), the server's port (and the program that uses it), the networks,
-    devices, CPUs and limits of the container, the GPU. All findings are listed; if one is bad, the run is refused.
+    Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for the model's missing files
+    and for a missing image (twice its download size, because it is unpacked), each plus 5 %, write permission for the
+    model's folder, the server's port (and the program that uses it), the networks, devices, CPUs and limits of the container,
+    the GPU. All findings are listed; if one is bad, the run is refused.
 
     Returns: checks (name, verdict, evidence).
     """

@@ -57,7 +57,7 @@ class Probes(Module["Probes.Args"]):
 
     Requests are greedy, with a limited number of tokens; the answers are checked by rules, not against a reference.
 
-    Each request is sent with and without `stream`. A tool call is also requested without any setting for thinking, in a
+    Each chat request is sent with and without `stream`. A tool call is also requested without any setting for thinking, in a
     second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools. Reasoning is also
     requested with thinking turned off, and without any setting for it. The other APIs are also tested with a second turn,
     and without `stream`. Their thinking must be separate if the recipe has `reasoning`, and count_tokens must match the usage.
@@ -68,8 +68,9 @@ class Probes(Module["Probes.Args"]):
     A failure quotes the answer and the engine's flag that likely causes it. An answer that exceeded its token or time limit
     is inconclusive: the run continues and exits with code 4.
 
-    Returns: checks (check; verdict: proved, disproved or inconclusive; evidence; fix), thinking_field (the field with the
-    thinking; empty if none was found), notes (information for clients; not problems).
+    Returns: checks (check; verdict: proved, disproved or inconclusive; evidence; fix; variant: true for another form of the
+    preceding request), thinking_field (the field with the thinking; empty if none was found), notes (information for
+    clients; not problems).
     """
 
     valid_in_check_mode = False

@@ -46,7 +46,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     The check fails without hits only if the flags enable prefix caching; without counters the result is unknown. Other
     traffic makes it inconclusive (exit code 4).
 
-    Returns: verdict (hits, few hits, no hits, off, unknown), hit_share, block_tokens, prefix_tokens, sightings (of each
+    Returns: verdict (hits, few hits, no hits, off, unknown, broken), hit_share, block_tokens, prefix_tokens, sightings (of each
     request: ttft_s, prompt_tokens, queries, hits).
     """
 
@@ -189,7 +189,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     Each adapter has its own reference. Its first texts are saved without the questions, because an adapter for one purpose
     may be unable to answer them. Texts identical to the model's are reported, because the adapter may not be applied.
 
-    Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive), texts, reference,
+    Returns: verdict (same, another, doubtful, new reference, garbage, not compared, inconclusive, error), texts, reference,
     partings (the divergences: prompt, token, char, gap in nats, tied), evidence; adapters (the same for each, by name).
     """
 

@@ -55,14 +55,15 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     The rate is the median of three runs (seven if unclear) after a discarded warm-up. A rate below half of tok_per_s is a
     misconfiguration; a rate above the memory bandwidth's limit without speculation is an invalid measurement. The first
-    measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) has five runs and becomes
-    its baseline. Later measurements are compared with the baseline; only `new_baseline` replaces it. A failure lists the
-    likely causes with their evidence.
+    measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) has five runs (six with
+    speculation) and becomes its baseline. Later measurements are compared with the baseline; only `new_baseline` replaces
+    it. A failure lists the likely causes with their evidence.
 
-    The measurement is inconclusive (exit code 4) during other traffic, if the rate is low while another server of this host
-    generates tokens, if the server's counters differ from the client's count by more than 1 %, if the client is too slow,
-    and if the GPU is stuck at a low clock ("host degraded"). With `unclear: report`, used in replacements, this is reported
-    and not a failure, because clients return as soon as a server answers, and another server would not be faster.
+    The measurement is inconclusive (exit code 4) during other traffic, if the server's counters differ from the client's
+    count by more than 1 %, and if the client is too slow. A failure or a first measurement is also inconclusive if another
+    server of this host generated tokens meanwhile, or if the GPU is stuck at a low clock ("host degraded"). With `unclear:
+    report`, used in replacements, this is reported and not a failure, because clients return as soon as a server answers,
+    and another server would not be faster.
 
     With speculation the baseline includes the acceptance by position; an acceptance at the first position below three
     quarters of the baseline's is a regression. Before the first baseline is saved, eight questions are sent as one stream
@@ -72,10 +73,11 @@ class SmokeTest(Module["SmokeTest.Args"]):
     If tokens arrive in bursts, there is no decode rate: tok_per_s is null, and request_tok_per_s is the rate of the whole
     requests.
 
-    Returns: tok_per_s (median), request_tok_per_s (for tokens in bursts), ttft_s, runs, verdict, baseline, tolerance,
-    ceiling_tok_per_s, acceptance (tokens accepted per draft), acceptance_by_position (share of drafts accepted at each
-    position), speculation (correct answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while
-    decoding), client_lag_ms (p99), causes.
+    Returns: tok_per_s (median), request_tok_per_s (for tokens in bursts), ttft_s, itl_p99_ms, runs, approximate (tokens were
+    counted in chunks), verdict, baseline, tolerance, expected_tok_per_s, ceiling_tok_per_s, drafts, acceptance (tokens
+    accepted per draft), acceptance_by_position (share of drafts accepted at each position), prefix_hit_share, speculation
+    (correct answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding),
+    client_lag_ms (p99), kernels (the baseline's), causes.
     """
 
     valid_in_check_mode = False

@@ -35,7 +35,9 @@ SCRIPT_MODE = "0755"
 
 
 class LastGood(Module["LastGood.Args"]):
-    """Find the target of a rollback: the last verified state or, if that server is running now, the state before it.
+    """Find the target of a rollback: the last verified state or, if that server is in place, the state before it.
+
+    A server is in place under its own name, running or not.
 
     If its container still exists, it is restored unchanged: NAME-previous, kept by an interrupted deploy or by a deploy with
     `--no-rollback`, or a server that an interrupted run stopped but did not rename. Otherwise it is created again from the

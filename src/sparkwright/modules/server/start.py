@@ -202,8 +202,9 @@ class CrashLoop(Module["CrashLoop.Args"]):
     """Stop a server that keeps crashing: set its restart policy to `no`, and save an incident.
 
     With unified memory, repeated starts leak driver memory until the host itself fails. More than `most` restarts within
-    `within_s` count as a crash loop, and so does an exit with code 0 of a server that should keep running. Each scheduled
-    check runs this module, which records the number of restarts from which the next check counts.
+    `within_s` count as a crash loop, and so does an exit with code 0 of a server that should keep running. A container that
+    sparkwright did not create is left alone. Each scheduled check runs this module, which records the number of restarts
+    from which the next check counts.
 
     Returns: broken, why, incident, restarts. Fails if it stopped a loop; otherwise it changes nothing.
     """

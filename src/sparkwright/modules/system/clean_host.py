@@ -60,9 +60,9 @@ class CleanHostState:
 class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
     """List everything that sparkwright put on a host, with sizes, and remove the objects outside its own folders.
 
-    Always removed: previous containers kept for a rollback, containers of the lab, compile caches, files in model folders
-    that a rollback or a download left there, and the lines of image transfers in ~/.ssh/authorized_keys. Removed on request:
-    servers, models and images. Only listed: the health timer (`health_timer` with `state: absent` removes it) and
+    Always removed: previous containers kept for a rollback, interim servers, replacements that were never started, containers
+    of the lab, compile caches, files in model folders that a rollback or a download left there, and the lines of image
+    transfers in ~/.ssh/authorized_keys. Removed on request: servers, the gateway, models and images. Only listed: the health timer (`health_timer` with `state: absent` removes it) and
     sparkwright's own folders, which contain the runtime of this module.
 
     Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
@@ -74,7 +74,7 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
     @dataclass(frozen=True)
     class Args:
         repositories: list[str] = arg("repositories of the recipes' images", default_factory=list)
-        server: bool = arg("remove the servers' containers too", default=False)
+        server: bool = arg("remove the containers of the servers and of the gateway too", default=False)
         models: bool = arg("remove the models' files too", default=False)
         images: bool = arg("remove the images too", default=False)
 

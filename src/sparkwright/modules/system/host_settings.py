@@ -33,7 +33,9 @@ class File(StateModule["File.Args", files.FileState]):
     """Create a file or a folder with the given content, mode and owner, or remove it.
 
     A file is written to a temporary name and renamed, so that a reader sees either the old or the new content. A folder is
-    created with its parents, and removed with its contents. Fails without permission (the message recommends `become`).
+    created with its parents, and removed with its contents.
+
+    Returns: path. Fails without permission (the message recommends `become`).
     """
 
     @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Template(StateModule["Template.Args", files.FileState]):
 
     `src` in a playbook names a file in templates/; its rendered text is passed as `content`. The command in `validate` is
     run with the new file's path as its last argument; if it fails, the existing file is kept.
+
+    Returns: path.
     """
 
     @dataclass(frozen=True)

@@ -277,7 +277,9 @@ class HostFile(Shared):
     """hosts/NAME.yml: one host; the file's name is the host's name."""
 
     address: str | None = schema_field("name, IP or ssh alias (default: the host's name)", None)
-    connection: Literal["ssh", "local", "sandbox"] = schema_field("connection type", "ssh")
+    connection: Literal["ssh", "local", "sandbox"] = schema_field(
+        "`ssh`, `local` (the laptop itself) or `sandbox` (a simulated Spark)", "ssh"
+    )
     groups: list[str] = schema_field("the groups it belongs to", default_factory=list)
     fabric: FabricFile | None = schema_field("this host's interfaces on the fast link of its cluster", None)
     serves: list[Served] | None = schema_field(

@@ -48,7 +48,7 @@ class Common(Strict):
     )
     vars: dict[str, Any] = schema_field("variables", default_factory=dict)
     stage: str = schema_field(
-        "the stage of the run that begins here, shown as a line on a terminal: prepare, stop, start", "", max_length=24
+        "the stage of the run that begins here, shown as a line on a terminal, e.g. prepare or start", "", max_length=24
     )
 
 

@@ -58,7 +58,9 @@ class _Source(Strict):
     )
     dir: value_types.Source = schema_field("its directory on the host; ~ is the user's home")
     mount: value_types.Target = schema_field("its mount point in the container")
-    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field("download method", "auto")
+    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field(
+        "download method: auto, hf_transfer, plain or xet (the module `hf_model` describes them)", "auto"
+    )
     allow: list[str] = schema_field("download only files that match one of these patterns", default_factory=list)
     ignore: list[str] = schema_field("do not download files that match one of these patterns", default_factory=list)
 
@@ -129,7 +131,8 @@ class _Container(Strict):
 
     name: value_types.ContainerName = schema_field("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = schema_field(
-        "the restart policy, set once the server is verified", "unless-stopped"
+        "the restart policy, set once the server is verified: no, always, unless-stopped or on-failure",
+        "unless-stopped",
     )
     gpus: value_types.Gpus = schema_field('"all", "device=0" or "" for none', "all")
     ports: list[value_types.Port] = schema_field(
@@ -190,7 +193,7 @@ class Expect(Strict):
         "chunked prefill according to the engine log; `disabled` also sets the flags for it", "any"
     )
     when_impossible: Literal["refuse", "report"] = schema_field(
-        "if chunked prefill cannot be disabled: refuse, or continue with a note", "refuse"
+        "if chunked prefill cannot be disabled: `refuse`, or `report` it and continue", "refuse"
     )
     log: list[LogPattern] = schema_field(
         "regular expressions; each must match a line of the log since the last start", default_factory=list
@@ -199,7 +202,7 @@ class Expect(Strict):
         "regular expressions; none may match a line of the log since the last start", default_factory=list
     )
     log_unknown: Literal["fail", "pass"] = schema_field(
-        "result of an expectation that the log neither confirms nor contradicts", "fail"
+        "result of an expectation that the log neither confirms nor contradicts: `fail` or `pass`", "fail"
     )
     answers: Literal["judged", "any"] = schema_field(
         "`judged`: the first answers must make sense before they become the reference; `any`: for models that cannot "
@@ -278,7 +281,7 @@ class RecipeFile(Strict):
     )
     publish: Literal["loopback", "lan"] = schema_field(
         "who can reach the server: `lan` publishes it on all addresses of the host, `loopback` only on 127.0.0.1. "
-        "An address in `container.ports` overrides it for that port",
+        "An address in `container.ports` replaces it for that port, but must not contradict it",
         "lan",
     )
     server_key: SecretSource | None = schema_field(
