@@ -126,7 +126,10 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """True if every host succeeded: exit code 0, or 2 for a plan with changes or a working server that differs from its recipe."""
+        """True if every host succeeded: exit code 0, or 2.
+
+        Exit code 2 is a plan with changes, or a server that works but differs from its recipe.
+        """
         return self.exit in (Exit.OK, Exit.CHANGES)
 
     def check(self) -> RunResult:

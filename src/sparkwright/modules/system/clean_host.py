@@ -62,8 +62,9 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
 
     Always removed: previous containers kept for a rollback, interim servers, replacements that were never started, containers
     of the lab, compile caches, files in model folders that a rollback or a download left there, and the lines of image
-    transfers in ~/.ssh/authorized_keys. Removed on request: servers, the gateway, models and images. Only listed: the health timer (`health_timer` with `state: absent` removes it) and
-    sparkwright's own folders, which contain the runtime of this module.
+    transfers in ~/.ssh/authorized_keys. Removed on request: servers, the gateway, models and images. Only listed: the health
+    timer (`health_timer` with `state: absent` removes it) and sparkwright's own folders, which contain the runtime of this
+    module.
 
     Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
     is kept. If Docker does not answer, containers, models and images are kept.
