@@ -85,6 +85,18 @@ def test_mistakes_raise_exceptions_that_name_them(project: SandboxProject, fleet
         fleet.plan("sandbox").result().check()
 
 
+def test_negative_numbers_are_refused(fleet: Fleet) -> None:
+    questions = (
+        lambda: fleet.health("sandbox", token_s=-1),
+        lambda: fleet.diagnose("sandbox", token_s=-1),
+        lambda: fleet.logs("sandbox", tail=-1),
+        lambda: fleet.history("sandbox", last=-1),
+    )
+    for question in questions:
+        with pytest.raises(Refused, match="must be at least 0, got -1"):
+            question()
+
+
 def test_a_run_continues_on_the_host_without_its_program(project: SandboxProject, fleet: Fleet) -> None:
     project.deployed()
     run = fleet.restart("sandbox")

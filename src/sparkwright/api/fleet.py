@@ -15,7 +15,7 @@ from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.defaults import HISTORY_ENTRIES
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import close_links
 from sparkwright.project.folder import Project
 
@@ -62,7 +62,7 @@ class Fleet:
     Several fleets may be used in one process and in several threads. A fleet keeps no connections open.
 
     `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". If the project's files contain
-    a mistake or a host is unknown, methods raise Refused; those that return a `Run` do so when it is iterated over.
+    a mistake or a host is unknown, methods raise Refused, or the `Run` that they return does when it is iterated over.
     """
 
     def __init__(self, root: Path) -> None:
@@ -103,6 +103,7 @@ class Fleet:
         """
         from sparkwright.app.queries import diagnosis
 
+        _refuse_negative("token_s", token_s)
         selection = select_hosts(hosts)
         try:
             return tuple(diagnosis.query_diagnoses(selection, token_s))
@@ -111,9 +112,13 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """Return the last lines of each server's log, and the settings that the engine reported when it last started."""
+        """Return the last lines of each server's log, and the settings that the engine reported when it last started.
+
+        tail: number of lines.
+        """
         from sparkwright.app.queries import log_source
 
+        _refuse_negative("tail", tail)
         return tuple(
             Log(log.source["host"], log.text, log.state, log.known, log.error, log.exit)
             for log in log_source.query_hosts(hosts, tail)
@@ -127,6 +132,7 @@ class Fleet:
         """
         from sparkwright.app.queries import host_records
 
+        _refuse_negative("last", last)
         selection = select_hosts(hosts)
         answers, errors = host_records.query_events(selection, {"verb": "history"}), selection.fleet.errors()
         return tuple(
@@ -238,6 +244,7 @@ class Fleet:
             smoke: also measure the decode rate.
             token_s: time limit for a token, in seconds; 0 for the default.
         """
+        _refuse_negative("token_s", token_s)
         return self._send_request(hosts, {"verb": "health", "smoke": smoke, "token_s": token_s})
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
@@ -253,6 +260,11 @@ class Fleet:
         return Run(
             self.root, lambda on_event: session.send_request(select_hosts(hosts), header, json=True, on_event=on_event)
         )
+
+
+def _refuse_negative(name: str, value: float) -> None:
+    if value < 0:
+        raise Refused(f"`{name}` must be at least 0, got {value:g}.")
 
 
 def _error_fields(error: SparkwrightError) -> dict[str, Any]:

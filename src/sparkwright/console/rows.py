@@ -172,11 +172,11 @@ class Report:
     """A summary of a host's scheduled checks."""
 
     host: str
-    #: length of the period
+    #: length of each span, seconds
     span_s: float
     #: number of checks
     checks: int
-    #: consecutive states of the host with their times
+    #: spans that contain checks, oldest first, each with its worst state and its figures
     spans: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
     exit: Exit = Exit.OK
