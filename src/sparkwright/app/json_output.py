@@ -138,7 +138,16 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         [{"host": line, "id": line, "dir": line, "wrong": TEXT_LIST, "files": COUNT, "size_bytes": COUNT}],
     ),
     "models.prune": OutputFormat(
-        "document", "an array with a row per model that was, or would be, removed", [{"host": line}]
+        "document",
+        "an array with a row per model: removed, with `freed_bytes` and `left` (the number of other files in its folder); or, "
+        "without confirmation, removable, as in models.list",
+        [
+            {
+                **{name: OptionalField(shape) for name, shape in host_requests.MODEL_SHAPE.items()},
+                **dict.fromkeys(("host", "dir"), line),
+                **dict.fromkeys(("freed_bytes", "left"), OptionalField(COUNT)),
+            }
+        ],
     ),
     "incident": _lines_per_host("a host", incident=line, folder=line, files=TEXT_LIST),
     "logs": OutputFormat(

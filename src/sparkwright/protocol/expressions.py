@@ -37,6 +37,8 @@ TEMPLATE_FRAME_MARKER = "__jinja_exception__"
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 
 _ENV = create_environment()
+#: names that Jinja2 defines itself, such as `range`
+GLOBAL_NAMES = frozenset(_ENV.globals)
 
 
 class ExpressionError(Exception):

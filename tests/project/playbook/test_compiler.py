@@ -63,6 +63,14 @@ def test_values_without_facts_are_rendered(tmp_path: Path) -> None:
     assert plan.vars == {"size": 3}
 
 
+def test_functions_of_jinja_may_be_used_unless_a_variable_has_their_name(tmp_path: Path) -> None:
+    plan = compile_play(tmp_path, "    - fail: {msg: '{{ range(3) | list | length }}{{ size }}'}\n")
+    assert nth_task(plan).args == {"msg": "33"}
+    text = "- hosts: all\n  vars: {dict: mine}\n  tasks:\n    - fail: {msg: '{{ dict }} {{ facts.hostname }}'}\n"
+    plan = compile_play(tmp_path, text)
+    assert nth_task(plan).open == ("msg",) and plan.vars == {"dict": "mine"}
+
+
 def test_template_is_rendered_on_the_laptop(tmp_path: Path) -> None:
     plan = compile_play(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
     assert nth_task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}

@@ -118,6 +118,8 @@ class PlayVariables:
     ) -> None:
         self._locator = locator
         self._host_only_names, self._registered_names = HOST_ONLY_NAMES | registered_names, registered_names
+        #: names of Jinja2 that no variable hides
+        self._global_names = expressions.GLOBAL_NAMES.difference(play_vars, variables, extra, registered_names)
         self._sent_names: set[str] = set()
         self.laptop_values: dict[str, Any] = {}
         self.host_vars: dict[str, Any] = {}
@@ -164,7 +166,7 @@ class PlayVariables:
 
     def _find_names(self, value: Any, name: str) -> frozenset[str]:
         try:
-            return expressions.names_in_value(value)
+            return expressions.names_in_value(value) - self._global_names
         except ExpressionError as error:
             raise Refused(f"vars.{name}: {error}.", where=self._locator.of_variable(name)()) from None
 
@@ -190,7 +192,7 @@ class PlayVariables:
         local_vars: variables of the task and its blocks, which are not sent to the host.
         """
         try:
-            used_names = expressions.names_in_value(value)
+            used_names = expressions.names_in_value(value) - self._global_names.difference(local_vars)
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
         # a variable with the name of a result is valid only until the host has the result
