@@ -195,7 +195,8 @@ class Fleet:
         """Restart the servers and verify them.
 
         Args:
-            keep: do not drop the model from the page cache if the server fits next to it.
+            keep: do not drop the model from the page cache if the server fits next to it; refused unless the verified server
+                is running.
             anyway: see `deploy`.
         """
         return self._start_playbook("restart", hosts, options, keep=keep, anyway=anyway)
@@ -210,7 +211,7 @@ class Fleet:
         return self._start_playbook("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Roll back to the last verified server.
+        """Roll back to the last verified server or, if that one is in place, to the one before it.
 
         anyway: see `deploy`.
         """
