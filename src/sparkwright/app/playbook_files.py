@@ -50,7 +50,7 @@ def eject(file: str, *, json: bool) -> Exit:
         print_prose(
             f"{row.name}: copied from sparkwright {row.version}. This project's commands use the copy from now on."
         )
-        print_text(f"{ejection.ORIGINALS_FOLDER}/ keeps the original: commit both.")
+        print_text(f"{shipped_files.ORIGINALS_FOLDER}/ keeps the original: commit both.")
     return Exit.OK
 
 

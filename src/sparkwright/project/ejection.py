@@ -23,7 +23,6 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.version import __version__
 
-ORIGINALS_FOLDER = ".ejected"
 #: git blob ids of the files that `init` of earlier versions copied, by file name; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
@@ -159,13 +158,17 @@ def write_ejected(project: Path, name: str, text: str) -> None:
     shipped_text = _read_shipped_text(name)
     note = f"ejected from sparkwright {__version__}, {hashlib.sha256(shipped_text.encode()).hexdigest()[:HASH_CHARS]}"
     _write_files(
-        project, {f"{ORIGINALS_FOLDER}/{name}": _add_note(name, shipped_text, note), name: _add_note(name, text, note)}
+        project,
+        {
+            f"{shipped_files.ORIGINALS_FOLDER}/{name}": _add_note(name, shipped_text, note),
+            name: _add_note(name, text, note),
+        },
     )
 
 
 def compare(project: Path, name: str) -> Comparison:
     """Return the three texts of an ejected file, without their notes. Raises Refused if the file or its original is missing."""
-    original = _try_read_text(project / ORIGINALS_FOLDER / name)
+    original = _try_read_text(project / shipped_files.ORIGINALS_FOLDER / name)
     if original is None or not (project / name).is_file():
         fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file into a project that has none."
         raise Refused(f"{name} was not ejected in this project.", fix=fix)
@@ -179,7 +182,7 @@ def file_state(project: Path, name: str) -> FileState:
     if not (project / name).is_file():
         return FileState(name, "shipped")
     is_shipped = (shipped_files.shipped_folder() / name).is_file()
-    if _try_read_text(project / ORIGINALS_FOLDER / name) is not None:
+    if _try_read_text(project / shipped_files.ORIGINALS_FOLDER / name) is not None:
         if not is_shipped:
             return FileState(name, "changed", is_outdated=True)
         texts = compare(project, name)

@@ -19,6 +19,8 @@ SHIPPED_FOLDERS = ("playbooks", "templates", "schemas")
 EJECTABLE_FOLDERS = ("playbooks", "templates")
 #: folder in a project with copies of the schemas for editors; ignored by git
 SCHEMA_FOLDER = ".sparkwright/schemas"
+#: folder with the originals of ejected files, in a project
+ORIGINALS_FOLDER = ".ejected"
 #: folder of the schemas among the shipped files
 SHIPPED_SCHEMA_FOLDER = "schemas"
 SCHEMA_LINE_PREFIX = "# yaml-language-server: $schema="

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.project import ejection, shipped_files
+from sparkwright.project import shipped_files
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.patterns import GROUPS_FILE
 from sparkwright.project.shipped_files import shipped_folder
@@ -155,7 +155,7 @@ def build_patch(folder: Path) -> str:
         _patch_file(name, folder, path)
         for name, path in shipped_paths
         if name.parts[0] not in shipped_files.SHIPPED_FOLDERS
-        or ((folder / name).exists() and not (folder / ejection.ORIGINALS_FOLDER / name).exists())
+        or ((folder / name).exists() and not (folder / shipped_files.ORIGINALS_FOLDER / name).exists())
     )
 
 
