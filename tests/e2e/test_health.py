@@ -122,7 +122,8 @@ def test_a_healthy_server_is_ok_with_complete_evidence(host: CheckedHost) -> Non
 
 
 def test_200_checks_of_a_healthy_server_are_ok(host: CheckedHost) -> None:
-    records = [host.check(later_s=300, pause=lambda s: None) for _ in range(200)]
+    patient = replace(QUICK_SETTINGS, limits=Limits())  # a token may take long on a busy machine
+    records = [host.check(patient, later_s=300, pause=lambda s: None) for _ in range(200)]
     assert {(item.state, item.seen, item.flapping) for item in records} == {("ok", "ok", False)}
     assert len(load_history(host.state.path)) == 200
     assert CheckHistory.load(host.state).heals == []

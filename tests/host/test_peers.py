@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host import peers
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
@@ -68,6 +69,28 @@ class Relay:
             with contextlib.suppress(OSError):
                 item.shutdown(socket.SHUT_RDWR)
             item.close()
+
+
+def test_a_busy_peer_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer to the first request does not come in time."""
+    monkeypatch.setattr(peers, "REACH_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_second_request() -> None:
+            late, _ = listener.accept()
+            for _ in range(2):  # the second attempt, and the notice that the copy has ended
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+            late.close()
+
+        thread = threading.Thread(target=answer_second_request)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with peers.reach_first([url], "spark2", None, "download the model") as reached:
+            assert reached == url
+        thread.join()
 
 
 @pytest.fixture

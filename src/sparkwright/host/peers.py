@@ -40,8 +40,9 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust.names import PEER_URL, require_match
 
 TOKEN_NAME = "NEIGHBOUR_TOKEN"
-#: limits on a request to HERE_PATH or DONE_PATH
-REACH_TIMEOUT_S, MAX_ANSWER_BYTES = 3.0, 4096
+#: time limits on a request to HERE_PATH or DONE_PATH; the second for a busy peer, if no address answered within the first
+REACH_TIMEOUT_S, BUSY_TIMEOUT_S = 3.0, 15.0
+MAX_ANSWER_BYTES = 4096
 #: path for testing the connection
 HERE_PATH = "/here"
 #: path for reporting the end of a copy
@@ -82,7 +83,7 @@ def reach_all(urls: Sequence[str], name: str, token: Secret | None, alternative:
         alternative: what the user can do instead, for the message.
     """
     _check_urls(urls, name)
-    reachable = [url for url in urls if ping(url + HERE_PATH, auth_headers(token))]
+    reachable = list(_reachable_urls(urls, token))
     if not reachable:
         raise _unreachable_error(urls, name, alternative)
     try:
@@ -100,13 +101,25 @@ def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternativ
         alternative: what the user can do instead, for the message.
     """
     _check_urls(urls, name)
-    url = next((url for url in urls if ping(url + HERE_PATH, auth_headers(token))), None)
+    url = next(_reachable_urls(urls, token), None)
     if url is None:
         raise _unreachable_error(urls, name, alternative)
     try:
         yield url
     finally:
         ping(url + DONE_PATH, auth_headers(token))
+
+
+def _reachable_urls(urls: Sequence[str], token: Secret | None) -> Iterator[str]:
+    """Yield the addresses at which a peer answers in time; if none does, those at which it answers within the longer limit."""
+    is_reachable = False
+    for timeout_s in (REACH_TIMEOUT_S, BUSY_TIMEOUT_S):
+        for url in urls:
+            if ping(url + HERE_PATH, auth_headers(token), timeout_s):
+                is_reachable = True
+                yield url
+        if is_reachable:
+            return
 
 
 def _check_urls(urls: Sequence[str], name: str) -> None:
@@ -119,10 +132,10 @@ def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Fail
     return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
 
 
-def ping(url: str, headers: Mapping[str, str]) -> bool:
+def ping(url: str, headers: Mapping[str, str], timeout_s: float = REACH_TIMEOUT_S) -> bool:
     """Return True if the response has status 204, which a peer sends for HERE_PATH and DONE_PATH."""
     try:
-        response = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
+        response = http.request("GET", url, headers=headers, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES)
     except TransportError:
         return False
     return response.status == 204

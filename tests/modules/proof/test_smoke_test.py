@@ -254,7 +254,7 @@ def test_interrupted_stream_fails_in_the_words_of_the_server(server: ExactServer
 
 
 def test_smoke_test_with_a_baseline_sends_four_requests(server: ExactServer, context: RecordingContext) -> None:
-    server.schedule.rates = [60.0]  # slow, so that a busy machine has little effect
+    server.schedule.rates = [20.0]  # slow, so that a busy machine has little effect
     run_smoke_test(server, context)
     server.bodies.clear()
     run_smoke_test(server, context)

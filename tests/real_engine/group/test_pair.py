@@ -102,7 +102,7 @@ def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> No
         code = pair.members[HEAD].wait(TOKEN_WITHIN_S)
         proof = pair.proof()
         assert (code, proof.verdict) == (0, "failed")
-        assert proof.sentence.startswith(f"rank 1 ({WORKER}): a prompt of ")
+        assert proof.sentence.startswith(f"rank 1 ({WORKER}): this rank received a prompt of ")
         message = f"all joined, a token; by its command line: --max-model-len 1024, not 8192; the long reference text: {error.value}; the head exits with {code}: {proof.sentence}"
         predicted = "all joined, a token; told by the command line and the long reference text"
         readings.save_reading("another max-model-len on rank 1", predicted, message)
