@@ -14,7 +14,7 @@ from sparkwright.app.connect import Selection, select_hosts, select_machines
 from sparkwright.app.queries import link_rules
 from sparkwright.app.queries.host_requests import FINDING_SHAPE, LINK_SHAPE, query_module
 from sparkwright.app.queries.link_rules import HostLinks, check_links, propose_fabric
-from sparkwright.console.command_output import print_json_line, print_prose, print_text, terminal_width
+from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text, terminal_width
 from sparkwright.console.events import tables
 from sparkwright.console.events.live_lines import print_line
 from sparkwright.console.terminal import build_console
@@ -103,10 +103,7 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
         fleet.close()
     errors = fleet.errors()
     for name, error in errors.items():
-        if json:
-            print_json_line({"host": name, "error": error.message, "exit": int(error.exit)})
-        else:
-            print_prose(f"{name}: {error.message}")
+        print_error(error, json=json, host=name)
     return [links_by_host[host.name] for host in selection.hosts if host.name in links_by_host], [
         error.exit for error in errors.values()
     ]
