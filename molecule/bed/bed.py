@@ -26,6 +26,8 @@ TOP = HERE.parent.parent
 BED = TOP / ".bed"
 SSH_PORT = 22201
 REGISTRY_PORT = 5000
+#: the hosts' network, on which a host keeps its address when it boots again
+NETWORK, ADDRESS_PREFIX = "sparkwright-bed", "10.213.77"
 PACKAGES = "openssh-server,python3,procps,sudo,iproute2,ca-certificates,curl"
 IMAGE = f"127.0.0.1:{REGISTRY_PORT}/vllm/vllm-openai"
 
@@ -49,6 +51,7 @@ def up(hosts: int) -> None:
     base = build_base_image()
     spark = build_image("spark", base)
     start_registry(build_image("vllm", base))
+    create_network()
     for n in range(1, hosts + 1):
         start_host(n, spark)
     for n in range(1, hosts + 1):
@@ -66,6 +69,7 @@ def down() -> None:
     # one by one: several containers that leave a network at the same moment can block Docker's engine (20.10)
     for name in run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split():
         run(["docker", "rm", "-fv", name])
+    run(["docker", "network", "rm", NETWORK], check=False)
     for file in BED.glob("*.pid"):
         try:
             os.kill(int(file.read_text()), signal.SIGTERM)
@@ -191,18 +195,28 @@ def push_other_architecture() -> None:
 # -- hosts -------------------------------------------------------------------------------------------------------------
 
 
+def create_network() -> None:
+    if NETWORK not in run(["docker", "network", "ls", "--format", "{{.Name}}"]).split():
+        run(["docker", "network", "create", "--subnet", f"{ADDRESS_PREFIX}.0/24", NETWORK])
+
+
+def host_address(n: int) -> str:
+    return f"{ADDRESS_PREFIX}.{10 + n}"
+
+
 def start_host(n: int, image: str) -> None:
     """Boot a host. The long list of flags replaces --privileged, which may be refused."""
     name = f"sparkwright-bed-spark{n}"
-    if run(["docker", "ps", "--format", "{{.Image}}", "--filter", f"name=^{name}$"]).strip() == image:
+    filters = ["--filter", f"name=^{name}$", "--filter", f"network={NETWORK}"]
+    if run(["docker", "ps", "--format", "{{.Image}}", *filters]).strip() == image:
         return  # the image contains this checkout's key and code, so another checkout's host is replaced
     run(["docker", "rm", "-fv", name], check=False)
     unconfined = [f"--security-opt={kind}=unconfined" for kind in ("seccomp", "apparmor", "systempaths")]
     mounts = ["-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", *(f"--tmpfs={path}" for path in ("/run", "/run/lock", "/tmp"))]
     devices = ["--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule", "a *:* rwm", "--device", "/dev/fuse"]
     names = ["--name", name, "--hostname", f"spark{n}", "--label", "sparkwright.bed"]
-    port = ["-p", f"127.0.0.1:{SSH_PORT + n - 1}:22"]
-    run(["docker", "run", "-d", *names, *port, *unconfined, *devices, *mounts, image])
+    network = ["--network", NETWORK, "--ip", host_address(n), "-p", f"127.0.0.1:{SSH_PORT + n - 1}:22"]
+    run(["docker", "run", "-d", *names, *network, *unconfined, *devices, *mounts, image])
 
 
 def wait_for_host(n: int) -> None:
@@ -268,7 +282,7 @@ def write_project(hosts: int) -> None:
 
 
 def write_pair_project() -> None:
-    """Write a project in which the first two hosts are a cluster; the bridge between the containers is their fabric."""
+    """Write a project in which the first two hosts are a cluster; the network of the containers is their fabric."""
     folder = copy_starter(BED / "pair")
     (folder / "recipes" / "pair.yml").write_text((HERE / "pair.yml").read_text())
     (folder / "hosts" / "groups.yml").write_text(
@@ -276,9 +290,7 @@ def write_pair_project() -> None:
         "pair: {hosts: [spark1, spark2], cluster: {recipe: pair, head: spark1}}\n"
     )
     for n in (1, 2):
-        template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        address = run(["docker", "inspect", "-f", template, f"sparkwright-bed-spark{n}"]).strip()
-        text = f"address: spark{n}\nfabric: {{interfaces: [eth0], address: {address}}}\n"
+        text = f"address: spark{n}\nfabric: {{interfaces: [eth0], address: {host_address(n)}}}\n"
         (folder / "hosts" / f"spark{n}.yml").write_text(text)
 
 
