@@ -45,7 +45,6 @@ def test_overlapping_repetitions_are_noise(first: tuple[float, ...], second: tup
     ],
 )
 def test_only_similar_loads_are_compared(first: dict[str, Any], second: dict[str, Any], are_compared: bool) -> None:
-    """Results with one load each were compared before, whatever their loads."""
     sides = [
         made.make_results("serve", [], [made.make_cell("", {"kind": "serve", **load}, ttft_p50_ms=100)])
         for load in (first, second)

@@ -59,7 +59,7 @@ def test_another_server_at_the_port_is_not_measured(served: tuple[SandboxProject
         empty_project.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {served[0].port}")
         result = empty_project.run("bench.smoke", "--host", "sandbox")
         assert result.code == 1, result.out + result.err
-        assert "the container qwen35 does not run here" in result.out + result.err
+        assert "the container qwen35 is not running on this host" in result.out + result.err
         assert "Check that it generates" not in result.out
 
 

@@ -103,15 +103,17 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     project = Project.here()
     lock, sandbox_lock = lockfile.load(project.root), load_sandbox_lock()
     config = model_config.load_config(model) if model else None
+    errors: list[Refused] = []
     if name:
-        recipes, errors = [recipe.load(project.root, name)], list[Refused]()
+        recipes = [recipe.load(project.root, name)]
+        version_engine = recipes[0].engine
     else:
         recipes, errors = recipe.load_valid(project.root, _nested_recipes_of_hosts(project))
-        _parse_version(engine.get_engine(engine.DEFAULT_ENGINE), engine_version)
+        version_engine = engine.get_engine(engine.DEFAULT_ENGINE)
+    named_version = _parse_version(version_engine, engine_version)
     checked_recipes = []
     for candidate in recipes:
-        is_meant = bool(name) or candidate.engine.name == engine.DEFAULT_ENGINE
-        version = _parse_version(candidate.engine, engine_version) if is_meant else None
+        version = named_version if candidate.engine.name == version_engine.name else None
         locked_pins, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
         pins = _merge_pins(locked_pins, sandbox_pins)
         settings = resolve_settings(candidate, pins, model=config, version=version)

@@ -21,7 +21,7 @@ NAME_ARGUMENTS = {"name": "{{ container.name }}"}
 ARM_ARGUMENTS = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
 NO_SERVER_MESSAGE = (
-    "the container {{ container.name }} does not run here. Start it: `invoke deploy --host {{ host.name }}`."
+    "the container {{ container.name }} is not running on this host. Start it: `invoke deploy --host {{ host.name }}`."
 )
 
 Task = dict[str, Any]
