@@ -66,6 +66,16 @@ class ProofModule(SayModule):
     valid_in_check_mode = False
 
 
+class LoadModule(SayModule):
+    """Loads the server, in check mode too."""
+
+    loads_server = True
+
+    def run(self, args: SayModule.Args, context: Context) -> Result:
+        Path(args.file).write_text("loaded\n")
+        return Result()
+
+
 @dataclass
 class Stage:
     """Builds and runs plays, and has their events."""
@@ -108,6 +118,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         "say": SayModule,
         "create": CreateModule,
         "proof": ProofModule,
+        "load": LoadModule,
         "fail": Fail,
     }
     monkeypatch.setattr(registry, "load", modules.__getitem__)
@@ -234,6 +245,13 @@ def test_check_mode_reports_values_that_depend_on_a_change(stage: Stage) -> None
     )
     assert stage.finished("use")["msg"] == stage.finished("prove")["msg"] == "known after: make"
     assert recap["failed"] == 0
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_check_mode_loads_the_server_only_in_a_play_that_measures(stage: Stage, measures: bool) -> None:
+    stage.run(stage.task("load", module="load"), check=True, measures=measures)
+    assert stage.written() == (["loaded"] if measures else [])
+    assert (stage.finished("load")["status"] == "skipped") is not measures
 
 
 def test_refusal_is_exit_5_only_before_any_change(stage: Stage) -> None:

@@ -42,6 +42,8 @@ class Module(ABC, Generic[ArgsT]):
     Args: ClassVar[type[Any]]
     #: if False, skipped in check mode after a task that would have changed something
     valid_in_check_mode: ClassVar[bool] = True
+    #: if True, the module puts load on the server: skipped in check mode, except in a play with `measures`
+    loads_server: ClassVar[bool] = False
     #: if True, runs in the run's process even with `become`
     never_as_root: ClassVar[bool] = False
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
-#: prefix of the message of a task that is skipped in check mode because it depends on an earlier task's change
+#: prefix of the message of a task that check mode skips because it depends on an earlier task's change or loads the server
 KNOWN_AFTER_PREFIX = "known after: "
 #: maximum size of a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 MAX_LINE_BYTES = 2**20

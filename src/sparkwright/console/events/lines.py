@@ -207,7 +207,7 @@ class TaskLines:
 
 
 def _is_skip(event: Event) -> bool:
-    """Return True for a skipped task, unless it was skipped in check mode because it depends on an earlier task's change."""
+    """Return True for a skipped task, unless check mode skipped it and its result is unknown."""
     is_skipped = event["event"] == "task_finished" and event["status"] == "skipped"
     return is_skipped and not event["msg"].startswith(KNOWN_AFTER_PREFIX)
 

@@ -59,6 +59,7 @@ class LoadProof(Module["LoadProof.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:
@@ -178,6 +179,7 @@ class DepthRates(Module["DepthRates.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:

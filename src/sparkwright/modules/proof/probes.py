@@ -74,6 +74,7 @@ class Probes(Module["Probes.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:

@@ -51,6 +51,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:
@@ -194,6 +195,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:

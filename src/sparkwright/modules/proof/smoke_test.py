@@ -81,6 +81,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
     """
 
     valid_in_check_mode = False
+    loads_server = True
 
     @dataclass(frozen=True)
     class Args:

@@ -99,7 +99,8 @@ class PlayFile(Strict):
     become: bool = schema_field("run its tasks as root, through sudo", False)
     read_only: bool = schema_field("changes nothing, so it needs no lock and may run during a deploy", False)
     measures: bool = schema_field(
-        "measures the server: while another run is in progress on the host, it waits (`--wait`) or exits with 4",
+        "measures the server: while another run is in progress on the host, it waits (`--wait`) or exits with 4; its tests "
+        "load the server in check mode too",
         False,
     )
     force_handlers: bool = schema_field("run notified handlers even after a failure", False)
