@@ -2,13 +2,18 @@
 
 import json
 import shutil
+import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sparkwright.host.runs import lock
+from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
@@ -80,3 +85,13 @@ def test_the_port_is_free_after_the_sandbox_has_stopped(folders: tuple[Path, Pat
     port = occupy_port(own)
     control.down(own)
     wait_until(lambda: find_listener(port) is None)
+
+
+def test_down_kills_the_run_that_holds_the_lock(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    control.up(own)
+    with subprocess.Popen(["sleep", "600"]) as run:
+        owner = lock.LockOwner("deploy", "u@laptop", "run", run.pid, time.time())
+        with lock.acquire(StateFolder.in_home(own / "home"), owner, host="sandbox"):
+            control.down(own)
+        assert run.wait(10) == -signal.SIGKILL

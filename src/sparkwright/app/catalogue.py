@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.app.connect import connect_hosts, select_machines
+from sparkwright.app.connect import connect_hosts, select_hosts, select_machines
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.plans.recipes import login_user
 from sparkwright.app.queries.host_requests import request_events
@@ -195,9 +195,10 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     """
     if use not in catalogue.USES:
         raise Refused(f"unknown use '{one_line(use, max_chars=60)}'.", fix=suggest_name(use, catalogue.USES))
+    machines = select_machines(select_hosts(pattern)).hosts
+    if len(machines) != 1:
+        raise Refused(f"--host must name one host, got {len(machines)}.")
     states, inventory_hosts, codes = _query_hosts(pattern, "status", as_json=as_json, once_per_machine=True)
-    if len(states) + len(codes) != 1:
-        raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
         return codes
     ((host, events),) = states.items()

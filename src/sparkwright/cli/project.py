@@ -81,7 +81,9 @@ def init(
     has_host_options = bool(name or recipe or groups or offline)
     if has_host_options and not address:
         raise Refused("--name, --recipe, --groups and --offline need --address.")
-    if address and not diff:
+    if diff and (address or yes):
+        raise Refused("--diff can't be combined with --address or --yes.")
+    if address:
         from sparkwright.app.setup import dialog
         from sparkwright.visible import parse_list
 

@@ -44,6 +44,8 @@ def import_recipe(
     answers = recipe_exchange.parse_answers(answer or ())
     if bool(source) == bool(from_host):
         raise Refused("pass either a source, or --from-host and --container.")
+    if container and not from_host:
+        raise Refused("--container needs --from-host.")
     if from_host:
         imported_recipe = recipe_exchange.convert_container(from_host, container, name, answers)
     elif source and source.startswith("@"):

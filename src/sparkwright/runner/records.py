@@ -38,9 +38,8 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     if folder is None:
         run_id, location = request["run"], f"of {state.server}" if state.server else "on this host"
         problem = f"no incident {run_id} {location}" if run_id else f"no incidents {location}"
-        raise SparkwrightError(
-            f"{problem}.", fix=f"Available: {', '.join(path.name for path in folders)}." if folders else ""
-        )
+        fix = f"Available: {', '.join(path.name for path in folders)}." if folders else ""
+        raise Refused(f"{problem}.", fix=fix) if run_id else SparkwrightError(f"{problem}.", fix=fix)
     for name, text in incidents.iter_files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
 

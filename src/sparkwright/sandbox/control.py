@@ -18,6 +18,8 @@ from typing import Any
 from sparkwright import here
 from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
+from sparkwright.host.runs import lock
+from sparkwright.host.state import StateFolder
 from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 from sparkwright.trust import bounds, private
 from sparkwright.units import format_gib
@@ -73,8 +75,8 @@ def up(folder: Path) -> dict[str, str]:
     folder = folder.resolve()
     if state is not None or not folder.exists():  # keep the mode of a folder that another user prepared
         private.create_folder(folder)  # private: its sockets start programs
-    with (folder / "up.lock").open("w") as lock:  # so that simultaneous commands start a single daemon
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / "up.lock").open("w") as up_lock:  # so that simultaneous commands start a single daemon
+        fcntl.flock(up_lock, fcntl.LOCK_EX)
         state = _read_state(folder)
         return dict(state["env"]) if state is not None and _is_running(folder) else _start(folder)
 
@@ -108,9 +110,10 @@ def _daemon_environment() -> dict[str, str]:
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox and its linked hosts, and remove its folder."""
+    """Stop the sandbox, its linked hosts and their runs in progress, and remove its folder."""
     for state_file in folder.glob(f"{HOSTS_FOLDER}/*/state.json"):
         down(state_file.parent)
+    _kill_run(folder)
     state = _read_state(folder)
     if state is not None and _is_running(folder):
         with contextlib.suppress(ProcessLookupError):
@@ -119,6 +122,14 @@ def down(folder: Path) -> None:
         while _is_running(folder) and time.monotonic() < deadline_s:
             time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_run(folder: Path) -> None:
+    """Kill the run that holds the simulated Spark's lock, because it would create the removed folder again."""
+    owner, is_alive = lock.inspect(StateFolder.in_home(folder / "home"))
+    if owner is not None and is_alive and owner.pid > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(owner.pid, signal.SIGKILL)
 
 
 def set_fault(folder: Path, name: str | None) -> None:

@@ -113,7 +113,7 @@ def test_failure_is_printed_with_its_details_and_an_unreachable_host_with_the_re
         "             | x",
         "             at playbooks/a.yml:3",
     ]
-    assert "unreachable  s22    0.0s  s22: unreachable: silent." in printed
+    assert "unreachable  s22    0.0s  silent." in printed
 
 
 def test_same_failure_of_another_host_is_not_repeated() -> None:

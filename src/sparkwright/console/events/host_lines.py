@@ -143,7 +143,8 @@ class Board:
         row.duration_s, row.progress = float(event["seconds"]), ""
         row.counts_text = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # printed with the failure's explanation
-        row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts_text
+        message = event.get("msg", "").removeprefix(f"{row.host}: ").removeprefix(f"{row.verdict}: ")
+        row.stage = message.removesuffix(fix).rstrip() or row.proof or row.counts_text
         row.same_as = next((item.host for item in self.rows.values() if _has_same_failure(item, row)), "")
 
     _on_host_finished = _on_recap
