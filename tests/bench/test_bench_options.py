@@ -28,6 +28,10 @@ HERE = Path()
         (BenchOptions("serve", rates=(1.0,), concurrency=(1,)), "--rate and --concurrency can't be combined"),
         (BenchOptions("mixed", rates=(1.0, 2.0)), "one --concurrency or one --rate"),
         (BenchOptions("mixed", concurrency=(1, 8)), "one --concurrency or one --rate"),
+        (
+            BenchOptions("ab", recipe="r", flag="chunked-prefill", loads=("mixed",), concurrency=(1, 8)),
+            "one --concurrency or one --rate",
+        ),
         (BenchOptions("hol", recipe="one"), "no flag was given"),
         (BenchOptions("ab", a="one", b="two", recipe="three"), "no flag was given"),
         (BenchOptions("serve", dataset="x.json", prompt_tokens=100), "--dataset and --prompt-tokens can't be combined"),

@@ -83,7 +83,7 @@ class Fleet:
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
-        """Return the state of each host, from its last scheduled check or from a new one.
+        """Return the state of each host, from its last check while that is valid, otherwise from a probe made now.
 
         hosts: a pattern; empty for all hosts except sandboxes.
         """

@@ -143,8 +143,8 @@ class BenchOptions:
                 "--recipe names the recipe whose flag is varied, but no flag was given.",
                 fix="Pass --flag, or leave --recipe out to measure the running server.",
             )
-        if self.command == "mixed" and max(len(self.rates), len(self.concurrency)) > 1:
-            raise Refused("bench.mixed measures one --concurrency or one --rate.", fix="Run it once for each.")
+        if "mixed" in (self.command, *self.loads) and max(len(self.rates), len(self.concurrency)) > 1:
+            raise Refused("the load `mixed` takes one --concurrency or one --rate.", fix="Run it once for each.")
         if self.dataset and self.prompt_tokens:
             raise Refused(
                 "--dataset and --prompt-tokens can't be combined: the prompts of a dataset are sent as they are."

@@ -101,7 +101,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.hosts(hosts))
 
     def status(hosts: HostPattern = "all") -> dict[str, Any]:
-        """Show what each host serves: state, reason, model, tok/s, memory, drift. Uses the last scheduled check or a new one."""
+        """Show what each host serves: state, reason, model, tok/s, memory, drift. Uses the last check or a probe made now."""
         return output.build_answer("hosts", fleet.status(hosts))
 
     def health(hosts: HostPattern, context: Context) -> dict[str, Any]:
