@@ -238,7 +238,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
             changes.append(Change("restart", policy, args.spec["restart"], "verified"))
         if observed.current.get("Id") != observed.verified_state.get("container_id"):
             verified_id = (observed.verified_state.get("container_id") or "")[:12] or None
-            changes.append(Change("last good state", verified_id, observed.current.get("Id", "")[:12]))
+            container_id = observed.current.get("Id", "")[:12]
+            changes.append(Change("last good state", verified_id, container_id, "once the tests have passed"))
         elif observed.current and observed.stop_record.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if observed.previous:
