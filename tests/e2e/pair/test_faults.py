@@ -20,7 +20,7 @@ ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "fault
 FATAL_FAULTS = ("rank-killed", "reboot")
 #: faults of any host that have another outcome in a cluster, where one host in danger fails all
 HOST_FAULTS = ("overshoot",)
-COMMANDS = ("cluster.check", "status", "plan", "deploy")
+COMMANDS = ("cluster.check", "status", "diagnose", "plan", "deploy")
 
 
 @pytest.fixture(scope="module")

@@ -62,8 +62,8 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
         observe_member(HEAD, server=replace(SERVER, token="none", running=0.0)),
         "wedged", "restart", f"no token within 30 s: {GONE}"),
     "head whose test request fails": (
-        observe_member(HEAD, server=replace(SERVER, token="error"), error="500: EngineCore"),
-        "down", "restart", f"500: EngineCore: {GONE}"),
+        observe_member(HEAD, server=replace(SERVER, token="error"), error="500: EngineCore died."),
+        "down", "restart", f"500: EngineCore died: {GONE}"),
     "head whose group hangs": (
         observe_member(HEAD, server=replace(SERVER, token="none", running=1.0), frozen_s=61.0),
         "stalled", "restart", f"no token for 61 s with 1 request running: {GONE}"),

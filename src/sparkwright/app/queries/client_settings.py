@@ -59,7 +59,8 @@ class ClientOptions:
     def find_format(self) -> ClientFormat | None:
         """Return the program's format; None for the general format. Raises Refused for an invalid combination of options."""
         if not self.program_name and (self.write or self.check or self.file):
-            raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
+            option = "--write" if self.write else "--check" if self.check else "--file"
+            raise Refused("requires --for.", where=option)
         if self.file and not self.write:
             raise Refused("requires --write.", where="--file")
         return client_formats.get_format(self.program_name) if self.program_name else None
@@ -79,6 +80,7 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
     selection = clusters.exclude_workers(selection, "client")
     answers = selection.fleet.query_all(lambda member: query_server(selection, member))
     errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
+    printed_endpoints: list[Endpoint] = []
     for host in (member.host.name for member in selection.fleet.members):
         if host in errors:
             print_error(errors[host], json=json, host=host)
@@ -89,7 +91,9 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
                 continue
             if client_format is not None:
                 endpoint = _build_endpoint(selection, host, answers[host], options.gateway_client)
-                _print_for_program(client_format, options, endpoint)
+                if endpoint not in printed_endpoints:  # hosts behind one gateway have the same
+                    printed_endpoints.append(endpoint)
+                    _print_for_program(client_format, options, endpoint)
                 continue
             gateway_lines = _gateway_lines(selection, answers[host], options.gateway_client)
             print_text(render_text(selection.project, answers[host]), end="")

@@ -366,5 +366,8 @@ def worker_state(
     if server.active_run:
         return ServerState("in progress", f"in progress: {server.active_run}; {message}")
     states_by_name: dict[str, State] = {**{str(name): name for name in EXIT_CODES}, "up": "ok"}
-    fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
+    fix = ""
+    if state == "down":
+        verb, effect = ("deploy", "starts") if server.container.status == "absent" else ("restart", "restarts")
+        fix = f"`invoke {verb} --host {rank.cluster}` {effect} the whole cluster."
     return ServerState(states_by_name.get(state, "unknown"), message, fix)

@@ -178,7 +178,7 @@ def _check_token(observation: Observation, limits: Limits) -> Answer:
         "made": ("ok", f"{verb} a {observation.answer_noun} in {server.token_s or 0:.2f} s"),
         "skipped": ("ok", f"{activity} for {format_count(running_count, 'request')}; no test request sent"),
         "refused": ("unknown", "the server requires an API key that is not stored on this host", "unknown", "person"),
-        "error": ("bad", f"the test request failed: {observation.error}{suffix}", "down", "restart"),
+        "error": ("bad", f"the test request failed: {observation.error.rstrip('.')}{suffix}", "down", "restart"),
     }
     if server.token != "none":
         return answers[server.token]
