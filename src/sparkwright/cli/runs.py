@@ -31,7 +31,10 @@ def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
 @command(help={"all": "include runs that only read, such as `verify` and plans"})
 def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     """List the runs that may have changed a host, newest first."""
-    return _query_hosts(host, {"verb": "runs", "all": all}, json=json)
+    from sparkwright.app.connect import select_hosts, select_machines
+    from sparkwright.app.runs import session
+
+    return session.list_runs(select_machines(select_hosts(host)), include_read_only=all, json=json)
 
 
 @command(help={"json": "one JSON object per change", "last": f"number of changes (default {HISTORY_ENTRIES})"})

@@ -223,7 +223,13 @@ class Fleet:
         self._final_events.append(event)
 
     def request(
-        self, member: Member, header: dict[str, Any], *, include_recap: bool = True, progress_only: bool = False
+        self,
+        member: Member,
+        header: dict[str, Any],
+        *,
+        include_recap: bool = True,
+        progress_only: bool = False,
+        withheld_kind: str = "",
     ) -> list[Event]:
         """Send a request to a member, pass the events to the subscribers, and return them.
 
@@ -232,18 +238,24 @@ class Fleet:
         Args:
             include_recap: whether to include the recap in the member's outcome.
             progress_only: whether to pass on only the progress events.
+            withheld_kind: kind of events that are returned but not passed on, because the caller sorts them first.
 
         Raises:
             Failed: The response lacks the recap that it must contain.
         """
+        options: dict[str, Any] = {
+            "include_recap": include_recap,
+            "progress_only": progress_only,
+            "withheld_kind": withheld_kind,
+        }
         if header["verb"] != "run":
-            return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
+            return self._exchange(member, header, **options)
         with self._machine_locks[member.host.machine] if member.host.shared_machine else contextlib.nullcontext():
             member.run_id = header["plan"]["run_id"]
-            return self._exchange(member, header, include_recap=include_recap, progress_only=progress_only)
+            return self._exchange(member, header, **options)
 
     def _exchange(
-        self, member: Member, header: dict[str, Any], *, include_recap: bool, progress_only: bool
+        self, member: Member, header: dict[str, Any], *, include_recap: bool, progress_only: bool, withheld_kind: str
     ) -> list[Event]:
         host_events = []
         for host_event in member.request(header):
@@ -251,6 +263,8 @@ class Fleet:
                 host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
             host_event = {**host_event, "host": member.host.name}
             host_events.append(host_event)
+            if host_event["event"] == withheld_kind:
+                continue
             if progress_only:
                 if host_event["event"] == "progress":
                     self._events.put(host_event)

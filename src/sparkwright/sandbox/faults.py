@@ -45,8 +45,8 @@ FAULTS: dict[str, str] = {
 #: faults of a cluster member: sandbox1 and sandbox2
 MEMBER_FAULTS: dict[str, str] = {
     "rank-killed": "the member's rank is killed: an idle head notices with the next request; a running stream ends with an error",
-    "worker-never-joins": "a worker that starts never reaches the head, and logs nothing more",
-    "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
+    "worker-never-joins": "a worker in a new container never reaches the head, and logs nothing more",
+    "sockets": "NCCL finds no adapter in a new container and falls back to sockets",
     "other-digest": "the member's container runs an image with another digest, as if it had been started manually",
     "leftover-member": "a rank of an earlier start still runs under another name",
     "link-degraded": "one half of the port is down, and the other runs at 100 Gb/s",

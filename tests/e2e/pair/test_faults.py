@@ -1,5 +1,6 @@
 """A cluster of two simulated Sparks: deploys, refusals, and what each command reports for each fault of a member."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -91,6 +92,10 @@ def test_links_are_inspected_and_a_second_deploy_changes_nothing(pair: PairProje
         "sandbox1": "rank 0 of 2, over rdma",
         "sandbox2": "rank 1 of 2, over rdma",
     }
+    rows = [json.loads(line) for line in pair.run("runs", "--host", "sandbox-pair", "--json").out.splitlines()]
+    run_ids = [row["run"] for row in rows]
+    assert {row["host"] for row in rows} == set(HOSTS) and len(run_ids) >= 4
+    assert run_ids == sorted(run_ids, reverse=True), "the newest run of both hosts is the first"
 
 
 @pytest.mark.parametrize("row", ROWS)

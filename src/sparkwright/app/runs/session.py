@@ -135,6 +135,21 @@ def send_request(
     return fleet.exit_codes()
 
 
+def list_runs(selection: Selection, *, include_read_only: bool, json: bool) -> list[int]:
+    """Show the recorded runs of the selected hosts, the newest of all hosts first, and return the exit codes."""
+    fleet, header = selection.fleet, {"verb": "runs", "all": include_read_only}
+    RunOutput(selection, json=json, diff=False)
+    rows: list[Event] = []
+    with closing_fleet(fleet):
+        fleet.run_parallel(
+            fleet.members, lambda member: rows.extend(fleet.request(member, header, withheld_kind="run"))
+        )
+        runs = [row for row in rows if row["event"] == "run"]
+        for row in sorted(runs, key=lambda row: str(row["run"]), reverse=True):  # a run's id begins with its time
+            fleet.emit_last_event(row)
+    return fleet.exit_codes()
+
+
 def run_module_task(selection: Selection, module: str, args: dict[str, Any], *, json: bool) -> list[int]:
     """Run a module on each selected host, holding its lock, and show it as a task of a play. Return the exit codes."""
     name = module.replace("_", " ")
