@@ -50,8 +50,10 @@ def test_the_running_server_is_measured(served: tuple[SandboxProject, str]) -> N
     arena_options = ("--prompt-tokens", "100", "--output-tokens", "4", "--spark-arena")
     arena = project.run("bench.smoke", "--host", "sandbox", *arena_options)
     assert "| pp100 |" in arena.out and "| tg4 |" in arena.out
+    assert "0 of 1 are finished" in arena.out and " tok/s over 3 requests, TTFT" in arena.out
     listed = project.run("bench.list").out
     assert "serve-sandbox" in listed and "smoke-sandbox" in listed
+    assert " 2 cells " in listed and " 1 cell " in listed
 
 
 def test_another_server_at_the_port_is_not_measured(served: tuple[SandboxProject, str]) -> None:

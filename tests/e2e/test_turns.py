@@ -76,6 +76,8 @@ def turns() -> Iterator[TurnsProject]:
         assert first.code == 0, first.out[-3000:]
         assert "qwen3-1.7b is asleep and was never verified: it is the turn of qwen35" in first.out
         assert project.docker().api.containers(all=True, filters={"name": CONTAINERS[SMALL]}) == [], "not started"
+        health = project.run("health", "--host", f"sandbox/{SMALL}")
+        assert health.code == 0 and "asleep: it is the turn of qwen35" in health.out, health.out
         for recipe in (SMALL, LARGE):
             result = value.switch(recipe)
             assert result.proved, result.out[-3000:]

@@ -225,7 +225,7 @@ class BenchRun:
         """Return the tasks for the cells that the host has not finished yet, and the known settings by arm name."""
         assert self.collector is not None
         config_keys = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
-        query = {"series": self.folder.series, "keys": [*experiment.keys, *config_keys.values()]}
+        query = {"series": self.folder.series, "keys": experiment.keys, "settings": list(config_keys.values())}
         finished_cells = query_module(self.selection.fleet, member, "bench_cells", query)["cells"]
         for key in filter(finished_cells.__contains__, experiment.keys):
             self.collector.add_cell(finished_cells[key])

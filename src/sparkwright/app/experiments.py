@@ -27,7 +27,7 @@ from sparkwright.html import experiment_page
 from sparkwright.measure import http_probe, lab, server_counters
 from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
-from sparkwright.visible import one_line, parse_list
+from sparkwright.visible import format_count, one_line, parse_list
 
 #: name of the only arm in an experiment that measures a running server
 SERVER_ARM = "server"
@@ -205,7 +205,7 @@ def list_experiments(*, json: bool) -> None:
             summary_fields = {name: getattr(results, name) for name in ("name", "experiment", "host")}
             print_json_line({**summary_fields, "cells": len(results.cells), "created_at": results.created_at})
         else:
-            cells = f"{len(results.cells):>3} cells"
+            cells = f"{format_count(len(results.cells), 'cell'):<9}"
             print_text(
                 f"{results.name:<28} {results.experiment:<8} {results.host or '-':<20} {cells}  {results.created_at}"
             )

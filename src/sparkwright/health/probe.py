@@ -82,9 +82,11 @@ class Prober:
             gateway_problem=None if current_run else find_gateway_problem(self.context),
             host_outage=str(host_outage.read_last_outage(state).get("why", "")),
         )
-        if current_run or not self.verified_state:
+        if current_run:
             return observation
         awake_server = turns.other_awake_server(state)
+        if not self.verified_state:
+            return replace(observation, awake_server=awake_server)
         observation = replace(
             observation,
             awake_server=awake_server,

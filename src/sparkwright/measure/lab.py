@@ -17,6 +17,7 @@ from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.workload import Load
+from sparkwright.visible import format_count
 
 #: maximum share of prompt tokens from the prefix cache; prompts are random, so a higher share makes the result inconclusive
 MAX_CACHED_SHARE = 0.05
@@ -314,4 +315,5 @@ def describe_cell(cell: dict[str, Any]) -> str:
     doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
     ttft = f", TTFT p50 {figures['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in figures else ""
     gap = f", largest gap {figures['largest_gap_ms']:.0f} ms" if figures["largest_gap_ms"] else ""
-    return f"{figures['output_tok_per_s']:.1f} tok/s with {figures['streams']} streams{ttft}{gap}{doubt}"
+    requests = format_count(figures["streams"], "request")
+    return f"{figures['output_tok_per_s']:.1f} tok/s over {requests}{ttft}{gap}{doubt}"

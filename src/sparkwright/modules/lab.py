@@ -142,17 +142,19 @@ def _parse_load(data: dict[str, Any]) -> Load:
 class BenchCells(Module["BenchCells.Args"]):
     """List the finished cells of an experiment on this host. Changes nothing.
 
-    Returns: cells (by key).
+    Returns: cells (by key; with the arms' settings, by `settings`).
     """
 
     @dataclass(frozen=True)
     class Args:
         series: str = arg("name of the experiment")
         keys: list[str] = arg("only these cells", default_factory=list)
+        settings: list[str] = arg("keys of the arms' settings, which are not cells of their own", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        cells = baselines.read_cells(context.state, args.series, args.keys)
-        return Result(msg=f"{len(cells)} of {len(args.keys)} are finished", data={"cells": cells})
+        cells = baselines.read_cells(context.state, args.series, [*args.keys, *args.settings])
+        finished_count = len(cells.keys() - set(args.settings))
+        return Result(msg=f"{finished_count} of {len(args.keys)} are finished", data={"cells": cells})
 
 
 class BenchFailed(Module["BenchFailed.Args"]):

@@ -45,4 +45,6 @@ def test_settings_that_are_the_same_for_all_hosts_are_printed_once(
     monkeypatch.setattr(client_settings, "query_server", summary_of)
     codes = client_settings.print_settings(connect_hosts("lab"), json=False, options=ClientOptions("codex"))
     printed, errors = capsys.readouterr()
-    assert (codes, printed.count("base_url = "), printed.count("an agent needs")) == ([0, 0], urls, urls), printed + errors
+    assert (codes, printed.count("base_url = "), printed.count("an agent needs")) == ([0, 0], urls, urls), (
+        printed + errors
+    )

@@ -66,6 +66,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "qwen35 exited (0), stopped by sparkwright (run run-7)"),
     "asleep": (
         {**stopped(exit_code=0, policy="no"), "restart_policy": "", "awake_server": "glm"}, "asleep", "", "it is the turn of glm"),
+    "asleep until its first turn": (
+        {"has_verified_server": False, "awake_server": "glm"}, "asleep", "", "it is the turn of glm; this server has not been verified yet"),
     "running out of turn": ({"awake_server": "glm"}, "degraded", "person", "but it is the turn of glm"),
     "killed": (stopped(exit_code=137), "down", "person", "137"),
     "no container": (stopped("absent"), "down", "deploy", "there is no container"),

@@ -28,6 +28,8 @@ CURES_BY_SLOW_VERDICT: dict[str, Cure] = {"regression": "person", "misconfigured
 def _check_run_in_progress(observation: Observation, limits: Limits) -> Answer:
     if observation.active_run:
         return "unknown", f"in progress: {observation.active_run}", "unknown"
+    if not observation.has_verified_server and observation.awake_server:
+        return "ok", f"it is the turn of {observation.awake_server}; this server has not been verified yet", "asleep"
     if not observation.has_verified_server:
         return "unknown", "no server has been verified on this host", "unknown", "deploy"
     return None

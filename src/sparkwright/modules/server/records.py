@@ -80,7 +80,9 @@ class LastGood(Module["LastGood.Args"]):
             verified_state = next(iter(verified_states.load_earlier(context.state)), {})
             if not verified_state:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
-                raise Refused(f"no verified state older than that of the current {ownership.name_of(current)}.", fix=fix)
+                raise Refused(
+                    f"no verified state older than that of the current {ownership.name_of(current)}.", fix=fix
+                )
         elif previous and (not verified_state or previous["Id"] == verified_state.get("container_id")):
             msg = f"the kept container {ownership.name_of(previous)}"
             state = _assumed_state(args, previous) | verified_state
