@@ -35,7 +35,7 @@ def test_client_settings_describe_the_running_server(project: SandboxProject) ->
     assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
     assert "an agent needs a context of 65536 tokens or more; this server has 4000" in opencode.out
     both = project.run("client", "--host", "sandbox", "--for", "opencode", "--json")
-    assert (both.code, "--for: can't be combined with --json" in both.err + both.out) == (5, True)
+    assert (both.code, "so it can't be combined with --json." in both.err + both.out) == (5, True)
     options = ("--for", "opencode", "--write", "--file", "opencode.json", "--check")
     wrote = project.run("client", "--host", "sandbox", *options)
     assert wrote.code == 0, wrote.out + wrote.err
