@@ -1,12 +1,14 @@
 """Mistakes in hosts, groups, variables and templates are refused with their line and a suggestion."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sparkwright.app.plans.recipes import render_template
 from sparkwright.errors import Exit, Refused
-from sparkwright.project import playbook, recipe, shipped_files, starter
+from sparkwright.project import lockfile, playbook, recipe, registries, shipped_files, starter
+from sparkwright.project.folder import Project
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Plan
@@ -170,3 +172,41 @@ def test_long_name_is_shortened_in_the_message(project: Path, files: dict[str, s
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project).match("all")
     assert len(excinfo.value.message) < 300, excinfo.value.message[:500]
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "hosts/spark1.yml": Inventory.load,
+    "hosts/groups.yml": Inventory.load,
+    "recipes/qwen3-1.7b.yml": lambda project: recipe.load(project, "qwen3-1.7b"),
+    "spark.lock": lockfile.load,
+    "registries.yml": registries.load,
+    "playbooks/deploy.yml": lambda project: playbook.load(Project(project).playbook("deploy"), project),
+    "playbooks/parts/prove.yml": lambda project: playbook.load(Project(project).playbook("deploy"), project),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["broken link", "folder"])
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(project: Path, name: str, kind: str) -> None:
+    path = project / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        path.mkdir()
+        message = f"{name}: cannot be read: Is a directory."
+    else:
+        path.symlink_to("elsewhere")
+        message = f"{name}: a symbolic link to a file that does not exist."
+    with pytest.raises(Refused) as excinfo:
+        READERS[name](project)
+    assert str(excinfo.value) == message
+
+
+@pytest.mark.parametrize("name", ["hosts/groups.yml", "recipes/qwen3-1.7b.yml", "playbooks/deploy.yml"])
+def test_unresolved_merge_conflict_is_named_with_its_line(project: Path, name: str) -> None:
+    text = (project / name if (project / name).exists() else shipped_files.shipped_folder() / name).read_text()
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).write_text(f"# ours\n<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n")
+    with pytest.raises(Refused) as excinfo:
+        READERS[name](project)
+    assert str(excinfo.value).startswith(f"{name}:2: unresolved merge conflict. Keep the lines of one side")

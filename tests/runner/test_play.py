@@ -265,7 +265,7 @@ def test_stop_between_tasks_runs_the_rescue(stage: Stage) -> None:
     recap = stage.run(stage.block(stage.task("stop"), stage.task("start"), rescue=(stage.task("put back"),)))
     assert stage.written() == ["stop", "put back"]
     assert recap["exit"] == 1
-    assert "stopped on request" in recap["msg"]
+    assert recap["msg"].startswith("stopped on request, before: start.")
 
 
 def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:

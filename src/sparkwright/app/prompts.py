@@ -59,7 +59,7 @@ def ask_until_valid(question: str, choices: Sequence[str]) -> str:
     for _ in range(MAX_TRIES):
         print(f"{escape_invisible(question)}{choices_hint}: ", end="", file=sys.stderr, flush=True)
         try:
-            answer = input().strip()
+            answer = _read_line("").strip()
         except EOFError:
             break
         if answer and (not choices or answer in choices):
@@ -70,9 +70,18 @@ def ask_until_valid(question: str, choices: Sequence[str]) -> str:
 def _read_answer(question: str = "") -> str:
     """Return the answer in lowercase; empty at the end of the input or after Ctrl-C."""
     try:
-        return input(question).strip().lower()
+        return _read_line(question).strip().lower()
     except (EOFError, KeyboardInterrupt):
         return ""
+
+
+def _read_line(question: str) -> str:
+    """Read a line of input. Ends the question's line if the user pressed Ctrl-C or Ctrl-D, so that the next message has its own."""
+    try:
+        return input(question)
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr, flush=True)
+        raise
 
 
 def can_prompt() -> bool:
@@ -84,7 +93,7 @@ def ask(question: str, default: str = "") -> str:
     """Ask for a line of text; an empty line selects the default. Raises Inconclusive at the end of the input."""
     prompt = f"{question} [{default}]" if default else question
     try:
-        return input(f"{escape_invisible(prompt)}: ").strip() or default
+        return _read_line(f"{escape_invisible(prompt)}: ").strip() or default
     except EOFError:
         raise Inconclusive(INPUT_ENDED_MESSAGE) from None
 

@@ -144,7 +144,7 @@ def refuse_source_checkout(project: Path) -> None:
 def eject(project: Path, name: str) -> FileState:
     """Copy a shipped file into the project, with a note of its version and hash. Raises Refused if the file exists there."""
     refuse_source_checkout(project)
-    if (project / name).exists():
+    if document.exists(project / name):
         raise Refused(
             f"{name} already exists in this project.",
             fix="`playbook.eject --list` shows its state; remove or rename it to start from the shipped file.",
@@ -169,7 +169,7 @@ def write_ejected(project: Path, name: str, text: str) -> None:
 def compare(project: Path, name: str) -> Comparison:
     """Return the three texts of an ejected file, without their notes. Raises Refused if the file or its original is missing."""
     original = _try_read_text(project / shipped_files.ORIGINALS_FOLDER / name)
-    if original is None or not (project / name).is_file():
+    if original is None or not document.exists(project / name):
         fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file into a project that has none."
         raise Refused(f"{name} was not ejected in this project.", fix=fix)
     note = _NOTE_PATTERN.search(original)
@@ -179,7 +179,7 @@ def compare(project: Path, name: str) -> Comparison:
 
 
 def file_state(project: Path, name: str) -> FileState:
-    if not (project / name).is_file():
+    if not document.exists(project / name):
         return FileState(name, "shipped")
     is_shipped = (shipped_files.shipped_folder() / name).is_file()
     if _try_read_text(project / shipped_files.ORIGINALS_FOLDER / name) is not None:

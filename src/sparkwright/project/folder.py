@@ -47,9 +47,10 @@ class Project:
 
         Raises Refused, suggesting the nearest name, if there is no such playbook.
         """
-        for path in (shipped_files.find_file(self.root, f"playbooks/{name}.yml"), here.project_folder() / name):
-            if path is not None and path.is_file():
-                return path
+        if path := shipped_files.find_file(self.root, f"playbooks/{name}.yml"):
+            return path
+        if document.is_file(path := here.project_folder() / name):
+            return path
         if (shipped := shipped_files.find_file(self.root, name)) and name.startswith("playbooks/"):
             return shipped
         from sparkwright.project.documents.validation import suggest_name

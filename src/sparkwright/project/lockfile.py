@@ -27,8 +27,6 @@ from sparkwright.trust.shapes import check_engine_options
 FILE_NAME = "spark.lock"
 FORMAT_NUMBER = 1
 LINE_WIDTH = 160
-#: conflict markers of git, Mercurial and patch
-_CONFLICT_PATTERN = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
 #: size limit; a lock with a hundred models is 1 MB
 MAX_LOCK_BYTES = 16 * 2**20
 DIGEST_PATTERN, SHA256_PATTERN, COMMIT_PATTERN = (
@@ -164,13 +162,13 @@ class Lock:
 def load(project: Path) -> Lock:
     """Read spark.lock, or return an empty Lock if the file is missing. Raises Refused with the line if it is invalid."""
     path = project / FILE_NAME
-    if not path.exists():
+    if not document.exists(path):
         return Lock()
     text = document.read_text(path, max_bytes=MAX_LOCK_BYTES)
-    if conflict := _CONFLICT_PATTERN.search(text):
-        where = f"{document.format_path(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
+    if conflict_line := document.find_conflict(text):
+        where = f"{document.format_path(path)}:{conflict_line}"
         fix = "Take one side with git, then run `invoke lock` to add missing entries; or delete the file and run `invoke lock`."
-        raise Refused("unresolved merge conflict.", where=where, fix=fix)
+        raise Refused(document.CONFLICT, where=where, fix=fix)
     source = document.parse(text, path)
     _refuse_other_format(source)
     lock_file = validate(LockFile, source)

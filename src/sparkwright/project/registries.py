@@ -68,7 +68,7 @@ class Registry:
 def load(project: Path) -> list[Registry]:
     """Read registries.yml and registries.lock. Raises Refused with file and line, or if registries.yml is missing."""
     path = project / REGISTRIES_FILE
-    if not document.is_file(path):
+    if not document.exists(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
         raise Refused(f"no {REGISTRIES_FILE} in {project}.", fix=fix)
     source = document.load(path)
@@ -101,7 +101,7 @@ def get_registry(project: Path, name: str) -> Registry:
 def load_commits(project: Path) -> dict[str, tuple[str, str]]:
     """Return commit and URL of each pinned registry, by name. Raises Refused if registries.lock is invalid."""
     path = project / LOCK_FILE
-    if not document.is_file(path):
+    if not document.exists(path):
         return {}
     source = document.load(path)
     rows = source.data if isinstance(source.data, dict) else {}

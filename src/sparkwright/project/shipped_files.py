@@ -37,8 +37,14 @@ def shipped_folder() -> Path:
 
 
 def find_file(project: Path, name: str) -> Path | None:
-    """Return the project's file of this name, or else the shipped one; None if neither exists."""
-    return next((top / name for top in (project, shipped_folder()) if os.path.isfile(top / name)), None)  # noqa: PTH113
+    """Return the project's file of this name, or else the shipped one; None if neither exists.
+
+    Anything else in the project with this name, such as a broken link, is returned too: reading it fails, instead of the shipped
+    file being used in its place.
+    """
+    if os.path.lexists(project / name):
+        return project / name
+    return shipped_folder() / name if os.path.isfile(shipped_folder() / name) else None  # noqa: PTH113
 
 
 def resolve_path(project: Path, name: str) -> Path:

@@ -122,7 +122,7 @@ class PlayRun:
             if self.end_host_result is not None:
                 return None
             if stoppable and self.should_stop():
-                self.stop_result = Result(failed=True, msg=f"stopped on request, before: {step.name}")
+                self.stop_result = Result(failed=True, msg=f"stopped on request, before: {step.name}.")
                 return self.stop_result
             failure = self._run_block(step, stoppable) if isinstance(step, Block) else self._run_task(step)
             if failure is not None:

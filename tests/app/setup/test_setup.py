@@ -14,6 +14,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.units import GIB
+from tests.on_a_terminal import open_screen
 
 SHIPPED = shipped_files.shipped_folder()
 RECIPES = [recipe.load(SHIPPED, name) for name in recipe.names(SHIPPED)]
@@ -206,3 +207,13 @@ def test_recipe_is_chosen_by_number_or_name(
     choice = dialog.choose_recipe(RECIPES, make_survey(), 4, recipe_name="", interactive=True)
     assert choice is not None and choice.name == name
     assert f"12 {name}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_number_outside_the_list_is_not_an_address_and_ctrl_c_ends_the_line(tmp_path: Path) -> None:
+    with open_screen("init", cwd=tmp_path, env={"HOME": str(tmp_path)}) as terminal:
+        terminal.wait_for("[1]: ")
+        terminal.type("99\n")
+        assert "99 is not in the list." in terminal.wait_for("[1]: ")
+        terminal.interrupt()
+        assert terminal.wait_for_exit() == 4
+        assert terminal.lines[-1] == "interrupted by Ctrl-C."

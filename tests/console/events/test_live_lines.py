@@ -1,18 +1,20 @@
 """The output of a run on many hosts: rows, plain lines, plans, stages, and the table of a terminal."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from sparkwright.console.events.host_lines import Board, HostLines
-from sparkwright.console.events.live_lines import HostTable
+from sparkwright.console.events.live_lines import HostTable, LiveTaskLines
 from sparkwright.console.events.plan_groups import PlanGroups
 from sparkwright.console.events.stage_lines import StageLines
 from sparkwright.protocol.events import Event, event
 from tests.console import samples
 from tests.console.samples import print_events
+from tests.on_a_terminal import final_lines
 
 
 def host_finished(host: str, code: int = 0, **fields: Any) -> Event:
@@ -197,3 +199,34 @@ def test_stages_of_several_hosts_begin_with_the_host_and_are_wrapped() -> None:
     assert max(map(len, output)) <= 80
     wrapped = output[output.index(next(line for line in output if "prepare" in line)) + 1]
     assert wrapped.startswith(" " * 27) and wrapped.strip().startswith(("every", "word", "of", "it"))
+
+
+def test_unfinished_stage_names_its_task_and_duration() -> None:
+    out, times = io.StringIO(), iter([0, 0, 75])
+    lines = StageLines(console=Console(file=out, width=80, force_terminal=False), clock=lambda: next(times))
+    lines.on(task_event("s1", "task_started", stage="verify", name="Measure throughput"))
+    lines.close()
+    assert out.getvalue().splitlines() == ["… verify    1m15s  Measure throughput"]
+
+
+@pytest.mark.parametrize(
+    "create",
+    [lambda console: StageLines(console=console), lambda console: LiveTaskLines(console=console),
+     lambda console: HostTable(console=console)],
+    ids=["stages", "tasks", "hosts"],
+)  # fmt: skip
+def test_nothing_live_is_on_the_screen_during_a_question(create: Callable[[Console], Any]) -> None:
+    out = io.StringIO()
+    presenter = create(Console(file=out, width=80, force_terminal=True, _environ={"TERM": "xterm"}))
+    presenter.set_hosts(["s1"])
+    presenter.on(task_event("s1", "task_started", stage="verify", name="Measure throughput"))
+    presenter.on(event("progress", host="s1", done=1, total=4, unit="tokens", text="measuring"))
+    presenter.pause()
+    out.write("\nleave it running or stop it? s\n")
+    screen = [line for line in final_lines(out.getvalue()) if line.strip()]
+    assert screen == ["leave it running or stop it? s"]
+    presenter.resume()
+    presenter.on(task_event("s1", status="changed", name="Measure throughput", stage="verify"))
+    presenter.close()
+    screen = [line for line in final_lines(out.getvalue()) if line.strip()]
+    assert screen[0] == "leave it running or stop it? s" and len(screen) > 1

@@ -52,8 +52,8 @@ class RunOutput:
             selection.fleet.subscribers = [on_event]
             on_event.attach(selection.fleet)
             return
-        selection.fleet.ask_stop = ask_to_stop
         if json:
+            selection.fleet.ask_stop = ask_to_stop
             selection.fleet.subscribers = [JsonLines()]
             return
         from sparkwright.console.events.tables import ResultTables
@@ -68,6 +68,7 @@ class RunOutput:
                 diff=diff, prints_tasks=prints_tasks, prints_hosts=prints_hosts, has_cluster=has_cluster
             )
         )
+        selection.fleet.ask_stop = _pausing(presenter, ask_to_stop)
         presenter.set_hosts([host.name for host in selection.hosts])
         self._summary = Summary(presenter.write)
         has_panels = not is_plan and (not prints_hosts or has_cluster)
@@ -85,6 +86,19 @@ class RunOutput:
             self._summary.set_server(server)
 
 
+def _pausing(presenter: Any, ask: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return a function that asks the question while the presenter shows nothing live, which would overwrite the answer."""
+
+    def ask_while_paused(hosts: str) -> bool:
+        presenter.pause()
+        try:
+            return ask(hosts)
+        finally:
+            presenter.resume()
+
+    return ask_while_paused
+
+
 def _plan_presenter() -> Any:
     """Return the presenter that groups a plan's changes. On a terminal it shows the progress of the checks."""
     from sparkwright.console.events.plan_groups import PlanGroups
@@ -100,8 +114,7 @@ def _plan_presenter() -> Any:
 
     def show_progress(text: str) -> None:
         status.update(text)
-        if not text:
-            status.stop()
+        (status.start if text else status.stop)()
 
     return PlanGroups(write=lambda style, text: print_line(console, style, text), show_progress=show_progress)
 

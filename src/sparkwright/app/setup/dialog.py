@@ -252,7 +252,9 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
     question, addresses = "Which host? A number, or USER@ADDRESS", [candidate.address for candidate in candidates]
     while True:
         answer = prompts.choose(question, addresses) if addresses else prompts.ask(question)
-        if answer:
+        if answer.isdecimal():
+            print_text(f"{answer} is not in the list.")
+        elif answer:
             try:
                 return NewHost.parse_address(answer)
             except Refused as error:

@@ -238,6 +238,12 @@ class HostLines:
         for row in order_by_cause(rows) if self._is_cluster else rows:
             self.print_host(row)
 
+    def pause(self) -> None:
+        """Remove the live part of the output, if there is one, for a question."""
+
+    def resume(self) -> None:
+        """Show the live part again."""
+
     def close(self) -> None:
         self._print_ended_hosts()
         self.write("", "")

@@ -72,6 +72,12 @@ class TaskLines:
                 self._print_skipped(event["host"])
             handle(event)
 
+    def pause(self) -> None:
+        """Remove the live part of the output, if there is one, for a question."""
+
+    def resume(self) -> None:
+        """Show the live part again."""
+
     def close(self) -> None:
         for host in list(self._skipped_names):
             self._print_skipped(host)

@@ -62,6 +62,18 @@ class LiveTaskLines(TaskLines):
                 self._remove_bar(event["host"])
             super().on(event)
 
+    def pause(self) -> None:
+        self._show_bars(visible=False)
+        self._progress.stop()
+
+    def resume(self) -> None:
+        self._progress.start()
+        self._show_bars(visible=True)
+
+    def _show_bars(self, *, visible: bool) -> None:
+        for bar in self._bars.values():
+            self._progress.update(bar, visible=visible)
+
     def close(self) -> None:
         self._progress.stop()
         super().close()
@@ -119,13 +131,22 @@ class HostTable(HostLines):
     def __init__(self, *, console: Console | None = None, board: Board | None = None, is_cluster: bool = False) -> None:
         super().__init__(write=self._print, board=board, is_cluster=is_cluster)
         self._console = console or build_console()
-        self._is_closed = False
+        self._is_closed = self._is_paused = False
         self._live = Display(
             get_renderable=self._table,
             console=self._console,
             refresh_per_second=REFRESHES_PER_SECOND,
             vertical_overflow="crop",
         )
+        self._live.start()
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self._live.stop()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._live.vertical_overflow = "crop"
         self._live.start()
 
     def close(self) -> None:
@@ -144,6 +165,8 @@ class HostTable(HostLines):
 
     def _table(self) -> Text:
         """Return the table with as many rows as fit on the terminal; after the run, with all rows in full."""
+        if self._is_paused:
+            return Text()
         host_count = len(self.board.rows)
         max_rows = host_count if self._is_closed else max(3, self._console.size.height - RESERVED_LINES)
         rows = self.board.select_rows(max_rows)

@@ -64,6 +64,13 @@ class PlanGroups:
         ended_count = sum(row.ended for row in self._board.rows.values())
         self._show_progress(f"{ended_count} of {count_hosts(self._board.rows)} checked")
 
+    def pause(self) -> None:
+        """Remove the progress, for a question."""
+        self._show_progress("")
+
+    def resume(self) -> None:
+        """Do nothing: the next event shows the progress again."""
+
     def close(self) -> None:
         self._show_progress("")
         if self._simulated_hosts:

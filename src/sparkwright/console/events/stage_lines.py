@@ -90,6 +90,7 @@ class StageLines:
         self._announced_sandboxes: set[str] = set()
         self._recaps: list[Event] = []
         self._rollout_event: Event | None = None
+        self._is_paused = False
         self._live = Live(
             get_renderable=self._status_lines,
             console=self._console,
@@ -113,10 +114,20 @@ class StageLines:
         if handle is not None:
             handle(event)
 
+    def pause(self) -> None:
+        """Remove the live lines, for a question."""
+        self._is_paused = True
+        self._live.stop()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._live.start()
+
     def close(self) -> None:
         for host, run in self._runs.items():
-            if run.stage is not None:
-                run.stage.outcome = "unfinished" if run.task else run.stage.outcome
+            if run.stage is not None and run.task:
+                run.stage.outcome, run.stage.seconds = "unfinished", self._clock() - run.stage.began_s
+                run.stage.facts.append(("muted", run.task))
             self._end_stage(host)
         self._live.stop()
         for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
@@ -279,7 +290,7 @@ class StageLines:
     def _status_lines(self) -> Group:
         """Return a line for each running host; if there is only one, also the results of its stage so far."""
         lines: list[Text] = []
-        for host, run in self._runs.items():
+        for host, run in () if self._is_paused else self._runs.items():
             if run.stage is not None and run.task:
                 elapsed_s = self._clock() - run.stage.began_s
                 lines += (

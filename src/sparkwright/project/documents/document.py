@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -44,6 +45,10 @@ MAX_FILE_BYTES = MIB
 #: number of parsed texts to keep
 CACHE_SIZE = 64
 MAX_MESSAGE_CHARS = 300
+#: conflict markers of git, Mercurial and patch
+_CONFLICT_PATTERN = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
+CONFLICT = "unresolved merge conflict."
+CONFLICT_FIX = "Keep the lines of one side, and delete the lines with `<<<<<<<`, `=======` and `>>>>>>>`."
 
 
 class VerbatimFloat(float):
@@ -205,6 +210,12 @@ def _parse_bool_or_null(event: Any, tag: str) -> bool | None:
     return _CONSTRUCTOR.construct_yaml_bool(yaml.ScalarNode(tag, event.value)) if tag.endswith("bool") else None
 
 
+def find_conflict(text: str) -> int:
+    """Return the 1-based line of the first marker of a merge conflict; 0 if there is none."""
+    marker = _CONFLICT_PATTERN.search(text)
+    return text.count("\n", 0, marker.start()) + 1 if marker else 0
+
+
 @dataclass(frozen=True)
 class Document:
     """A YAML file's content, with the line of each value."""
@@ -248,7 +259,8 @@ def read_text(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> str:
     try:
         raw = bounds.read_bytes(path, max_bytes)
     except FileNotFoundError:
-        raise Refused("no such file.", where=format_path(path)) from None
+        problem = "a symbolic link to a file that does not exist." if path.is_symlink() else "no such file."
+        raise Refused(problem, where=format_path(path)) from None
     except OSError as error:
         raise Refused(f"cannot be read: {error.strerror}.", where=format_path(path)) from None
     except bounds.LimitExceeded as error:
@@ -282,6 +294,8 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indentation(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
+        if conflict_line := find_conflict(text):
+            raise Refused(CONFLICT, where=f"{where}:{conflict_line}", fix=CONFLICT_FIX) from None
         if "nesting depth" in message:  # libyaml's own limit, which may be lower
             raise Refused(f"{TOO_DEEP}.", where=f"{where}{line_suffix}") from None
         raise Refused(
@@ -298,6 +312,14 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
 def is_file(path: Path) -> bool:
     """Return True if the file exists; False even for an invalid name, for which Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
+
+
+def exists(path: Path) -> bool:
+    """Return True if there is anything at a path: a file, a folder, or a symbolic link, even if it is broken.
+
+    A file of a project is read if this is True, so that an unreadable file is refused instead of being taken for a missing one.
+    """
+    return os.path.lexists(path)
 
 
 def list_files(folder: Path) -> list[Path]:

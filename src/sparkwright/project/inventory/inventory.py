@@ -124,7 +124,7 @@ class Inventory:
 
 
 def _load_groups(project: Path, path: Path) -> GroupsDocument:
-    if not path.exists():
+    if not document.exists(path):
         return GroupsDocument({}, Document(path, {}))
     groups_document = document.load(path)
     if not isinstance(groups_document.data, dict | None):

@@ -257,7 +257,7 @@ class _Compiler:
             message = f"the template '{one_line(name, max_chars=80)}' {reason}."
             raise Refused(message, where=locate(), fix="Name a file in templates/.")
         path = shipped_files.resolve_path(self.project, f"templates/{name}")
-        if not document.is_file(path):
+        if not document.exists(path):
             templates = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
             raise Refused(f"no template {src!r}.", where=locate(), fix=suggest_name(path.name, templates))
         return path

@@ -170,7 +170,7 @@ class _IncludeSplicer:
         include = validate(IncludeFile, self.source, item, section_place=place)
         path = shipped_files.resolve_relative(self.project, self.source.path, include.include)
         where = self.source.where(*place, "include")
-        if not document.is_file(path):
+        if not document.exists(path):
             message = f"no file '{one_line(include.include, max_chars=80)}' in the same directory."
             raise Refused(message, where=where, fix=suggest_name(include.include, self._list_files()))
         if path.resolve() in self.opened_paths:

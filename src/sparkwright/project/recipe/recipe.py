@@ -253,7 +253,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
         message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
         raise Refused(message, where=named_at, fix="Name a file in recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
-    if not document.is_file(path):
+    if not document.exists(path):
         document.refuse_yaml_suffix(path)
         fix = suggest_name(name, names(project))
         raise Refused(f"no recipe '{one_line(name, max_chars=80)}'.", where=named_at, fix=fix)
