@@ -18,6 +18,8 @@ def run_line(folder: Path, line: str, program: str = "sparkwright") -> subproces
     ("line", "sentence"),
     [
         ("deploi", "unknown command 'deploi'. Did you mean deploy?"),
+        ("bench --help", "'bench' is a group of commands. `--list bench` lists them."),
+        ("recipe", "'recipe' is a group of commands. `--list recipe` lists them."),
         ("frobnicate --help", "unknown command 'frobnicate'. See --list."),
         ("--help frobnicate", "unknown command 'frobnicate'. See --list."),
         ("--list benhc", "no command group 'benhc'. Did you mean bench?"),

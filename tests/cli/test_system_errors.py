@@ -130,7 +130,7 @@ def test_new_project_over_a_file_creates_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["hosts"]
 
 
-@pytest.mark.parametrize("line", ["--help", "deploy --help", "lint --help"])
-def test_help_on_a_full_disk_is_an_error(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize("line", ["--help", "deploy --help", "lint --help", "explain", "schema recipe"])
+def test_output_on_a_full_disk_is_an_error(tmp_path: Path, line: str) -> None:
     result = run_shell(tmp_path, f"{commands.PROGRAM} {line} > /dev/full")
     assert result.returncode == 1 and result.stderr == "standard output: No space left on device.\n"

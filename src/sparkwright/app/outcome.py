@@ -70,21 +70,25 @@ class PipeSafeOutput:
         """Write the text, or discard it if the reader is gone."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            self._discard_output()
+        except OSError as error:
+            self._handle_error(error)
             return len(text)
 
     def flush(self) -> None:
         """Flush the stream unless the reader is gone."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._discard_output()
+        except OSError as error:
+            self._handle_error(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _discard_output(self) -> None:
+    def _handle_error(self, error: OSError) -> None:
+        """Discard the output if the reader is gone. Raises the error otherwise, with the name of the stream."""
+        if not isinstance(error, BrokenPipeError):
+            error.filename = error.filename or "standard output"
+            raise error
         self.reader_gone = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 

@@ -76,7 +76,7 @@ def _read_answer(question: str = "") -> str:
 
 
 def _read_line(question: str) -> str:
-    """Read a line of input. Ends the question's line if the user pressed Ctrl-C or Ctrl-D, so that the next message has its own."""
+    """Read a line of input. After Ctrl-C or Ctrl-D, end the question's line, so that the next message has its own."""
     try:
         return input(question)
     except (EOFError, KeyboardInterrupt):
