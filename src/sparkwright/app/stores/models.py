@@ -173,7 +173,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
             )
         total = sum(row["size_bytes"] for _, row in rows)
         print_text(f"{units.format_size(total)} can be freed." if rows else "nothing to free.")
-    if rows and not confirm(f"Remove {len(rows)} models?", yes=yes):
+    if rows and not confirm(f"Remove {format_count(len(rows), 'model')}?", yes=yes):
         print_text("nothing was removed.", file=sys.stderr)
         if as_json:
             print_json_line(_rows_json(rows) + _error_rows(selection))

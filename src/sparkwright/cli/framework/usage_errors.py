@@ -145,7 +145,7 @@ def _describe_unknown_word(
             return f"unknown option {word}. Did you mean {SUGGESTED_OPTIONS[word.lstrip('-')]}?"
         option = word.partition("=")[0]
         return f"unknown option {option}." + _suggest(option, flags, f"{command} --help".strip())
-    if word in {name.rpartition(".")[0] for name in contexts} - {""}:
+    if not command and any(name.startswith(f"{word}.") for name in contexts):
         return f"'{word}' is a group of commands. `--list {word}` lists them."
     flag = next((item.partition("=")[0] for item in words if item.startswith("-") and item.endswith(f"={word}")), "")
     if flag in flags:
