@@ -106,7 +106,7 @@ CI_PARTS = (
     "tests/api/test_fleet.py::test_an_unreachable_host_is_a_row_or_a_typed_error",
     "tests/api/test_fleet.py::test_mistakes_raise_exceptions_that_name_them",
     "tests/cli/test_system_errors.py::test_full_disk_is_named_by_each_command",
-    "tests/cli/test_system_errors.py::test_help_on_a_full_disk_is_an_error",
+    "tests/cli/test_system_errors.py::test_output_on_a_full_disk_is_an_error",
     "tests/cli/test_system_errors.py::test_init_on_a_full_disk_leaves_no_files_and_can_be_repeated",
     "tests/mcp_server/test_server.py::test_a_planned_change_is_applied_once",
     "tests/mcp_server/test_server.py::test_by_default_only_read_tools_exist",

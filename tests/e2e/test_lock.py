@@ -13,6 +13,7 @@ def locked_digest(project: SandboxProject) -> str:
 
 def test_lock_adds_missing_entries_and_then_changes_nothing(project: SandboxProject) -> None:
     first = project.run("lock", "--host", "sandbox")
+    assert "\n.sandbox/spark.lock: " in first.out
     assert (first.code, "new" in first.out) == (0, True), first.err
     text = (project.sandbox / "spark.lock").read_text()
     assert "spark.lock: unchanged" in project.run("lock", "--host", "sandbox").out

@@ -38,6 +38,8 @@ def lock(
 
     selection = connect_hosts(host or default_pattern())
     from sparkwright.app.stores import lock_update
+    from sparkwright.project import lockfile
+    from sparkwright.project.documents import document
 
     follow_tags = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
@@ -54,8 +56,11 @@ def lock(
         return [*error_codes, Exit.CHANGES]
     lock_update.write_locks(changed_entries)
     if not json:
-        states = ", ".join(f"{entry.key} {entry.state}" for entry in changed_entries)
-        print_text(f"spark.lock: {states}." if changed_entries else "spark.lock: unchanged.")
+        for folder in dict.fromkeys(entry.folder for entry in changed_entries):
+            states = ", ".join(f"{entry.key} {entry.state}" for entry in changed_entries if entry.folder == folder)
+            print_text(f"{document.format_path(folder / lockfile.FILE_NAME)}: {states}.")
+        if not changed_entries:
+            print_text("spark.lock: unchanged.")
     return error_codes
 
 
