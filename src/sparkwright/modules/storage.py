@@ -152,18 +152,18 @@ def remove_image(api: Any, image_id: str) -> None:
     """Remove an image and all its current names, without force. Raises Failed if the Docker Engine refuses.
 
     A name that has moved to another image since the images were listed is kept. The engine does not remove an image by its
-    Id while several repositories name it, so the names in all repositories but one are removed first.
+    Id while it has several tags, or names in several repositories, so all of them but one tag are removed first.
     """
     from docker.errors import APIError
 
     try:
-        names = {
-            name: ImageReference.parse(name).repository
-            for name in image_names.names_of(image_names.inspect(api, image_id))
-        }
-        last_repository = next(reversed(names.values()), "")
-        for name, repository in names.items():
-            if repository != last_repository:
+        image = image_names.inspect(api, image_id)
+        names = image_names.names_of(image)
+        last_name = next((name for name in reversed(names) if "@" not in name), names[-1] if names else "")
+        last_repository = ImageReference.parse(last_name).repository if names else ""
+        for name in names:
+            is_digest_of_last = "@" in name and ImageReference.parse(name).repository == last_repository
+            if name != last_name and not is_digest_of_last:
                 image_names.remove_name(api, name, image_id)
         with contextlib.suppress(docker_client.errors().NotFound):
             api.remove_image(image_id)

@@ -259,5 +259,6 @@ def _find_run(state: StateFolder, run_id: str) -> Path:
     for folder in sorted(state.runs(), key=journal.is_running, reverse=True):
         if run_id in ("", folder.name):
             return folder
-    problem = f"no run {run_id} on this host" if run_id else "no runs on this host yet"
-    raise Refused(f"{problem}.", fix="`invoke runs --host HOST` lists them.")
+    if not run_id:
+        raise Refused("no runs on this host yet.")
+    raise Refused(f"no run {run_id} on this host.", fix="`invoke runs --host HOST` lists them.")

@@ -71,7 +71,9 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         str(FOLDER),
         runtime.content_hash(),
     ]
-    channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command])
+    # without a password, the archive must not be read as one: each attempt counts towards a lockout of the account
+    sudo_command = [SUDO, "-S", "-p", ""] if password else [SUDO, "-n"]
+    channel = link.run([*sudo_command, "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command])
     deadline = Deadline(INSTALL_TIMEOUT_S)
     try:
         for chunk in (f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source(), *_split_chunks(data)):

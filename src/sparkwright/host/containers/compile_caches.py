@@ -119,7 +119,7 @@ def keys_possibly_in_use(context: Context) -> dict[str, str]:
     try:
         return keys_in_use(context)
     except SparkwrightError:
-        return dict.fromkeys(list_keys(context), "possibly a container (Docker did not answer)")
+        return dict.fromkeys(list_keys(context), "a container, possibly (Docker did not answer)")
 
 
 def _row_sources(row: Mapping[str, Any]) -> Iterator[str]:

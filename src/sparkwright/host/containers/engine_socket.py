@@ -136,5 +136,6 @@ def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def no_answer_message(error: Exception) -> str:
-    """Return the message for a Docker Engine that did not answer. It names only the exception, whose text is not readable."""
-    return f"no answer from the Docker Engine: {type(error).__name__}"
+    """Return the message for a Docker Engine that did not answer. Other exceptions than the system's have no readable text."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"no answer from the Docker Engine: {reason or type(error).__name__}"

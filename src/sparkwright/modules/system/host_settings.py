@@ -300,6 +300,8 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
                 or live_value not in ("", setting.value_text)
             ):
                 current_value = live_value or setting.read_value(current_content or "")
+                if current_value == setting.value_text:
+                    current_value += " (its file differs)" if not was_interrupted else " (not applied)"
                 changes.append(
                     Change(setting.name, current_value, setting.value_text, table.SETTING_PATHS[setting.name])
                 )
@@ -413,7 +415,8 @@ def _run_commands(context: Context, commands: tuple[tuple[str, ...], ...]) -> No
     for argv in commands:
         completed = context.machine.run(list(argv))
         if not completed.ok:
-            raise Failed(f"`{' '.join(argv)}` failed: {(completed.err or completed.out).strip()[-200:]}")
+            lines = (completed.err or completed.out).strip().splitlines()
+            raise Failed(f"`{' '.join(argv)}` failed: {lines[0] if lines else f'exit code {completed.code}'}")
 
 
 def _digest(text: str) -> str:
