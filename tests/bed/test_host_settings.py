@@ -60,6 +60,7 @@ def test_host_settings_are_previewed_made_and_undone(capped: BedProject) -> None
 
     undone = capped.run("provision", "--host", "spark1", "--undo", "--json")
     assert undone.code == 0 and undone.task(TASK)["status"] == "changed", undone.output
+    assert undone.task("Create models directory")["status"] == "skipped", "it creates nothing"
     assert capped.on("spark1", ETC_DIGESTS) == before and capped.on("spark1", OLLAMA_ENVIRONMENT) == ollama
     assert capped.on("spark1", "cat /run/cap; cat /run/earlyoom") == "-r 3600"
     assert capped.on("spark1", f"sudo ls {STATE}") == ""

@@ -66,6 +66,15 @@ def test_tags_that_moved_meanwhile_are_kept(images: Images, engine: Any) -> None
                 engine.remove_image(row["Id"], force=True)
 
 
+def test_image_with_several_tags_in_one_repository_is_removed(images: Images, engine: Any) -> None:
+    """A deployed image has two: the recipe's tag and the tag that records its digest."""
+    _, image_id = pull_new_image(images, 1)
+    engine.tag(image_id, images.name, "second")
+    engine.tag(image_id, images.name, "third")
+    PruneImages().run(PruneImages.Args([images.name], only=[image_id]), images.context)
+    assert image_id not in {row["Id"] for row in engine.images(all=True)}
+
+
 def test_only_the_selected_image_is_removed(images: Images, engine: Any) -> None:
     (_, first), (_, second) = (pull_new_image(images, seed) for seed in (1, 2))
     PruneImages().run(PruneImages.Args([images.name], only=[first]), images.context)

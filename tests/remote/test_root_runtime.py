@@ -48,6 +48,7 @@ def test_runtime_of_root_is_identical_and_only_writable_by_root(opt: Path, capsy
     ("sudo", "message"),
     [
         ("echo 'Sorry, user ops may not run sudo on spark1.' >&2; exit 1", "may not run sudo on spark1."),
+        ('[ "$1" = -n ] && echo "sudo: a password is required" >&2; exit 1', "a password is required"),  # none is known
         ("while :; do printf x; sleep 0.1; done", "sudo did not exit within 2 s"),
         ("exec >&- 2>&-; sleep 20", "sudo did not exit within 2 s"),  # its exit code is never known
         ("head -c 3000000 /dev/zero; exit 1", "sudo gave no reason"),

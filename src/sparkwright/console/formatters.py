@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkwright import units
+from sparkwright.protocol.events import Event
 
 SANDBOX_DESCRIPTION = "a simulated Spark without a GPU or a real model"
 
@@ -16,6 +17,13 @@ def format_progress(done: float, total: float, unit: str) -> str:
     format_number = {"bytes": units.format_size, "s": units.format_duration}.get(unit, "{:g}".format)
     suffix = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{format_number(done)} of {format_number(total)}{suffix}" if total else f"{format_number(done)}{suffix}"
+
+
+def format_run(event: Event) -> str:
+    """Return the text of a `run` event, a row of `runs`; the plan of a damaged run has no play and no user."""
+    mode = " (check)" if event.get("check") else ""
+    play = event.get("play") or "its plan is not readable"
+    return f"{event['run']}  {event['state']:<8} {play}{mode}  {event.get('who') or ''}".rstrip()
 
 
 def join_names(names: Sequence[str], max_names: int = 12) -> str:

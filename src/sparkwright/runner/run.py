@@ -245,13 +245,19 @@ def _find_run_in_progress(state: StateFolder) -> Path:
 
 def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield a `run` event for each recorded run that may change something, or for all of them, newest first."""
+    is_empty = True
     for folder in state.runs():
         plan, recap = journal.read_plan(folder), journal.read_recap(folder)
         if journal.is_read_only(plan) and not request["all"]:
             continue
+        is_empty = False
         outcome = "cut off" if recap is None else f"exit {recap.get('exit')}"
         fields = {name: plan.get(name) for name in ("play", "who", "check")}
         yield event("run", run=folder.name, **fields, state="running" if journal.is_running(folder) else outcome)
+    if is_empty:
+        yield event(
+            "note", task="", text="no runs yet" if request["all"] else "no runs that may have changed this host yet"
+        )
 
 
 def _find_run(state: StateFolder, run_id: str) -> Path:

@@ -1,6 +1,8 @@
 """Requests to the Docker Engine over its socket: no SDK for plain reads, the SDK's errors for missing objects."""
 
+import errno
 import json
+import os
 import socketserver
 import subprocess
 import sys
@@ -149,3 +151,12 @@ def test_frames_are_decoded_from_chunks_of_any_size() -> None:
     for size in range(1, len(LOG)):
         chunks = (LOG[start : start + size] for start in range(0, len(LOG), size))
         assert b"".join(engine_socket._decode_frames(chunks)) == b"started\nready\n"
+
+
+def test_error_of_the_system_is_named_by_its_text() -> None:
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert engine_socket.no_answer_message(error) == "no answer from the Docker Engine: No space left on device"
+    assert (
+        engine_socket.no_answer_message(requests.ConnectionError())
+        == "no answer from the Docker Engine: ConnectionError"
+    )

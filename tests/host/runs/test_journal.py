@@ -104,6 +104,15 @@ def test_read_only_runs_are_listed_only_on_request(state: StateFolder) -> None:
     assert list_run_ids(all_runs=True) == {"deploy", "verify", "plan"}
 
 
+def test_a_host_without_runs_says_so(state: StateFolder) -> None:
+    def list_texts(*, all_runs: bool) -> list[str]:
+        return [row["text"] for row in run.list_runs({"all": all_runs}, Machine(), state)]
+
+    assert list_texts(all_runs=True) == ["no runs yet"]
+    finish_run(state, "verify", exclusive=False)
+    assert list_texts(all_runs=False) == ["no runs that may have changed this host yet"]
+
+
 def test_a_run_is_locked_before_its_plan_is_written(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower may read the run as soon as its plan exists."""
     observed: list[list[bool]] = []

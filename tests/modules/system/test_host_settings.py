@@ -164,6 +164,25 @@ def test_damaged_record_is_refused(host: FakeHost) -> None:
         host.run(undo=True)
 
 
+def test_file_changed_since_is_shown_as_a_difference(host: FakeHost) -> None:
+    host.run(swappiness=10)
+    with (host.root / "etc/sysctl.d/60-sparkwright.conf").open("a") as file:
+        file.write("# mine\n")
+    shown = host.run(check=True, swappiness=10).diff
+    assert [(item.before, item.after) for item in shown] == [("10 (its file differs)", "10")]
+
+
+def test_error_begins_with_the_first_line_of_a_failed_command(host: FakeHost) -> None:
+    line = "Job for sparkwright-clock-cap.service failed because the control process exited with error code."
+    program = Path(host.env["PATH"].partition(":")[0]) / "sysctl"
+    program.write_text(
+        f"#!/bin/sh\nprintf '%s\\n' '{line}' 'See systemctl status and journalctl -xeu. {'x' * 120}' >&2; exit 1\n"
+    )
+    with pytest.raises(Failed) as excinfo:
+        host.run(swappiness=10)
+    assert str(excinfo.value) == f"`sysctl -w vm.swappiness=10` failed: {line}"
+
+
 def test_failed_command_is_repeated_by_the_next_run(host: FakeHost) -> None:
     program = Path(host.env["PATH"].partition(":")[0]) / "sysctl"
     script = program.read_text()

@@ -125,9 +125,7 @@ class TaskLines:
         self.write("muted", self._line("", event["host"], event["text"]))
 
     def _on_run(self, event: Event) -> None:
-        mode = " (check)" if event.get("check") else ""
-        text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
-        self.write("", self._line("", event["host"], text))
+        self.write("", self._line("", event["host"], formatters.format_run(event)))
 
     _on_raw = _on_note
 

@@ -192,9 +192,7 @@ class StageLines:
         self._print_line(event["host"], "muted", "", event["text"])
 
     def _on_run(self, event: Event) -> None:
-        mode = " (check)" if event.get("check") else ""
-        text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
-        self._print_line(event["host"], "", "", text)
+        self._print_line(event["host"], "", "", formatters.format_run(event))
 
     def _on_task_finished(self, event: Event) -> None:
         run = self._find_run(event)
