@@ -1,6 +1,8 @@
 """Batches as in Ansible, the effect of a failed host on the others, subscribers, and Ctrl-C."""
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -162,6 +164,14 @@ def test_error_of_a_subscriber_is_reported_once(capsys: pytest.CaptureFixture[st
     result = capsys.readouterr().err
     assert result.count("Broken: internal error: KeyError") == 1
     assert "\x1b" not in result
+
+
+def test_output_that_could_not_be_written_fails_the_command() -> None:
+    members = create_members(0)
+    fleet = Fleet(members, [Broken(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))])
+    fleet.roll(fleet.begin("Test", [member.host for member in members]), build_plan, PlayRollout(RolloutPolicy()))
+    fleet.close()
+    assert fleet.exit_codes() == [0, 1]
 
 
 def test_closed_output_ends_the_command_quietly() -> None:

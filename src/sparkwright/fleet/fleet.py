@@ -61,6 +61,7 @@ class Fleet:
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._broken_subscribers: set[int] = set()
+        self._has_lost_output = False
         #: events for the subscribers, functions to call in the caller's thread, and None for each member that is done
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
@@ -199,8 +200,13 @@ class Fleet:
         return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
     def exit_codes(self) -> list[int]:
-        """Return the exit code of each member. It is 0 for a member without a recap, for example after a query."""
-        return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
+        """Return the exit code of each member, and of incomplete output. It is 0 for a member without a recap, as after a query."""
+        codes = [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
+        return [*codes, *self.output_codes()]
+
+    def output_codes(self) -> list[int]:
+        """Return the exit code "failed" if events could not be written, as on a full disk; otherwise nothing."""
+        return [int(Exit.FAILED)] if self._has_lost_output else []
 
     def add_note(self, member: Member, text: str, *, detail: bool = False, one_host_only: bool = False) -> None:
         """Emit a note about a host, unless it was emitted before: a host that is checked first is planned twice.
@@ -390,6 +396,7 @@ class Fleet:
         except BrokenPipeError:
             raise  # the reader of standard output is gone
         except Exception as error:
+            self._has_lost_output |= isinstance(error, OSError)
             if id(subscriber) not in self._broken_subscribers:
                 self._broken_subscribers.add(id(subscriber))
                 message = f"{type(subscriber).__name__}: {convert_error(error)} The run continues."

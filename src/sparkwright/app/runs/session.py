@@ -84,6 +84,7 @@ def run(
                 cache_entry.save(plans.planned_hosts, fleet.members)
         codes = rollout.report_outcome()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
+    codes += fleet.output_codes()
     if not codes:
         host_names = ", ".join(host.name for host in selection.hosts)
         raise Refused(f"no play in {name} is for {host_names}.", fix="Check `hosts:` in the playbook.")
