@@ -138,6 +138,13 @@ def test_a_failed_switch_wakes_the_other_server_again(turns: TurnsProject) -> No
     assert turns.states() == {LARGE: "up", SMALL: "asleep"}
 
 
+def test_a_failed_switch_says_if_the_other_server_does_not_start_either(turns: TurnsProject) -> None:
+    with turns.project.fault("oom"):
+        result = turns.switch(SMALL)
+    assert result.code == 1 and result.recap["msg"].endswith("qwen35 failed too: neither serves now.")
+    assert turns.switch(LARGE).proved and turns.states() == {LARGE: "up", SMALL: "asleep"}
+
+
 def test_a_container_that_docker_rejects_fails_before_the_other_server_is_stopped(turns: TurnsProject) -> None:
     before = turns.containers()
     started = turns.project.container(CONTAINERS[LARGE])["State"]["StartedAt"]
