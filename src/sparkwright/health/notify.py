@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -154,6 +155,17 @@ def _post_once(url: str, message: Post) -> None:
         raise ConnectionError(f"it returned {response.status}")
     if response.status >= 300:
         raise NotificationFailed(f"the webhook at {urlsplit(url).hostname} returned {response.status}")
+
+
+def find_problem(argv: tuple[str, ...], webhook_file: str) -> str:
+    """Return why the command of notifications can't be run, or the file of their URL can't be read; empty without a problem."""
+    if argv and shutil.which(argv[0]) is None:
+        return f"{argv[0]} is not an executable program"
+    try:
+        url = _read_url(webhook_file)
+    except NotificationFailed as error:
+        return str(error)
+    return f"{webhook_file} is empty" if webhook_file and not url else ""
 
 
 def _read_url(path: str) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,22 @@ def test_system_timer_is_refused_without_systemd(host: RecordingContext) -> None
 def test_missing_textfile_folder_is_refused(host: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no such directory"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
+    assert (tmp_path / "table").read_text() == OWN_LINES
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"command": ["/no/such/page", "me"]}, "/no/such/page is not an executable program"),
+        ({"webhook_file": "/no/such/url"}, "/no/such/url: No such file or directory"),
+        ({"webhook_file": "/dev/null"}, "/dev/null"),
+    ],
+)
+def test_notifications_that_could_not_be_sent_are_refused(
+    host: RecordingContext, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Refused, match=message):
+        HealthTimer().run(HealthTimer.Args(**settings), host)
     assert (tmp_path / "table").read_text() == OWN_LINES
 
 

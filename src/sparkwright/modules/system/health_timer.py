@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import schedule, store, textfile
+from sparkwright.health import notify, schedule, store, textfile
 from sparkwright.health.schedule import Scheduler
 from sparkwright.health.settings import Settings
 from sparkwright.host.memory import service_guard
@@ -172,6 +172,10 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         if args.textfile and not expand_home(args.textfile).is_dir():
             fix = "Create it, owned by the user that runs the checks."
             raise Refused(f"no such directory: {args.textfile}.", fix=fix)
+        if problem := notify.find_problem(tuple(args.command), args.webhook_file):
+            raise Refused(
+                f"notifications could not be sent: {problem}.", fix="Correct it on the host, and install again."
+            )
         return _install(args, observed, context)
 
 
