@@ -200,7 +200,7 @@ class Fleet:
         return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
     def exit_codes(self) -> list[int]:
-        """Return the exit code of each member, and of incomplete output. It is 0 for a member without a recap, as after a query."""
+        """Return the exit code of each member, 0 for one without a recap, and that of incomplete output."""
         codes = [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
         return [*codes, *self.output_codes()]
 
