@@ -176,6 +176,15 @@ def test_unrecorded_memory_is_waited_for_until_no_more_is_released(
     assert result.msg == "the stopped server's memory was not recorded; 100.0 GiB released"
 
 
+def test_recorded_memory_that_was_free_before_the_stop_is_not_called_unrecorded(
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.save_stop(0)
+    monkeypatch.setattr(memory, "SETTLE_PERIOD_S", 0.0)
+    result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
+    assert result.msg.startswith("the server held no memory when it was stopped;"), result.msg
+
+
 def test_unrecorded_stop_is_not_waited_for(spark: FakeSpark) -> None:
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (result.data["back"], result.msg) == (None, "nothing was stopped")

@@ -265,7 +265,12 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             return Result(msg="nothing was stopped", data=_result_data(None))
         if not held_bytes:
             released_bytes, waited_s = _wait_until_settled(context, int(stop_record["available_bytes"]), args.timeout_s)
-            msg = f"the stopped server's memory was not recorded; {format_gib(released_bytes)} GiB released"
+            reason = (
+                "the stopped server's memory was not recorded"
+                if held_bytes is None
+                else "the server held no memory when it was stopped"
+            )
+            msg = f"{reason}; {format_gib(released_bytes)} GiB released"
             return Result(msg=msg, data=_result_data(None, waited_s=waited_s))
         tolerated_bytes = max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
         expected_bytes = int(stop_record["available_bytes"] + held_bytes - tolerated_bytes)
