@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
 RECIPE = "recipes/qwen3.5-35b.yml"
+NO_DOCKER = "no answer from the Docker Engine at unix:///nowhere.sock"
 BREAK_TASK = "{name: Break, fail: {msg: broken}}"
 
 
@@ -27,6 +29,12 @@ def running_max_num_seqs(project: SandboxProject) -> str:
     """Return --max-num-seqs of the server's command line."""
     command = project.container()["Config"]["Cmd"]
     return str(command[command.index("--max-num-seqs") + 1])
+
+
+def stop_docker(project: SandboxProject) -> None:
+    """Make the host's Docker Engine unreachable for the project's commands."""
+    with (project.root / "hosts/sandbox.yml").open("a") as file:
+        file.write('env: {DOCKER_HOST: "unix:///nowhere.sock"}\n')
 
 
 def list_ollama_models(project: SandboxProject) -> list[str]:
@@ -52,6 +60,21 @@ def test_rollback_recreates_the_last_verified_server_after_its_container_was_rem
     changed = [(item["field"], item["before"], item["after"]) for item in rows[1]["changed"]]
     assert changed == [("--max-num-seqs", "8", "4")]
     assert "by " in project.run("history", "--host", "sandbox").out
+
+
+@pytest.mark.parametrize("command", ["deploy", "restart", "rollback"])
+def test_a_command_is_refused_while_docker_is_stopped(project: SandboxProject, command: str) -> None:
+    stop_docker(project)
+    result = project.run(command, "--host", "sandbox")
+    assert (result.code, NO_DOCKER in result.out) == (5, True), result.out
+
+
+def test_provision_fails_while_docker_is_stopped(project: SandboxProject) -> None:
+    stop_docker(project)
+    result = project.run("provision", "--host", "sandbox")
+    assert re.search(f"failed +Check driver, toolkit and Docker +{NO_DOCKER}", result.out), result.out
+    assert result.code == 1, "the first run has created the models directory"
+    assert project.run("provision", "--host", "sandbox").code == 5
 
 
 def test_minimum_stops_a_change_of_the_only_host_but_not_a_deploy_without_changes(project: SandboxProject) -> None:

@@ -68,8 +68,10 @@ class Preflight(Module["Preflight.Args"]):
         ]
         data: dict[str, Any] = {"checks": checks}
         bad_findings = [finding for finding in findings if finding.verdict == "bad"]
-        if args.report_only:
-            return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in findings), data=data)
+        if args.report_only or not (bad_findings or args.container):
+            # without a container there are only a few findings
+            evidence = [f"{finding.name}: {finding.evidence.rstrip('.')}" for finding in findings]
+            return Result(msg="; ".join(evidence), data=data)
         if not bad_findings:
             return Result(msg=f"{format_count(len(findings), 'check')} passed", data=data)
         data["evidence"] = [
