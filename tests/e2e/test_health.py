@@ -212,6 +212,18 @@ def test_a_full_disk_is_degraded(host: CheckedHost) -> None:
     assert (record.state, record.machine.disk_free_bytes) == ("degraded", 2**20)
 
 
+def test_a_record_that_cannot_be_written_does_not_hide_the_servers_state(host: CheckedHost) -> None:
+    record = host.state.path / "restarts.json"
+    record.unlink(missing_ok=True)
+    record.mkdir()  # stands for a full disk: only the write of this record fails
+    try:
+        result = host.project.run("health", "--host", "sandbox")
+    finally:
+        record.rmdir()
+    assert (result.code, "ok: a token in" in result.out, "Docker" in result.out) == (0, True, False), result.out
+    assert "cannot save the container's restart count: " in result.out
+
+
 def test_a_slow_server_is_degraded_when_measured(host: CheckedHost) -> None:
     host.fault("slow")
     due = replace(QUICK_SETTINGS, smoke_every_s=3600, smoke_tokens=8)

@@ -114,7 +114,9 @@ class Prober:
             container = parse_container(inspected, verified_id)
             crash_loop_reason = ""
             if container.exit_code or container.status != "exited":
-                crash_loop_reason = crash_loop.find_stop_reason_and_record_sample(inspected, self.context)
+                crash_loop_reason = crash_loop.find_stop_reason(inspected, self.context)
+                if not crash_loop_reason:
+                    self._record_restart_count(inspected)
             drift = snapshot.find_drift(self.context, self.verified_state, inspected)
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
@@ -137,6 +139,13 @@ class Prober:
             drift=drift,
             has_answered=has_answered,
         )
+
+    def _record_restart_count(self, inspected: dict[str, Any]) -> None:
+        """Record the restart count for later checks. A failure to do so, as on a full disk, is only noted."""
+        try:
+            crash_loop.record_sample(inspected, self.context)
+        except OSError as error:
+            self.context.note(f"cannot save the container's restart count: {error.strerror}")
 
     # -- the server ----------------------------------------------------------------------------------------------------
 

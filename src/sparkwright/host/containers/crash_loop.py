@@ -76,10 +76,16 @@ def find_stop_reason_and_record_sample(
 ) -> str:
     """Return the result of `find_stop_reason`; if it is empty, record a sample for the next check."""
     reason = find_stop_reason(container, context, max_restarts=max_restarts, window_s=window_s)
-    if not reason and not context.check:
+    if not reason:
+        record_sample(container, context)
+    return reason
+
+
+def record_sample(container: Mapping[str, Any], context: Context) -> None:
+    """Record the container's restart count for the next check, except in check mode. Raises OSError."""
+    if not context.check:
         sample = RestartSample(time.time(), int(container.get("RestartCount", 0)))
         _write_samples(container, [*_read_samples(container, context), sample], context)
-    return reason
 
 
 def find_stop_reason(
