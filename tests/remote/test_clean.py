@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +63,10 @@ def test_clean_removes_everything_from_a_host_with_checks(lab: SshLab, project: 
     assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
     assert {path: path.is_file() and path.read_bytes() for path in home.rglob("*")} == before
     assert (tmp_path / "table").read_text() == OWN_LINES
+
+
+def test_an_uninstall_without_a_timer_says_what_it_removed(project: Path) -> None:
+    commands.run("health", "--host", "spark1", cwd=project)
+    removed = commands.run("health.uninstall", "--host", "spark1", cwd=project).stdout
+    assert re.search("changed +Remove the health timer .*no timer was installed; removed the records of checks", removed)
+    assert re.search("skipped +Remove root's health timer", removed), removed

@@ -124,8 +124,10 @@ def _require_public_url(url: str) -> str:
 
 
 def _timer_task(args: dict[str, Any], **task_fields: Any) -> Task:
-    name = "Remove the health timer" if args.get("state") == "absent" else "Install the health timer"
-    owner = "root" if task_fields.get("become") else "user"
+    is_root = task_fields.get("become")
+    removal_name = "Remove root's health timer" if is_root else "Remove the health timer"
+    name = removal_name if args.get("state") == "absent" else "Install the health timer"
+    owner = "root" if is_root else "user"
     return Task(id=f"health_timer_{owner}", name=name, module="health_timer", args=args, **task_fields)
 
 

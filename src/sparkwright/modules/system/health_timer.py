@@ -360,6 +360,8 @@ def _write_crontab(text: str, context: Context) -> None:
 def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
     scheduler = observed.scheduler
+    has_cron_line = schedule.CRON_MARK in observed.current_files[CRONTAB]
+    had_timer = has_cron_line or set(observed.current_files) != {CRONTAB}
     if scheduler.is_installed:
         scheduler.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
         scheduler.systemctl(context, "stop", schedule.SERVICE_UNIT)
@@ -368,7 +370,7 @@ def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
             path.unlink(missing_ok=True)
         _run_systemctl(scheduler, context, "daemon-reload")
         scheduler.systemctl(context, "reset-failed", schedule.SERVICE_UNIT)
-    if schedule.CRON_MARK in observed.current_files[CRONTAB]:
+    if has_cron_line:
         _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], ""), context)
         service_guard.stop(context.state)
         turns.stop_service(context.state)
@@ -384,4 +386,4 @@ def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
     runtime = schedule.find_runtime()
     if runtime is not None:
         schedule.release_runtimes(runtime)
-    return {"msg": "removed"}
+    return {"msg": "removed" if had_timer else "no timer was installed; removed the records of checks"}
