@@ -62,6 +62,14 @@ def test_status_has_a_row_per_server_and_recipe_selects_one(both: SandboxProject
     assert unknown.code == 5 and f"Did you mean `{CHAT}`?" in unknown.err + unknown.out
 
 
+def test_the_history_of_both_servers_is_newest_first(both: SandboxProject) -> None:
+    assert both.run("restart", "--host", f"sandbox/{CHAT}").code == 0
+    rows = both.run("history", "--host", "sandbox", "--json").events()
+    assert {row["host"] for row in rows} == {f"sandbox/{CHAT}", f"sandbox/{VECTORS}"}
+    times = [row["at"] for row in rows]
+    assert times == sorted(times, reverse=True)
+
+
 def test_health_and_verify_use_text_or_a_vector(both: SandboxProject) -> None:
     health = both.run("health.check", "--host", "sandbox")
     assert health.code == 0 and "a token in" in health.out and "a vector in" in health.out

@@ -37,9 +37,11 @@ def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     return session.list_runs(select_machines(select_hosts(host)), include_read_only=all, json=json)
 
 
-@command(help={"json": "one JSON object per change", "last": f"number of changes (default {HISTORY_ENTRIES})"})
+@command(
+    help={"json": "one JSON object per change", "last": f"number of changes per server (default {HISTORY_ENTRIES})"}
+)
 def history(host: str = "", recipe: str = "", last: int = HISTORY_ENTRIES, json: bool = False) -> list[int]:
-    """List the changes to a host's server, newest first.
+    """List the changes to the servers of hosts, newest first.
 
     Shows who made each change, when, what differed, and the measurements of its verification.
     """

@@ -31,19 +31,22 @@ HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE
 
 
 def history(pattern: str, max_entries: int, *, json: bool) -> list[int]:
-    """Print the `max_entries` newest history entries of each host and return the exit codes."""
+    """Print the `max_entries` newest history entries of each server, the newest of all first, and return the exit codes."""
     answers, codes, titles = _query_hosts(pattern, {"verb": "history"}, json=json)
+    rows: list[tuple[float, str, dict[str, Any]]] = []
     for host, events in answers.items():
         with report_host_error(host, codes, json=json):
             entries = history_entries(events, max_entries)
             for entry in entries:
-                if json:
-                    print_json_line({**entry, "host": host})
-                else:
-                    title = f"{host} ({entry['cluster']})" if entry.get("cluster") else host
-                    print_prose("\n".join(_format_entry(title, entry)))
+                title = f"{host} ({entry['cluster']})" if entry.get("cluster") else host
+                rows.append((entry["at"], "\n".join(_format_entry(title, entry)), {**entry, "host": host}))
             if not entries and not json:
                 print_prose(f"{titles[host]}: no history yet")
+    for _, text, row in sorted(rows, key=lambda item: item[0], reverse=True):
+        if json:
+            print_json_line(row)
+        else:
+            print_prose(text)
     return codes
 
 
