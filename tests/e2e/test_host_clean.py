@@ -52,14 +52,16 @@ def test_by_default_the_server_keeps_running_with_its_key_and_model(
     project.deployed()
     before = project.container()["Id"]
     home = project.sandbox / "home"
-    model = list_paths(home / "models")
+    model, manifests = list_paths(home / "models"), [*project.state.path.glob("model-*.json")]
     result = project.run(*CLEAN, "--models", "--images", "--yes", "--json")
     assert result.code == 0, result.out + result.err
     container = project.container()
     assert (container["Id"], container["State"]["Running"]) == (before, True)
     assert list_paths(home / "models") == model
     compiled = home / ".local/share/sparkwright/compile-caches"
-    leftovers = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
+    files = [path for path in (home / ".local").rglob("*") if path.is_file() and not path.is_relative_to(compiled)]
+    leftovers = [path for path in files if path not in manifests]
+    assert files != leftovers
     assert [str(path) for path in leftovers] == [
         mount["Source"] for mount in container["Mounts"] if mount["Source"].endswith(".yaml")
     ]
@@ -85,5 +87,21 @@ def test_the_previous_server_is_removed_but_not_during_a_run(project: SandboxPro
     assert (project.state.path / "verified.json").exists()
     assert project.run(*CLEAN, "--yes").code == 0
     assert project.containers() == sorted(["qwen35 running", *others])
-    assert not project.state.path.exists()
+    assert not (project.state.path / "verified.json").exists()
     assert project.deploy().code in (0, 4)
+
+
+def test_a_model_that_was_kept_is_listed_and_removed_later(project: SandboxProject) -> None:
+    project.deployed()
+    home = project.sandbox / "home"
+    model = str(home / "models/qwen35-35b-hf")
+    first = project.run(*CLEAN, "--server", "--yes", "--json")
+    kept = {row["kind"]: row for row in json.loads(first.out)["items"] if row["kept"]}
+    assert (kept["model"]["kept"], kept["manifest"]["kept"]) == ("--models removes it", f"lists {model}")
+    leftovers = [str(path) for path in (home / ".local").rglob("*") if path.is_file()]
+    assert leftovers == [kept["manifest"]["name"]]
+
+    second = project.run(*CLEAN, "--models", "--yes", "--json")
+    items = {(row["kind"], row["name"]): row["kept"] for row in json.loads(second.out)["items"]}
+    assert items["model", model] == "", second.out
+    assert list_paths(home / "models") == list_paths(home / ".local") == []

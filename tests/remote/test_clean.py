@@ -68,5 +68,7 @@ def test_clean_removes_everything_from_a_host_with_checks(lab: SshLab, project: 
 def test_an_uninstall_without_a_timer_says_what_it_removed(project: Path) -> None:
     commands.run("health", "--host", "spark1", cwd=project)
     removed = commands.run("health.uninstall", "--host", "spark1", cwd=project).stdout
-    assert re.search("changed +Remove the health timer .*no timer was installed; removed the records of checks", removed)
+    assert re.search(
+        "changed +Remove the health timer .*no timer was installed; removed the records of checks", removed
+    )
     assert re.search("skipped +Remove root's health timer", removed), removed

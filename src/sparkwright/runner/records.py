@@ -82,12 +82,16 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     There is no run, because its journal would be among the removed files. In the request, `name` is the host's name for messages.
     Raises Refused during another run.
     """
+    from sparkwright.host.models import model_folders
+
     started_s, host = time.monotonic(), request["name"]
     context = RunContext(machine, state, run_id="", emit=lambda row: None)
     owner = lock.LockOwner("host.clean", "host.clean", "", 0, time.time())
     with lock.acquire(state, owner, host=host):
         _wait_for_other_runs(state, host)
         kept_paths = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
+        # without its manifest, a later `host.clean --models` would not find a kept model
+        kept_paths += [manifest.file for manifest in model_folders.removable_manifests(state)]
         own_folders.remove_all(machine.home, kept_paths)
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")

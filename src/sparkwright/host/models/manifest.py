@@ -94,6 +94,11 @@ class Manifest:
     def _record_path(self) -> Path:
         return self.state.path / _record_name(self.folder)
 
+    @property
+    def file(self) -> Path:
+        """The saved manifest's file."""
+        return self._record_path.with_name(f"{self._record_path.name}.json")
+
     def forget_missing(self) -> None:
         """Forget deleted files of other revisions."""
         paths = set(self.about.get("paths", ()))

@@ -24,7 +24,7 @@ from sparkwright.host.models import file_transfer
 from sparkwright.host.models.manifest import Manifest, expected_hash, file_size, hash_file, read_stamp
 from sparkwright.host.module import Context
 from sparkwright.host.records import own_folders, verified_states
-from sparkwright.host.state import write_atomically
+from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_file
 from sparkwright.trust.names import COMMIT, is_outside, resolve_entry
@@ -241,6 +241,11 @@ def removable_bytes(manifest: Manifest) -> int:
         if path.is_file() or path.is_symlink()
     )
     return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers))
+
+
+def removable_manifests(state: StateFolder) -> list[Manifest]:
+    """Return the manifests of models that still have files to remove."""
+    return [manifest for manifest in Manifest.load_all(state) if removable_bytes(manifest)]
 
 
 def transfer_folders(folder: Path) -> list[Path]:

@@ -89,7 +89,8 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
         if key_lines := image_transfer.count_key_lines(context):
             items.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {key_lines}"))
         items += _list_timers(context)
-        items += _list_folders(context, removed_names)
+        kept_models = {item.name for item in items if item.kind == "model" and item.kept}
+        items += _list_folders(context, removed_names, kept_models)
         other_runs = (
             run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run)
         )
@@ -175,7 +176,7 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
 
 
 def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
-    manifests = [manifest for manifest in Manifest.load_all(context.state) if model_folders.removable_bytes(manifest)]
+    manifests = model_folders.removable_manifests(context.state)
     mounts: list[tuple[str, Path]] | None = []
     try:
         mounts = list(own_folders.iter_mounts(context, exclude=removed_names)) if manifests else []
@@ -221,8 +222,8 @@ def _list_timers(context: Context) -> Iterator[Item]:
         yield Item("timer", f"linger of {timer.scheduler.user}, enabled for the health timer")
 
 
-def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield sparkwright's own folders, and separately the files in them that a container has mounted."""
+def _list_folders(context: Context, removed_names: set[str], kept_models: set[str]) -> Iterator[Item]:
+    """Yield sparkwright's own folders, and separately the kept files in them: mounted ones, and manifests of kept models."""
     share_folder, state_folder = own_folders.share_and_state(context.machine.home)
     cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH_FOLDER)
     caches = [context.machine.home / folder for folder in cache_folders]
@@ -231,11 +232,17 @@ def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
             yield Item("folder", str(path), own_folders.find_disk_bytes(path))
     used_files = own_folders.files_in_use(context, exclude=removed_names)
     size_bytes = own_folders.find_disk_bytes(state_folder)
-    used_bytes = sum(own_folders.disk_bytes(path) for path in used_files)
-    yield Item("folder", str(state_folder), None if size_bytes is None else size_bytes - used_bytes)
-    yield from (
+    kept_items = [
         Item("server key", str(path), own_folders.disk_bytes(path), reason) for path, reason in used_files.items()
-    )
+    ]
+    kept_items += [
+        Item("manifest", str(manifest.file), own_folders.disk_bytes(manifest.file), f"lists {manifest.folder}")
+        for manifest in model_folders.removable_manifests(context.state)
+        if str(manifest.folder) in kept_models
+    ]
+    kept_bytes = sum(item.size_bytes or 0 for item in kept_items)
+    yield Item("folder", str(state_folder), None if size_bytes is None else size_bytes - kept_bytes)
+    yield from kept_items
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------
@@ -252,8 +259,12 @@ def _remove_model(name: str, context: Context) -> None:
 
 
 def _remove_files(name: str, context: Context) -> None:
-    shutil.rmtree(name, ignore_errors=True)
-    own_folders.remove_empty_folders(Path(name).parent, context.machine.home)
+    path = Path(name)
+    if path.name == model_folders.KEPT_FOLDER:
+        model_folders.forget_kept_with_manifest(context, path.parent)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+    own_folders.remove_empty_folders(path.parent, context.machine.home)
 
 
 def _remove_cache(name: str, context: Context) -> None:
