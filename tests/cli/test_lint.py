@@ -37,3 +37,36 @@ def test_engine_version_without_a_recipe_applies_to_vllm_only(tmp_path: Path) ->
     assert re.search(r"^gpt-oss-120b-gguf: .*, engine version unknown", result.stdout, re.M)
     named = commands.run("lint", "--recipe", "gpt-oss-120b-gguf", "--engine-version", "0.32.0", cwd=tmp_path)
     assert named.returncode == 5 and named.stderr.startswith("'0.32.0' is not a version of llama.cpp.")
+
+
+def test_invalid_hosts_registries_and_playbooks_are_reported_with_their_lines(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    files = {
+        "hosts/spark1.yml": "address: spark1\nport: x\n",
+        "hosts/spark2.yml": "rec: qwen3.5-35b\n",
+        "registries.yml": "lab: {url: nowhere}\n",
+        "playbooks/nightly.yml": "- hosts: all\n  tasks:\n    - include: parts/own.yml\n",
+        "playbooks/parts/own.yml": "- name: list\n  comand: {argv: [ls]}\n",
+        "playbooks/weekly.yml": "- hosts: all\n  tasks:\n    - command: {argv: [ls], folder: /}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    result = commands.run("lint", cwd=tmp_path)
+    places = [line.partition(": ")[0] for line in result.stderr.splitlines()]
+    assert result.returncode == 5 and places == [
+        "hosts/spark1.yml:2",
+        "hosts/spark2.yml:1",
+        "registries.yml:1",
+        "playbooks/parts/own.yml:2",
+        "playbooks/weekly.yml:3",
+    ]
+    assert "Other files of the project: 5 errors" in result.stdout
+    assert commands.run("lint", "--recipe", "qwen3.5-35b", cwd=tmp_path).returncode == 0
+
+
+def test_an_error_that_concerns_two_host_files_is_reported(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    (tmp_path / "hosts/spark1.yml").write_text("address: spark1\nmodel_from: spark9\n")
+    result = commands.run("lint", cwd=tmp_path)
+    assert result.returncode == 5 and result.stderr.startswith("hosts/spark1.yml:2: ")

@@ -154,12 +154,17 @@ def _parse_version(engine_type: engine.Engine, text: str) -> Version | None:
 
 
 def print_findings_text(
-    checked_recipes: list[CheckedRecipe], unreadable_count: int = 0, *, include_unremarkable: bool = True
+    checked_recipes: list[CheckedRecipe],
+    unreadable_count: int = 0,
+    other_error_count: int = 0,
+    *,
+    include_unremarkable: bool = True,
 ) -> None:
     """Print a paragraph for each recipe, with file and line of each finding, errors first, and then the totals.
 
     Args:
         unreadable_count: number of recipes that could not be read.
+        other_error_count: number of errors in the project's other files.
         include_unremarkable: list recipes that are as shipped and have no errors or warnings, not only count them.
     """
     unremarkable_recipes = (
@@ -181,6 +186,8 @@ def print_findings_text(
     print_prose(
         f"{format_count(len(checked_recipes) + unreadable_count, 'recipe')}: {counts}{unreadable_note}{hidden_note}"
     )
+    if other_error_count:
+        print_prose(f"Other files of the project: {format_count(other_error_count, 'error')}")
 
 
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:

@@ -1,4 +1,4 @@
-"""The `lint` and `explain` commands, which check recipes without a host and explain the rules."""
+"""The `lint` and `explain` commands, which check a project without a host and explain the rules."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def lint(
     verbose: bool = False,
     json: bool = False,
 ) -> list[Exit]:
-    """Check recipes against their model and engine.
+    """Check recipes against their model and engine, and the project's other files.
 
     Finds settings that the engine would refuse or ignore or that slow it down, and the project's playbooks, parts and templates
-    whose shipped originals have changed. Exit code 1 if a recipe has an error, 5 if one can't be read.
+    whose shipped originals have changed. Without --recipe, also checks hosts/, registries.yml and the project's own playbooks.
+    Exit code 1 if a recipe has an error, 5 if a file is invalid or can't be read.
     """
     from sparkwright.app import findings
     from sparkwright.console.command_output import print_error
@@ -35,13 +36,14 @@ def lint(
     checked_recipes, errors = findings.check_recipes(recipe, engine_version, model)
     if for_:
         checked_recipes = findings.add_client_findings(checked_recipes, for_)
-    for error in errors:
-        print_error(error, json=json)
-    from sparkwright.app import playbook_files
+    from sparkwright.app import playbook_files, project_errors
     from sparkwright.project import shipped_files
     from sparkwright.project.folder import Project
 
     root = Project.here().root
+    other_errors = [] if recipe else project_errors.find_errors(root)
+    for error in (*errors, *other_errors):
+        print_error(error, json=json)
     shipped_files.refresh_schemas(root)
     if json:
         findings.print_json(checked_recipes, [] if recipe else playbook_files.list_outdated_files(root))
@@ -51,10 +53,11 @@ def lint(
         findings.print_findings_text(
             checked_recipes,
             len(errors),
+            len(other_errors),
             include_unremarkable=verbose or bool(recipe or engine_version or model or for_),
         )
     return [
-        *(error.exit for error in errors),
+        *(error.exit for error in (*errors, *other_errors)),
         *(Exit.FAILED for checked_recipe in checked_recipes if checked_recipe.settings.errors),
     ]
 

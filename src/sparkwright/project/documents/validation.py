@@ -135,6 +135,17 @@ def build_validator(check: Callable[[str], str]) -> AfterValidator:
     return build_message_validator(describe_problem)
 
 
+def collect_refusals(actions: Iterable[Callable[[], object]]) -> list[Refused]:
+    """Call each function, and return the errors of those that raise Refused."""
+    refusals = []
+    for action in actions:
+        try:
+            action()
+        except Refused as error:
+            refusals.append(error)
+    return refusals
+
+
 def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Available") -> str:
     """Return a hint for an unknown name: the nearest valid name, or a list of all of them."""
     names = sorted(valid_names)

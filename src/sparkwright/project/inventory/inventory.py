@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sparkwright import defaults, units, visible
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.documents.validation import describe_type, validate
+from sparkwright.project.documents.validation import collect_refusals, describe_type, validate
 from sparkwright.project.inventory import patterns, rules, secret_source, variables
 from sparkwright.project.inventory.groups import Cluster, Fabric, Gateway
 from sparkwright.project.inventory.host import NO_WAKE, Host, Wake
@@ -68,13 +69,13 @@ class Inventory:
     machines: Mapping[str, Host] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, project: Path) -> Inventory:
-        """Read a project's hosts/. Raises Refused if a file is invalid."""
+    def load(cls, project: Path, *, may_be_empty: bool = False) -> Inventory:
+        """Read a project's hosts/. Raises Refused if a file is invalid or, unless `may_be_empty`, if there is no host."""
         folder = project / "hosts"
         groups = _load_groups(project, folder / GROUPS_FILE)
         documents = {path.stem: _load_host_file(path) for path in patterns.list_host_files(folder)}
         rules.refuse_names(documents, groups)
-        if not documents:
+        if not documents and not may_be_empty:
             raise Refused(
                 f"no hosts in {document.format_path(folder)}.", fix="Create hosts/spark1.yml (docs/files/host.md)."
             )
@@ -121,6 +122,19 @@ class Inventory:
     def secrets(self, host: Host) -> dict[str, Secret]:
         """See `secret_source.read_secrets`."""
         return secret_source.read_secrets(host)
+
+
+def find_errors(project: Path) -> list[Refused]:
+    """Return one error for each invalid file in hosts/, or else the first that concerns several files."""
+    folder = project / "hosts"
+    try:
+        paths = patterns.list_host_files(folder)
+    except Refused as error:
+        return [error]
+    errors = collect_refusals(
+        [partial(_load_groups, project, folder / GROUPS_FILE), *(partial(_load_host_file, path) for path in paths)]
+    )
+    return errors or collect_refusals([partial(Inventory.load, project, may_be_empty=True)])
 
 
 def _load_groups(project: Path, path: Path) -> GroupsDocument:

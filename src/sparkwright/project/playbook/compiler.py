@@ -16,7 +16,7 @@ from sparkwright.host.state import write_atomically
 from sparkwright.modules import registry
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
-from sparkwright.project.documents.document import Place, format_path
+from sparkwright.project.documents.document import Document, Place, format_path
 from sparkwright.project.documents.validation import suggest_name, validate
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection
@@ -166,7 +166,7 @@ class _Compiler:
 
     def _compile_task(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Task:
         file = validate(TaskFile, self.play.document, item, section_place=place)
-        module, values = self._split_module(item, place)
+        module, values = split_module(self.play.document, item, place)
         local_vars = {**outer.vars, **file.vars}
         args, unresolved = self._render_arguments(module, values, place, local_vars)
         notify = selection.split_names(file.notify)
@@ -206,25 +206,6 @@ class _Compiler:
         if not server or not self.variables.can_render(server, locate, local_vars):
             return server or ""
         return str(self.variables.render(server, self.variables.with_local(local_vars), locate))
-
-    def _split_module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
-        keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
-        other_keys = [key for key in item if key not in keys]
-        modules = [key for key in other_keys if key in registry.NAMES]
-        for key in other_keys:
-            if key not in registry.NAMES:
-                kind, names = ("key", keys) if modules else ("module", registry.NAMES)
-                fix = suggest_name(key, names, label="Modules")
-                raise Refused(f"unknown {kind} `{key}`.", where=self.where((*place, key)), fix=fix)
-        if len(modules) != 1:
-            problem = f"more than one module: {', '.join(modules)}" if modules else "no module"
-            fix = "Each task needs exactly one module with its arguments."
-            raise Refused(f"this task has {problem}.", where=self.where(place), fix=fix)
-        arguments = item[modules[0]]
-        if arguments is not None and not isinstance(arguments, dict):
-            message = f"the arguments of `{modules[0]}` must be a mapping."
-            raise Refused(message, where=self.where((*place, modules[0])))
-        return modules[0], dict(arguments or {})
 
     def _render_arguments(
         self, module: str, values: dict[str, Any], place: Place, local_vars: Mapping[str, Any]
@@ -300,6 +281,27 @@ class _Compiler:
         for name, where in self.notify_locations.items():
             if name not in self.handler_names:
                 raise Refused(f"no handler named {name!r}.", where=where, fix=suggest_name(name, self.handler_names))
+
+
+def split_module(source: Document, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
+    """Return a task's module and its arguments. Raises Refused unless there is exactly one module."""
+    keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
+    other_keys = [key for key in item if key not in keys]
+    modules = [key for key in other_keys if key in registry.NAMES]
+    for key in other_keys:
+        if key not in registry.NAMES:
+            kind, names = ("key", keys) if modules else ("module", registry.NAMES)
+            fix = suggest_name(key, names, label="Modules")
+            raise Refused(f"unknown {kind} `{key}`.", where=source.where(*place, key), fix=fix)
+    if len(modules) != 1:
+        problem = f"more than one module: {', '.join(modules)}" if modules else "no module"
+        fix = "Each task needs exactly one module with its arguments."
+        raise Refused(f"this task has {problem}.", where=source.where(*place), fix=fix)
+    arguments = item[modules[0]]
+    if arguments is not None and not isinstance(arguments, dict):
+        message = f"the arguments of `{modules[0]}` must be a mapping."
+        raise Refused(message, where=source.where(*place, modules[0]))
+    return modules[0], dict(arguments or {})
 
 
 def _block_stage(name: str) -> str:

@@ -1,0 +1,57 @@
+"""Checks a playbook or a part without a host: its keys, modules, and arguments without expressions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.playbook import playbook
+from sparkwright.project.playbook.compiler import TEMPLATE_MODULES, load_signature, split_module
+from sparkwright.protocol import expressions, signature
+
+PLAY_KEYS = {"hosts", "tasks"}
+
+
+def check_file(path: Path, project: Path) -> None:
+    """Check a playbook, or a part: a list of tasks that playbooks include. Raises Refused for the first mistake."""
+    source = document.load(path)
+    is_part = isinstance(source.data, list) and not any(
+        isinstance(item, dict) and item.keys() & PLAY_KEYS for item in source.data
+    )
+    if is_part:
+        source = playbook.splice_includes(source, project)
+        playbook.check_steps(source, source.data, ())
+        playbook.refuse_secrets(source)
+        _check_modules(source, source.data, ())
+        return
+    for play in playbook.load(path, project).plays:
+        _check_modules(play.document, play.file.tasks, (*play.place, "tasks"))
+        _check_modules(play.document, play.file.handlers, (*play.place, "handlers"))
+
+
+def _check_modules(source: Document, steps: list[dict[str, Any]], place: Place) -> None:
+    """Check the modules of a list of tasks and blocks, at any depth. place: place of the list."""
+    for n, step in enumerate(steps):
+        step_place = (*place, n)
+        if "block" not in step:
+            _check_module(source, step, step_place)
+            continue
+        for key in ("block", "rescue", "always"):
+            _check_modules(source, step.get(key, []), (*step_place, key))
+
+
+def _check_module(source: Document, task: dict[str, Any], place: Place) -> None:
+    module, arguments = split_module(source, task, place)
+    if module in TEMPLATE_MODULES and "src" in arguments:
+        del arguments["src"]
+        arguments["content"] = "{{ the rendered template }}"
+    unresolved = frozenset(key for key, value in arguments.items() if expressions.has_expression(value))
+    try:
+        signature.validate_arguments(load_signature(module), arguments, module=module, unresolved=unresolved)
+    except Refused as error:
+        names = (name for name in arguments if f"`{name}`" in error.message or f"{module}.{name}" in error.message)
+        where = source.where(*place, module, *list(names)[:1])
+        raise Refused(error.message, where=where, fix=error.fix) from None

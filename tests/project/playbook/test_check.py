@@ -1,0 +1,17 @@
+"""Checks of playbooks and parts without a host."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.project import shipped_files
+from sparkwright.project.playbook.check import check_file
+
+SHIPPED = shipped_files.shipped_folder()
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED.glob("playbooks/**/*.yml")), ids=lambda path: str(path.relative_to(SHIPPED))
+)
+def test_shipped_playbooks_and_parts_pass(path: Path) -> None:
+    check_file(path, SHIPPED)
