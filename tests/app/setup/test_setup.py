@@ -14,6 +14,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.units import GIB
+from tests import commands
 from tests.on_a_terminal import open_screen
 
 SHIPPED = shipped_files.shipped_folder()
@@ -217,3 +218,12 @@ def test_number_outside_the_list_is_not_an_address_and_ctrl_c_ends_the_line(tmp_
         terminal.interrupt()
         assert terminal.wait_for_exit() == 4
         assert terminal.lines[-1] == "interrupted by Ctrl-C."
+
+
+def test_hosts_add_writes_the_first_host_of_a_project(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    for path in (tmp_path / "hosts").iterdir():
+        path.unlink()
+    added = commands.run("hosts.add", "spark1", "--offline", "--yes", cwd=tmp_path)
+    assert added.returncode == 0, added.stderr
+    assert list(Inventory.load(tmp_path).hosts) == ["spark1"]

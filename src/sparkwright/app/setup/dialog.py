@@ -398,7 +398,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         Unreachable: the host can't be surveyed, and the user did not choose to continue without a survey.
     """
     project = Project.here()
-    inventory = Inventory.load(project.root)
+    inventory = Inventory.load(project.root, may_be_empty=True)
     host = host or ask_for_host(sandbox=False)
     proposal.refuse_name(host.name)
     if host.address == SANDBOX_ADDRESS:
