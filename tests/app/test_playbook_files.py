@@ -87,6 +87,15 @@ def test_conflict_names_the_line_and_mine_keeps_the_users_text(project: Path, ne
     assert "changed since" not in newer.run("lint", cwd=project).stdout
 
 
+def test_a_file_with_conflict_markers_is_refused_with_its_line(project: Path) -> None:
+    commands.run("playbook.eject", "parts/prove", cwd=project)
+    (project / PART).write_text(f"{(project / PART).read_text()}<<<<<<< HEAD\n=======\n>>>>>>> other\n")
+    line_number = (project / PART).read_text().splitlines().index("<<<<<<< HEAD") + 1
+    result = commands.run("playbook.update", "parts/prove", cwd=project)
+    assert (result.returncode, result.stdout) == (5, "")
+    assert result.stderr.startswith(f"{PART}:{line_number}: unresolved merge conflict.")
+
+
 def test_list_shows_the_state_of_each_file(project: Path) -> None:
     commands.run("playbook.eject", "client.j2", cwd=project)
     commands.run("playbook.eject", "parts/prove", cwd=project)

@@ -13,6 +13,7 @@ from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
+from sparkwright.project.documents import document
 from sparkwright.project.ejection import Comparison, FileState
 from sparkwright.project.folder import Project
 from sparkwright.version import __version__
@@ -61,12 +62,14 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
         mine: keep the text of the copy, and record that it is based on the current shipped file.
 
     Raises:
-        Refused: the project and sparkwright changed the same lines, and `mine` is not set.
+        Refused: the project and sparkwright changed the same lines, and `mine` is not set; or the copy has conflict markers.
     """
     root = Project.here().root
     ejection.refuse_source_checkout(root)
     name = ejection.resolve_name(file)
     comparison = ejection.compare(root, name)
+    if conflict_line := document.find_conflict(document.read_text(root / name)):
+        raise Refused(document.CONFLICT, where=f"{name}:{conflict_line}", fix=document.CONFLICT_FIX)
     has_shipped_changes = comparison.original != comparison.shipped
     if not json and not has_shipped_changes:
         print_text(f"{name} is already based on the shipped file.")
