@@ -1,4 +1,4 @@
-"""`hosts.check` and `hosts.add` in a project with a simulated Spark."""
+"""`hosts.check`, `hosts.add` and hints with the host's name in a project with a simulated Spark."""
 
 import json
 import socket
@@ -17,6 +17,12 @@ def test_a_serving_host_has_a_row_with_its_server_and_nothing_missing(project: S
     assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
     output = project.run("hosts.check", "--host", "sandbox").out
     assert f"qwen35:{project.port}" in output and output.rstrip().endswith("none")
+
+
+def test_an_unknown_run_is_refused_with_a_command_for_this_host(project: SandboxProject) -> None:
+    for command in ("attach", "stop"):
+        result = project.run(command, "--host", "sandbox", "--run", "nope")
+        assert result.code == 5 and "no run nope on this host. `sparkwright runs --host sandbox`" in result.out
 
 
 def test_a_missing_requirement_is_named_with_exit_code_1(project: SandboxProject) -> None:

@@ -353,7 +353,7 @@ def test_a_second_deploy_is_refused_or_waits_until_unlock_ends_the_first_run(pro
     assert refused.code == 5
     assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
     unlock = project.run("unlock", "--host", "sandbox")
-    assert (unlock.code, "stdin is not a terminal; pass `--stop` or `--kill`." in unlock.err) == (5, True)
+    assert (unlock.code, "sandbox: stdin is not a terminal; pass `--stop` or `--kill`." in unlock.err) == (5, True)
     assert "playbooks/hold.yml" in unlock.out
     second = project.start("deploy", "--host", "sandbox", "--json", "--wait")
     assert "playbooks/hold.yml" in wait_for_line(second, '"waiting: ')

@@ -103,7 +103,7 @@ def create_ended_run(state: StateFolder) -> None:
 
 
 def request_stop(home: Path, run: str = "") -> dict[str, Any]:
-    return send_request(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
+    return send_request(home, json.dumps({"verb": "stop", "run": run, "host": "spark1"}).encode())[0][-1]
 
 
 def test_stop_selects_the_run_with_the_lock(tmp_path: Path) -> None:
@@ -128,7 +128,9 @@ def test_stop_selects_the_only_run_and_refuses_to_choose(tmp_path: Path) -> None
     result = request_stop(tmp_path)
     assert (result["exit"], "several runs in progress: two, one" in result["msg"]) == (5, True)
     assert request_stop(tmp_path, "two")["text"].startswith("run two will stop")
-    assert "no run three" in request_stop(tmp_path, "three")["msg"]
+    assert "Name one: `invoke stop --host spark1 --run RUN`." in result["msg"]
+    unknown = request_stop(tmp_path, "three")["msg"]
+    assert unknown == "no run three on this host. `invoke runs --host spark1` lists them."
     assert journal.is_running(first.folder) and journal.is_running(second.folder)
 
 

@@ -12,6 +12,8 @@ from sparkwright.visible import escape_invisible, one_line
 
 #: number of invalid answers after which `ask_until_valid` gives up
 MAX_TRIES = 5
+#: message after a removal was declined
+NOT_REMOVED_MESSAGE = "nothing was removed."
 INPUT_ENDED_MESSAGE = "the input ended; nothing was written."
 
 
@@ -35,7 +37,7 @@ def ask_to_stop(hosts: str) -> bool:
     return sys.stdin.isatty() and _read_answer(question).startswith("s")
 
 
-def ask_lock_release(owner: dict[str, Any]) -> str:
+def ask_lock_release(owner: dict[str, Any], host: str) -> str:
     """Print the owner of a host's lock and ask how to release it. Raises Refused if stdin is not a terminal.
 
     Returns stop, kill or forget, or "" to leave the lock.
@@ -48,7 +50,7 @@ def ask_lock_release(owner: dict[str, Any]) -> str:
     print_text(owner["text"])
     if not sys.stdin.isatty():
         options = "`--stop` or `--kill`" if owner["alive"] else "`--stop`"
-        raise Refused(f"stdin is not a terminal; pass {options}.")
+        raise Refused(f"stdin is not a terminal; pass {options}.", where=host)
     answer = _read_answer(question)[:1]
     return {"s": "stop", "k": "kill"}.get(answer, "") if owner["alive"] else "forget" if answer == "y" else ""
 

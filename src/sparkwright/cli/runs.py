@@ -87,7 +87,7 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     if stop and kill:
         raise Refused("--stop and --kill can't be combined.")
     action = "stop" if stop else "kill" if kill else ""
-    return host_records.unlock(host, lambda owner: action or ask_lock_release(owner))
+    return host_records.unlock(host, lambda owner, name: action or ask_lock_release(owner, name))
 
 
 def _query_hosts(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:

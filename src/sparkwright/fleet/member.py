@@ -68,7 +68,8 @@ class Member:
         """
         secrets_to_send = self.secrets if secrets is None else secrets
         server_field = {"server": self.host.server} if self.host.server else {}
-        return self.open().request({**header, **server_field, "env": dict(self.host.env)}, secrets_to_send)
+        host_fields = {"host": self.host.name, **server_field, "env": dict(self.host.env)}
+        return self.open().request({**header, **host_fields}, secrets_to_send)
 
     def store_results(self, event: Event) -> None:
         """Store what a finished task reports: the engine's version and options, whether the host serves, registered results."""

@@ -1,8 +1,9 @@
 """The laptop's requests to a host, and their parser, which refuses invalid ones.
 
 A request is a JSON line on standard input, with a verb from REQUEST_KINDS:
-{"verb": name, ..., "env": {...}, "secrets": {...}, "server": container}. `server` is the server's container on a host with
-several servers. The answer consists of events on standard output.
+{"verb": name, ..., "env": {...}, "secrets": {...}, "host": name, "server": container}. `host` is the host's name in the project,
+for messages; `server` is the server's container on a host with several servers. The answer consists of events on standard
+output.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ COMMON_FIELDS: dict[str, Shape] = {
     "env": OptionalField(_check_environment, {}),
     "secrets": OptionalField(_check_text_mapping, {}),
     "server": _TEXT,
+    "host": _TEXT,
 }
 
 

@@ -214,12 +214,12 @@ class _RedactedLog(io.TextIOBase):
 
 def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Return the events of the newest or the requested run, from the first one on."""
-    return journal.follow(_find_run(state, request["run"]))
+    return journal.follow(_find_run(state, request))
 
 
 def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Make the current run or the requested one stop at the next safe point."""
-    folder = _find_run(state, request["run"]) if request["run"] else _find_run_in_progress(state)
+    folder = _find_run(state, request) if request["run"] else _find_run_in_progress(state, request)
     if journal.is_running(folder):
         private.touch(folder / "stop")
         yield event("note", task="", text=f"run {folder.name} will stop at the next safe point")
@@ -227,7 +227,7 @@ def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         yield event("note", task="", text=f"run {folder.name} has already ended")
 
 
-def _find_run_in_progress(state: StateFolder) -> Path:
+def _find_run_in_progress(state: StateFolder, request: dict[str, Any]) -> Path:
     """Return the run to stop if the request has no id: the one that holds the lock, or the only one in progress.
 
     Without a run in progress, return the newest one, to report that it has ended. Raises Refused if several are in progress.
@@ -239,8 +239,9 @@ def _find_run_in_progress(state: StateFolder) -> Path:
         return (lock_holders or running_folders)[0]
     if running_folders:
         names = ", ".join(folder.name for folder in running_folders)
-        raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
-    return _find_run(state, "")
+        fix = f"Name one: `invoke stop --host {request['host'] or 'HOST'} --run RUN`."
+        raise Refused(f"several runs in progress: {names}.", fix=fix)
+    return _find_run(state, request)
 
 
 def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -260,11 +261,12 @@ def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> 
         )
 
 
-def _find_run(state: StateFolder, run_id: str) -> Path:
-    """Return the folder of a run; if the id is empty, that of the newest run in progress, or else of the newest run."""
+def _find_run(state: StateFolder, request: dict[str, Any]) -> Path:
+    """Return the folder of the requested run; without an id, that of the newest run in progress, or else of the newest run."""
+    run_id = request["run"]
     for folder in sorted(state.runs(), key=journal.is_running, reverse=True):
         if run_id in ("", folder.name):
             return folder
     if not run_id:
         raise Refused("no runs on this host yet.")
-    raise Refused(f"no run {run_id} on this host.", fix="`invoke runs --host HOST` lists them.")
+    raise Refused(f"no run {run_id} on this host.", fix=f"`invoke runs --host {request['host'] or 'HOST'}` lists them.")

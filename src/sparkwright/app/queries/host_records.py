@@ -101,11 +101,12 @@ def _describe_incident(about_json: str) -> str:
     return f"  {units.format_time(fields['time'])}  {fields['why']}\n"
 
 
-def unlock(host: str, choose_action: Callable[[dict[str, Any]], str]) -> int:
+def unlock(host: str, choose_action: Callable[[dict[str, Any], str], str]) -> int:
     """Release a host's lock, or report that it is free.
 
     Args:
-        choose_action: shows the lock's owner to the user and returns `stop`, `kill` or `forget`; empty to leave the lock alone.
+        choose_action: shows the lock's owner to the user, given the `lock` event and the host's name, and returns `stop`, `kill`
+            or `forget`; empty to leave the lock alone.
     """
     selection = select_machines(select_hosts(host))
     if len(selection.hosts) != 1:
@@ -119,7 +120,7 @@ def unlock(host: str, choose_action: Callable[[dict[str, Any]], str]) -> int:
         if lock_event["owner"] is None:
             print_text(f"{member.host.name}: the lock is free")
             return Exit.OK
-        action = choose_action(lock_event)
+        action = choose_action(lock_event, member.host.name)
         if not action:
             print_text("unchanged")
             return Exit.OK
