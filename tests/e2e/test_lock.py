@@ -3,6 +3,7 @@
 import yaml
 
 from tests.e2e.conftest import SandboxProject
+from tests.on_a_terminal import open_screen
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 
@@ -33,6 +34,12 @@ def test_a_moved_tag_is_found_by_check_and_written_only_with_yes(project: Sandbo
     unconfirmed = project.run("lock", "--host", "sandbox", "--update")
     assert (unconfirmed.code, locked_digest(project)) == (2, before)
     assert "sha256:" in unconfirmed.out and "->" in unconfirmed.out and "--yes" in unconfirmed.err
+    assert ".sandbox/spark.lock: unchanged." in unconfirmed.err
+    update = ("lock", "--host", "sandbox", "--update")
+    with open_screen(*update, cwd=project.root, env=project.environment()) as terminal:
+        terminal.wait_for("Write this to .sandbox/spark.lock?")
+        terminal.type("n\n")
+        assert terminal.wait_for_exit() == 2
     assert project.run("lock", "--host", "sandbox", "--update", IMAGE, "--yes").code == 0
     assert locked_digest(project) != before
     assert project.run("lock", "--host", "sandbox", "--check").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sparkwright.app.prompts import confirm
@@ -39,7 +40,6 @@ def lock(
     selection = connect_hosts(host or default_pattern())
     from sparkwright.app.stores import lock_update
     from sparkwright.project import lockfile
-    from sparkwright.project.documents import document
 
     follow_tags = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
@@ -51,17 +51,32 @@ def lock(
     if check:
         return [*error_codes, *(Exit.CHANGES for entry in entries_to_query if entry.state in ("moved", "new"))]
     changed_entries = [entry for entry in entries_to_query if entry.state in ("new", "moved", "completed")]
-    if any(entry.state == "moved" for entry in changed_entries) and not confirm("Write this to spark.lock?", yes=yes):
-        print_text("spark.lock unchanged.", file=sys.stderr)
+    lock_names = ", ".join(_lock_names(changed_entries or entries)) or lockfile.FILE_NAME
+    if any(entry.state == "moved" for entry in changed_entries) and not confirm(
+        f"Write this to {lock_names}?", yes=yes
+    ):
+        print_text(f"{lock_names}: unchanged.", file=sys.stderr)
         return [*error_codes, Exit.CHANGES]
     lock_update.write_locks(changed_entries)
     if not json:
-        for folder in dict.fromkeys(entry.folder for entry in changed_entries):
-            states = ", ".join(f"{entry.key} {entry.state}" for entry in changed_entries if entry.folder == folder)
-            print_text(f"{document.format_path(folder / lockfile.FILE_NAME)}: {states}.")
+        for name in _lock_names(changed_entries):
+            states = ", ".join(f"{entry.key} {entry.state}" for entry in changed_entries if _lock_name(entry) == name)
+            print_text(f"{name}: {states}.")
         if not changed_entries:
-            print_text("spark.lock: unchanged.")
+            print_text(f"{lock_names}: unchanged.")
     return error_codes
+
+
+def _lock_names(entries: Iterable[LockEntry]) -> list[str]:
+    """Return the names of the locks that contain these entries: `spark.lock`, and that of a sandbox."""
+    return list(dict.fromkeys(map(_lock_name, entries)))
+
+
+def _lock_name(entry: LockEntry) -> str:
+    from sparkwright.project import lockfile
+    from sparkwright.project.documents import document
+
+    return document.format_path(entry.folder / lockfile.FILE_NAME)
 
 
 def _print_entry(entry: LockEntry, *, json: bool) -> None:
