@@ -36,6 +36,7 @@ def test_all_options_together_remove_everything_that_a_deploy_created(project: S
 
     unconfirmed = project.run(*CLEAN, "--server", "--models", "--images")  # standard input is not a terminal
     assert (unconfirmed.code, (project.state.path / "verified.json").exists()) == (2, True), unconfirmed.out
+    assert "sandbox: nothing was removed." in unconfirmed.err
 
     cleaned = project.run(*CLEAN, "--server", "--models", "--images", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Selection, assign_become_password, connect_hosts, select_machines
 from sparkwright.app.plans import clusters, recipes
-from sparkwright.app.prompts import confirm
+from sparkwright.app.prompts import NOT_REMOVED_MESSAGE, confirm
 from sparkwright.app.queries.host_requests import act_on_each, query_module, run_module
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_text
@@ -65,9 +66,12 @@ class PrunableItems:
                 if removable_ids
                 else f"{host}: nothing to free."
             )
-        if removable_ids and not check and confirm(f"Remove these from {host}?", yes=yes):
-            removal_args = {**args, "only": removable_ids}
-            freed_bytes = run_module(fleet, member, self.module, removal_args, exclusive=True)["freed_bytes"]
+        if removable_ids and not check:
+            if confirm(f"Remove these from {host}?", yes=yes):
+                removal_args = {**args, "only": removable_ids}
+                freed_bytes = run_module(fleet, member, self.module, removal_args, exclusive=True)["freed_bytes"]
+            else:
+                print_text(f"{host}: {NOT_REMOVED_MESSAGE}", file=sys.stderr)
         if json:
             print_json_line({"host": host, self.items_key: rows, "freed_bytes": freed_bytes})
         elif freed_bytes is not None:
@@ -104,6 +108,8 @@ def _clean_host(
             fix = f"Follow it with `invoke attach --host {name}`, then clean again."
             raise Refused(f"{name} is in use by run {answer['busy']}.", fix=fix)
         removed = confirm(f"Remove these from {name}?", yes=yes)
+        if not removed:
+            print_text(f"{name}: {NOT_REMOVED_MESSAGE}", file=sys.stderr)
     if removed:
         _remove_items(selection, member, args, has_timer=any(row["kind"] == "timer" for row in removable_items))
     freed_bytes = _total_bytes(removable_items) if removed else None

@@ -11,7 +11,7 @@ from sparkwright import units
 from sparkwright.app.connect import SelectedHosts, Selection, select_hosts, select_machines
 from sparkwright.app.plans import preparation, recipes
 from sparkwright.app.plans.pins import load_lock, lock_entries
-from sparkwright.app.prompts import confirm
+from sparkwright.app.prompts import NOT_REMOVED_MESSAGE, confirm
 from sparkwright.app.queries import host_requests
 from sparkwright.app.queries.host_requests import query_module, run_module
 from sparkwright.app.runs.presenters import RunOutput
@@ -174,7 +174,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
         total = sum(row["size_bytes"] for _, row in rows)
         print_text(f"{units.format_size(total)} can be freed." if rows else "nothing to free.")
     if rows and not confirm(f"Remove {format_count(len(rows), 'model')}?", yes=yes):
-        print_text("nothing was removed.", file=sys.stderr)
+        print_text(NOT_REMOVED_MESSAGE, file=sys.stderr)
         if as_json:
             print_json_line(_rows_json(rows) + _error_rows(selection))
         return [*selection.fleet.exit_codes(), Exit.CHANGES]
