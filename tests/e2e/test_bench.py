@@ -63,6 +63,11 @@ def test_another_server_at_the_port_is_not_measured(served: tuple[SandboxProject
         assert result.code == 1, result.out + result.err
         assert "the container qwen35 is not running on this host" in result.out + result.err
         assert "Check that it generates" not in result.out
+        assert "report.html" not in result.out
+        written = {path.name for path in (empty_project.root / "results/smoke-sandbox").iterdir()}
+        assert written == {"play.yml", "experiment.json"}
+        assert empty_project.run("bench.list").out == "no experiments with results yet.\n"
+        assert empty_project.run("bench.list", "--json").out == ""
 
 
 def test_a_flag_without_effect_is_reported_and_not_measured(served: tuple[SandboxProject, str]) -> None:

@@ -84,6 +84,13 @@ def turns() -> Iterator[TurnsProject]:
         yield value
 
 
+def test_a_measurement_of_a_sleeping_server_is_refused_with_the_command_that_wakes_it(turns: TurnsProject) -> None:
+    recipe = SMALL if turns.awake() == CONTAINERS[LARGE] else LARGE
+    result = turns.project.run("bench.smoke", "--host", f"sandbox/{recipe}")
+    assert result.code == 1 and f"`sparkwright switch --host sandbox --to {recipe}`" in result.out, result.out
+    assert "sparkwright deploy" not in result.out
+
+
 @pytest.fixture(autouse=True)
 def large_is_awake(turns: TurnsProject) -> Iterator[None]:
     yield

@@ -106,7 +106,8 @@ class ResultsCollector:
                     self.notes.append(f"the host's report of {event['module']} can't be used")
 
     def close(self) -> None:
-        self.write()
+        if self.has_results:
+            self.write()
 
     def add_cell(self, cell: dict[str, Any]) -> None:
         """Add a cell and write the results. An invalid cell is left out, with a note."""
@@ -119,6 +120,12 @@ class ResultsCollector:
             return
         self.cells[key] = cell
         self.write()
+
+    @property
+    def has_results(self) -> bool:
+        """False if the run ended before its first measurement, and without an outcome of an arm or of the comparison."""
+        has_outcome = any(arm.get("refused") or arm.get("failed") for arm in self.arms.values())
+        return bool(self.cells) or has_outcome or bool(set(self.notes) & {*VERDICT_NOTES.values()})
 
     @property
     def is_complete(self) -> bool:

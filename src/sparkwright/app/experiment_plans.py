@@ -33,7 +33,7 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
 from sparkwright.protocol.plan import Plan, new_run_id, user_at_host
 
-#: results (None if nothing was started), exit code and folder
+#: results (None if there are none), exit code and folder
 Outcome = tuple[Results | None, int, Path]
 
 
@@ -79,7 +79,7 @@ class BenchRun:
             self.folder.save_progress(finished=True)
         elif code == 0:
             code = int(Exit.FAILED if collector.has_failures else Exit.INCONCLUSIVE)
-        return collector.results(), code, self.folder.path
+        return collector.results() if collector.has_results else None, code, self.folder.path
 
     def list_new_failures(self) -> dict[str, str]:
         """Return the arms that failed in this run, with the reasons."""
@@ -236,7 +236,9 @@ class BenchRun:
             self.collector.store_arm_state(name, value)
         playbooks_folder = "../" * len(self.folder.path.relative_to(self.root).parts) + "playbooks"
         if not self.options.has_arms:
-            return play.server_tasks(remaining_experiment, self.folder.series, f"{playbooks_folder}/parts"), {}
+            parts_folder, takes_turns = f"{playbooks_folder}/parts", bool(self.host.turns)
+            series = self.folder.series
+            return play.server_tasks(remaining_experiment, series, parts_folder, takes_turns=takes_turns), {}
         changed_flags = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known_settings) == 2:
             first, second = experiment.arms[:2]

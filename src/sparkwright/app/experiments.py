@@ -199,7 +199,10 @@ def _print_report(results: Results, note: str, *, json: bool) -> None:
 
 def list_experiments(*, json: bool) -> None:
     """List this project's experiments: name, command, host, number of cells and date."""
-    for path in sorted((Project.here_or_cwd() / RESULTS_FOLDER).glob(f"*/{results_file.JSON_FILE}")):
+    paths = sorted((Project.here_or_cwd() / RESULTS_FOLDER).glob(f"*/{results_file.JSON_FILE}"))
+    if not paths and not json:
+        print_text("no experiments with results yet.")
+    for path in paths:
         results = results_file.read_results(path)
         if json:
             summary_fields = {name: getattr(results, name) for name in ("name", "experiment", "host")}

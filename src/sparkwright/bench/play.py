@@ -20,9 +20,10 @@ NAME_ARGUMENTS = {"name": "{{ container.name }}"}
 #: address and model of an arm
 ARM_ARGUMENTS = {"base_url": "{{ to_serve.base_url }}", "model": "{{ to_serve.serve.served_name }}"}
 
-NO_SERVER_MESSAGE = (
-    "the container {{ container.name }} is not running on this host. Start it: `invoke deploy --host {{ host.name }}`."
-)
+NO_SERVER_MESSAGE = "the container {{ container.name }} is not running on this host. Start it: "
+DEPLOY_COMMAND = "`invoke deploy --host {{ host.name }}`."
+#: for a server that takes turns, which a deploy does not wake
+SWITCH_COMMAND = "`invoke switch --host {{ host.machine }} --to {{ recipe.name }}`."
 
 Task = dict[str, Any]
 
@@ -46,7 +47,7 @@ def render_play(tasks: list[Task], hosts: str, name: str, variables: Mapping[str
     return HEADER + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)
 
 
-def server_tasks(experiment: Experiment, series: str, parts_path: str) -> list[Task]:
+def server_tasks(experiment: Experiment, series: str, parts_path: str, *, takes_turns: bool) -> list[Task]:
     """Return the tasks that measure the running server.
 
     Nothing is restarted, except a server that the memory guard had to stop.
@@ -55,14 +56,16 @@ def server_tasks(experiment: Experiment, series: str, parts_path: str) -> list[T
         experiment: the experiment.
         series: name of the series.
         parts_path: see `arm_tasks`.
+        takes_turns: whether the server takes turns with others of the host.
     """
+    no_server_message = NO_SERVER_MESSAGE + (SWITCH_COMMAND if takes_turns else DEPLOY_COMMAND)
     server_arguments = {"base_url": "{{ base_url }}", "model": "{{ served_name }}"}
     check_only: Task = {"register": "server", "check_mode": True, "changed_when": False}
     return [
         task("Gather facts", "facts"),
         task("Compare running container with recipe", "container", {"spec": "{{ container }}"}, **check_only),
         # another program may answer at the port
-        task("Require the recipe's server", "fail", {"msg": NO_SERVER_MESSAGE}, when="not server.running"),
+        task("Require the recipe's server", "fail", {"msg": no_server_message}, when="not server.running"),
         task("Check that it generates", "verify_health", server_arguments),
         task("Read engine settings", "engine_config", NAME_ARGUMENTS, register="config_server", ignore_errors=True),
         {
