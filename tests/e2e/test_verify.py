@@ -65,6 +65,8 @@ def test_an_unknown_image_is_named_and_the_rest_verified(project: SandboxProject
     result = run_verify(project)
     assert result.code == 2 or result.held_up, result.out
     assert (rows(result)[0]["check"], "v0.1.2" in rows(result)[0]["evidence"]) == ("image", True)
+    (lookup,) = [event for event in result.events() if "the registry has no" in json.dumps(event)]
+    assert (lookup["module"], lookup["status"]) == ("lock_image", "ignored")
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["stopped container", "removed container"])

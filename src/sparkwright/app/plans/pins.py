@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,16 @@ class Pins:
         self._mutex = threading.Lock()
         self.lock = lockfile.load(folder)
 
-    def complete(self, fleet: Fleet, member: Member, recipe: Recipe, run_id: str) -> dict[str, Any]:
+    def complete(
+        self, fleet: Fleet, member: Member, recipe: Recipe, run_id: str, *, required: bool = True
+    ) -> dict[str, Any]:
         """Return the lock's entries for a recipe, as `lock_entries` does. The host looks up missing entries first.
 
-        Raises Refused if the registry or the hub does not have the image or the model.
+        Raises Refused if `required` and the registry or the hub does not have the image or the model.
         """
         with self._mutex:
             tasks = self._build_lookup_tasks(recipe, member.host)
+            tasks = [replace(task, ignore_errors=not required) for task in tasks]
             if tasks:
                 answers = run_lock_tasks(fleet, member, tasks, run_id)
                 self._add_entries(recipe, answers, fleet, member)
@@ -224,7 +228,10 @@ def _engine_argument(recipe: Recipe) -> dict[str, str]:
 
 
 def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
-    """Run lookup tasks on a host, and return the entries by task id. Raises Refused with the host's message."""
+    """Run lookup tasks on a host, and return the entries by task id, without those of failed tasks with `ignore_errors`.
+
+    Raises Refused with the host's message.
+    """
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, include_recap=False)
     recap = find_recap(events)
@@ -239,6 +246,8 @@ def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str)
     }
     answers = {}
     for task in tasks:
+        if task.id not in finished_events and task.ignore_errors:
+            continue
         if task.id not in finished_events:
             raise Refused(f"the host did not report a result for '{task.name}'.", where=member.host.name)
         data = finished_events[task.id]["data"]

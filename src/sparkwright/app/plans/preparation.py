@@ -120,10 +120,11 @@ class Preparation:
         host_recipe = self.load_recipe(host)
         if self._has_lint_task:  # before the host is queried
             self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
+        pins, is_required = self._pins[self._lock_folders[host.name]], not self._play.file.read_only
         try:
-            self._pins[self._lock_folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
-        except Refused as error:
-            if not self._play.file.read_only:
+            pins.complete(fleet, member, host_recipe, new_run_id(), required=is_required)
+        except Refused as error:  # if not required: the host gave no answer
+            if is_required:
                 raise
             fleet.add_note(member, f"not in spark.lock, and the lookup failed: {error.message}")
 
