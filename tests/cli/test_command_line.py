@@ -25,6 +25,11 @@ def run_line(folder: Path, line: str, program: str = "sparkwright") -> subproces
         ("--list benhc", "no command group 'benhc'. Did you mean bench?"),
         ("deploy sandbox", "unexpected argument 'sandbox'. Did you mean deploy --host sandbox?"),
         ("lint qwen3.5-35b", "unexpected argument 'qwen3.5-35b'. Did you mean lint --recipe qwen3.5-35b?"),
+        (
+            "lint recipes/qwen3.5-35b.yml",
+            "unexpected argument 'recipes/qwen3.5-35b.yml'. Did you mean lint --recipe qwen3.5-35b?",
+        ),
+        ("verify hosts/spark1.yml", "unexpected argument 'hosts/spark1.yml'. Did you mean verify --host spark1?"),
         ("schema host recipe", "unexpected argument 'recipe'. See schema --help."),
         ("deploy --json=1 --host x", "--json takes no value, got '1'."),
         ("plan --host sandbox --check=no", "--check takes no value, got 'no'."),

@@ -22,6 +22,7 @@ from tests.project.importing.forms import import_recipe
         ("pair", ["spark1", "sandbox-pair", "sandbox"], "Did you mean `sandbox-pair`?"),
         ("sparc1", ["spark1", "spark2"], "Did you mean `spark1`?"),
         ("qwen", ["qwen3.5-35b-200k", "qwen3.5-35b", "glm"], "Did you mean `qwen3.5-35b`?"),
+        ("recpie", ["engine", "image", "model"], "Available: engine, image, model."),
         ("ab", ["big-lab-of-many"], "Available: big-lab-of-many."),
         ("xyz", [], ""),
     ],

@@ -18,8 +18,8 @@ from sparkwright.errors import Exit
 
 #: options of Invoke that resemble ours but have no effect, with the option to suggest
 SUGGESTED_OPTIONS = {"dry": "--dry-run (the same as --check)"}
-#: options to suggest for an unexpected word after a command, in this order
-WORD_OPTIONS = ("--host", "--recipe")
+#: options to suggest for an unexpected word after a command, in this order, with the folder of the files that they name
+WORD_OPTIONS = {"--host": "hosts/", "--recipe": "recipes/"}
 
 #: minimum values of numeric options
 MIN_VALUES: dict[str, float] = {
@@ -152,8 +152,11 @@ def _describe_unknown_word(
         return f"{flag} takes no value, got '{word}'."
     if not command or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
         return f"unknown command '{word}'." + _suggest(word, contexts, "--list")
-    option = next((item for item in WORD_OPTIONS if item in flags), "")
-    hint = f"Did you mean {command} {option} {word}?" if option else f"See {command} --help."
+    options = [item for item in WORD_OPTIONS if item in flags]
+    option = next((item for item in options if WORD_OPTIONS[item] in word), next(iter(options), ""))
+    # names are given without folder and suffix
+    name = word.removesuffix(".yml").rpartition(WORD_OPTIONS[option])[2] if option else ""
+    hint = f"Did you mean {command} {option} {name}?" if option else f"See {command} --help."
     return f"unexpected argument '{word}'. {hint}"
 
 

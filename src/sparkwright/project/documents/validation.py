@@ -150,7 +150,7 @@ def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Availab
     """Return a hint for an unknown name: the nearest valid name, or a list of all of them."""
     names = sorted(valid_names)
     containing_names = sorted((name for name in names if len(word) >= MIN_PART_CHARS and word in name), key=len)
-    close_names = [*containing_names, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
+    close_names = [*containing_names, *difflib.get_close_matches(word, names, n=1, cutoff=0.6)]
     if close_names:
         return f"Did you mean `{close_names[0]}`?"
     return f"{label}: {', '.join(names)}." if names else ""
