@@ -24,11 +24,11 @@ def lint(
     verbose: bool = False,
     json: bool = False,
 ) -> list[Exit]:
-    """Check recipes against their model and engine, and the project's other files.
+    """Check recipes and the project's other files.
 
-    Finds settings that the engine would refuse or ignore or that slow it down, and the project's playbooks, parts and templates
-    whose shipped originals have changed. Without --recipe, also checks hosts/, registries.yml and the project's own playbooks.
-    Exit code 1 if a recipe has an error, 5 if a file is invalid or can't be read.
+    Finds settings that the engine would refuse or ignore with the recipe's model or that slow it down, and the project's
+    playbooks, parts and templates whose shipped originals have changed. Without --recipe, also checks hosts/, registries.yml
+    and the project's own playbooks. Exit code 1 if a recipe has an error, 5 if a file is invalid or can't be read.
     """
     from sparkwright.app import findings
     from sparkwright.console.command_output import print_error

@@ -164,15 +164,15 @@ def test_a_run_with_a_time_in_the_future_is_not_in_progress_and_not_the_newest(
     assert not journal.is_running(stale.folder)
     finish_run(state, "newer")
     assert [folder.name for folder in state.runs()] == ["newer", "stale"]
-    assert run._find_run(state, "").name == "newer"
+    assert run._find_run(state, {"run": ""}).name == "newer"
 
 
 def test_the_current_run_is_the_one_in_progress(state: StateFolder) -> None:
     current = Journal.begin(state, "current", {}, ())
     finish_run(state, "later-dry-run")
-    assert run._find_run(state, "").name == "current"
+    assert run._find_run(state, {"run": ""}).name == "current"
     current.release_lock()
-    assert run._find_run(state, "").name == "later-dry-run"
+    assert run._find_run(state, {"run": ""}).name == "later-dry-run"
 
 
 def test_a_run_with_a_time_in_the_future_is_removed_like_others(state: StateFolder) -> None:
