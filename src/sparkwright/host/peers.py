@@ -2,8 +2,9 @@
 
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
-few seconds. The process outlives the task that started it; it exits when all clients (the readers) are done, or after
-IDLE_TIMEOUT_S without requests. The bytes are not encrypted, because only their integrity matters, and every reader verifies it.
+few seconds. The process outlives the task that started it. It exits when all clients (the readers) are done, or after
+IDLE_TIMEOUT_S without requests once the run has ended: during the run, a reader may still be copying the image. The bytes
+are not encrypted, because only their integrity matters, and every reader verifies it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ HERE_PATH = "/here"
 #: path for reporting the end of a copy
 DONE_PATH = "/done"
 
-#: the server exits after this time without requests
+#: once the run has ended, the server exits after this time without requests
 IDLE_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 20.0
 PR_SET_NAME = 15
@@ -288,6 +289,8 @@ class PeerServer(ThreadingHTTPServer):
         self.remaining_readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
+        #: pid of the run that started this process
+        self.run_pid = os.getppid()
         self.lock = threading.Lock()
         self.admission = Admission()
         super().__init__((request["bind"], 0), handler)
@@ -306,13 +309,17 @@ class PeerServer(ThreadingHTTPServer):
             self.admission.release(request)
 
     def watch(self) -> None:
-        """Stop the server when all readers are done, or after IDLE_TIMEOUT_S without requests."""
-        while self.remaining_readers > 0 and (
-            self.active_requests or time.monotonic() - self.last_request_s < IDLE_TIMEOUT_S
-        ):
+        """Stop the server when it is no longer needed."""
+        while self.is_needed():
             self.admission.expire()
             time.sleep(0.2)
         self.shutdown()
+
+    def is_needed(self) -> bool:
+        """Return False if all readers are done, or if the run has ended and there was no request for IDLE_TIMEOUT_S."""
+        is_run_alive = 1 < self.run_pid == os.getppid()  # 1: it had ended before this process started
+        is_idle = not self.active_requests and time.monotonic() - self.last_request_s >= IDLE_TIMEOUT_S
+        return self.remaining_readers > 0 and (is_run_alive or not is_idle)
 
 
 class PeerHandler(BaseHTTPRequestHandler, ABC):
