@@ -3,8 +3,8 @@
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
 few seconds. The process outlives the task that started it. It exits when all clients (the readers) are done, or after
-IDLE_TIMEOUT_S without requests once the run has ended: during the run, a reader may still be copying the image. The bytes
-are not encrypted, because only their integrity matters, and every reader verifies it.
+IDLE_TIMEOUT_S without requests; before every reader has connected, after FIRST_REQUEST_TIMEOUT_S. The bytes are not
+encrypted, because only their integrity matters, and every reader verifies it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ HERE_PATH = "/here"
 #: path for reporting the end of a copy
 DONE_PATH = "/done"
 
-#: once the run has ended, the server exits after this time without requests
+#: the server exits after this time without requests
 IDLE_TIMEOUT_S = 120.0
+#: the same before every reader has connected: a reader pulls the image before it copies the model
+FIRST_REQUEST_TIMEOUT_S = 4 * 3600.0
 START_TIMEOUT_S = 20.0
 PR_SET_NAME = 15
 #: maximum number of connections; a copy uses about 30
@@ -289,8 +291,8 @@ class PeerServer(ThreadingHTTPServer):
         self.remaining_readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
-        #: pid of the run that started this process
-        self.run_pid = os.getppid()
+        #: number of readers that have not connected yet
+        self.awaited_readers = self.remaining_readers
         self.lock = threading.Lock()
         self.admission = Admission()
         super().__init__((request["bind"], 0), handler)
@@ -316,10 +318,10 @@ class PeerServer(ThreadingHTTPServer):
         self.shutdown()
 
     def is_needed(self) -> bool:
-        """Return False if all readers are done, or if the run has ended and there was no request for IDLE_TIMEOUT_S."""
-        is_run_alive = 1 < self.run_pid == os.getppid()  # 1: it had ended before this process started
-        is_idle = not self.active_requests and time.monotonic() - self.last_request_s >= IDLE_TIMEOUT_S
-        return self.remaining_readers > 0 and (is_run_alive or not is_idle)
+        """Return False if all readers are done, or if there has been no request for too long."""
+        timeout_s = FIRST_REQUEST_TIMEOUT_S if self.awaited_readers > 0 else IDLE_TIMEOUT_S
+        is_idle = not self.active_requests and time.monotonic() - self.last_request_s >= timeout_s
+        return self.remaining_readers > 0 and not is_idle
 
 
 class PeerHandler(BaseHTTPRequestHandler, ABC):
@@ -343,6 +345,8 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
         self.server.admission.authorize(self.connection)
         self.server.last_request_s = time.monotonic()
         if path == HERE_PATH:
+            with self.server.lock:
+                self.server.awaited_readers -= 1
             return self.send_empty(204)
         if path == DONE_PATH:
             with self.server.lock:

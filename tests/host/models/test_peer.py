@@ -227,12 +227,16 @@ def test_a_slow_request_is_ended_and_an_idle_reader_is_not(monkeypatch: pytest.M
     server.server_close()
 
 
-def test_an_idle_server_waits_for_its_readers_until_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_waits_longer_for_readers_that_have_not_connected_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "IDLE_TIMEOUT_S", 0.0)
-    with peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, NotFoundHandler) as server:
-        assert server.is_needed(), "a reader may still be copying the image"
-        server.run_pid = -1
+    with peers.PeerServer({"token": "x", "readers": 2, "bind": "127.0.0.1"}, NotFoundHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}{peers.HERE_PATH}"
+        for _ in range(2):
+            assert server.is_needed(), "a reader may still be pulling the image"
+            assert peers.ping(url, {"Authorization": "Bearer x"})
         assert not server.is_needed()
+        server.shutdown()
 
 
 def test_a_redirect_of_a_peer_is_not_followed() -> None:
