@@ -80,6 +80,17 @@ SHORTENED_TASKS = {
 }
 
 
+def _add_argument(playbook: str, module: str, argument: str) -> str:
+    """Return a playbook in which each task of a module has the argument, unless it has one of this name."""
+
+    def add(match: re.Match[str]) -> str:
+        head, arguments, indent = match.groups()
+        is_present = f"{argument.partition(':')[0]}:" in arguments
+        return head + ("" if is_present else f"{indent}{argument}\n") + arguments
+
+    return re.sub(rf"( {module}:\n)((?:( +).*\n)(?:\3.*\n)*)", add, playbook)
+
+
 class SandboxProject:
     """A project with a simulated Spark that waits only where a test needs it."""
 
@@ -97,7 +108,7 @@ class SandboxProject:
             recipe.write_text(re.sub(r"(?m)^  load: .*\n", "", recipe.read_text()))
         for playbook in (folder / "playbooks").rglob("*.yml"):
             for module, parameter in shortened.items():
-                playbook.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{parameter}\n\2", playbook.read_text()))
+                playbook.write_text(_add_argument(playbook.read_text(), module, parameter))
 
     def before(self, task: str, inserted: str) -> None:
         """Insert a task before the one of this name, in every playbook that has it."""

@@ -119,6 +119,6 @@ def test_an_unreadable_recipe_is_named_and_the_others_are_linted(project: Sandbo
     assert "recipes/broken.yml:2: not YAML" in result.err
     recipes = len(list((project.root / "recipes").glob("*.yml")))
     assert "qwen3.5-35b: architecture unknown" in result.out and f"\n{recipes} recipes: 0 errors" in result.out
-    assert "1 not readable" in result.out.splitlines()[-1]
+    assert "1 not readable" in result.out.splitlines()[-1], result.err
     project.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: none")
     assert project.run("lint").code == 1  # a failed check counts for more than what could not be checked
