@@ -75,7 +75,7 @@ def watch_status(
 
 def test_watch_shows_the_hosts_until_q_is_pressed(project: SandboxProject) -> None:
     with watch_status(project) as watch:
-        assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing was done")
+        assert "\x1b[?1049h" in watch.until(r"1 down[\s\S]*sandbox[\s\S]*°C[\s\S]*nothing has been done")
         again = watch.until(r"every 0\.5 s")
         assert "HOST" not in again  # only changes are sent
         watch.quit()
