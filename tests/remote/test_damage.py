@@ -63,18 +63,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-def query_runs(lab: SshLab) -> list[str]:
-    """Send a request to which a host without runs answers nothing, and return the laptop's notes."""
+def query_history(lab: SshLab) -> list[str]:
+    """Send a request to which a host without history answers nothing, and return the laptop's notes."""
     link = SshLink(lab.host(), "light")
     try:
-        return [event["text"] for event in link.request({"verb": "runs"}, {}) if event["event"] == "note"]
+        return [event["text"] for event in link.request({"verb": "history"}, {}) if event["event"] == "note"]
     finally:
         link.close()
 
 
 @pytest.fixture
 def installed(lab: SshLab, small_runtime: Path) -> Path:
-    query_runs(lab)
+    query_history(lab)
     (folder,) = [path for path in (lab.sshd.home / runtime.BOOTSTRAP_FOLDER).iterdir() if path.name[0] != "."]
     return folder
 
@@ -82,13 +82,13 @@ def installed(lab: SshLab, small_runtime: Path) -> Path:
 def test_damaged_runtime_is_uploaded_again_once(lab: SshLab, installed: Path) -> None:
     for name, damage in reversed(DAMAGE.items()):
         damage(installed)
-        notes = "\n".join(query_runs(lab))
+        notes = "\n".join(query_history(lab))
         assert re.search("(?m)^the runtime on the host does not start: ", notes), name
         assert re.search("(?m)^uploading the runtime for ", notes), name
-        assert query_runs(lab) == [], name
+        assert query_history(lab) == [], name
     assert {path.name for path in installed.parent.iterdir()} == {installed.name, ".lock"}
 
 
 def test_damaged_file_is_named(lab: SshLab, installed: Path) -> None:
     (installed / "lib/sparkwright/shell.py").write_bytes(b"")
-    assert query_runs(lab)[0].endswith(f"cannot use the runtime {installed}: lib/sparkwright/shell.py is damaged")
+    assert query_history(lab)[0].endswith(f"cannot use the runtime {installed}: lib/sparkwright/shell.py is damaged")
