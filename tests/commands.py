@@ -118,7 +118,9 @@ def _wait_for_exit(child: int, timeout_s: float) -> int | None:
     """Return the exit code; None if the child was killed because it took too long."""
     descriptor = os.pidfd_open(child)
     try:
-        in_time = bool(select.select([descriptor], [], [], timeout_s)[0])
+        waiting = select.poll()  # unlike `select`, for any number of open files
+        waiting.register(descriptor, select.POLLIN)
+        in_time = bool(waiting.poll(timeout_s * 1000))
     finally:
         os.close(descriptor)
     if not in_time:

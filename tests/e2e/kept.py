@@ -145,7 +145,9 @@ def _kill_daemon(sandbox: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    select.select([descriptor], [], [], 10)
+    waiting = select.poll()  # unlike `select`, for any number of open files
+    waiting.register(descriptor, select.POLLIN)
+    waiting.poll(10_000)
     os.close(descriptor)
 
 
