@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project import ejection, registries
 from sparkwright.project.documents import document
+from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import collect_refusals
 from sparkwright.project.inventory import inventory
-from sparkwright.project.playbook import check
+from sparkwright.project.playbook import playbook
+from sparkwright.project.playbook.compiler import TEMPLATE_MODULES, load_signature, split_module
+from sparkwright.protocol import expressions, signature
 
 #: states of files that are not the project's own
 FOREIGN_STATES = ("shipped", "copied")
+PLAY_KEYS = {"hosts", "tasks"}
 
 
 def find_errors(root: Path) -> list[Refused]:
@@ -26,7 +31,51 @@ def find_errors(root: Path) -> list[Refused]:
         errors += collect_refusals([partial(registries.load, root)])
     names = [row.name for row in ejection.list_states(root) if row.state not in FOREIGN_STATES]
     playbooks = [name for name in names if name.startswith("playbooks/") and name.endswith(".yml")]
-    errors += collect_refusals(partial(check.check_file, root / name, root) for name in playbooks)
-    return list(
-        {str(error): error for error in errors}.values()
-    )  # a part's error is found in each playbook that uses it
+    errors += collect_refusals(partial(check_playbook, root / name, root) for name in playbooks)
+    distinct_errors = {str(error): error for error in errors}  # each playbook that includes a part has the part's error
+    return list(distinct_errors.values())
+
+
+def check_playbook(path: Path, project: Path) -> None:
+    """Check keys, modules, and arguments without expressions of a playbook or a part (a list of tasks that playbooks include).
+
+    Raises Refused for the first mistake.
+    """
+    source = document.load(path)
+    is_part = isinstance(source.data, list) and not any(
+        isinstance(item, dict) and item.keys() & PLAY_KEYS for item in source.data
+    )
+    if is_part:
+        source = playbook.splice_includes(source, project)
+        playbook.check_steps(source, source.data, ())
+        playbook.refuse_secrets(source)
+        _check_modules(source, source.data, ())
+        return
+    for play in playbook.load(path, project).plays:
+        _check_modules(play.document, play.file.tasks, (*play.place, "tasks"))
+        _check_modules(play.document, play.file.handlers, (*play.place, "handlers"))
+
+
+def _check_modules(source: Document, steps: list[dict[str, Any]], place: Place) -> None:
+    """Check the modules of a list of tasks and blocks, at any depth. place: place of the list."""
+    for n, step in enumerate(steps):
+        step_place = (*place, n)
+        if "block" not in step:
+            _check_module(source, step, step_place)
+            continue
+        for key in ("block", "rescue", "always"):
+            _check_modules(source, step.get(key, []), (*step_place, key))
+
+
+def _check_module(source: Document, task: dict[str, Any], place: Place) -> None:
+    module, arguments = split_module(source, task, place)
+    if module in TEMPLATE_MODULES and "src" in arguments:
+        del arguments["src"]
+        arguments["content"] = "{{ the rendered template }}"
+    unresolved = frozenset(key for key, value in arguments.items() if expressions.has_expression(value))
+    try:
+        signature.validate_arguments(load_signature(module), arguments, module=module, unresolved=unresolved)
+    except Refused as error:
+        names = (name for name in arguments if f"`{name}`" in error.message or f"{module}.{name}" in error.message)
+        where = source.where(*place, module, *list(names)[:1])
+        raise Refused(error.message, where=where, fix=error.fix) from None

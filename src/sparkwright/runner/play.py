@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sparkwright.host.cluster.channel import Channel
 
 DEFAULT_RETRIES = 3
-LOADS_SERVER_REASON = "this task loads the server"
 
 
 @dataclass
@@ -241,7 +240,8 @@ class PlayRun:
             if self.context.check and not module_class.valid_in_check_mode and self.first_changed_task:
                 return Result(skipped=True, msg=KNOWN_AFTER_PREFIX + self.first_changed_task)
             if self.context.check and module_class.loads_server and not self.plan.measures:
-                return Result(skipped=True, msg=f"{KNOWN_AFTER_PREFIX}a run without check mode ({LOADS_SERVER_REASON})")
+                msg = f"{KNOWN_AFTER_PREFIX}a run without check mode, because it loads the server"
+                return Result(skipped=True, msg=msg)
             variables = self._resolve_variables(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, variables) if k in task.open else v for k, v in task.args.items()}
             return self._call_module(task, module_class, values)

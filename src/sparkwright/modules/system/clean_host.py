@@ -237,7 +237,7 @@ def _list_folders(context: Context, removed_names: set[str], kept_models: set[st
     ]
     kept_items += [
         Item("manifest", str(manifest.file), own_folders.disk_bytes(manifest.file), f"lists {manifest.folder}")
-        for manifest in model_folders.removable_manifests(context.state)
+        for manifest in Manifest.load_all(context.state)
         if str(manifest.folder) in kept_models
     ]
     kept_bytes = sum(item.size_bytes or 0 for item in kept_items)

@@ -18,6 +18,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.settings_table import Setting
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import bounds
+from sparkwright.visible import one_line
 
 #: on a Spark these match the firmware only if the DGX Dashboard updates them together; apt can leave them mismatched.
 #: Source: NVIDIA's DGX OS update notes, NVCheckup.
@@ -301,7 +302,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             ):
                 current_value = live_value or setting.read_value(current_content or "")
                 if current_value == setting.value_text:
-                    current_value += " (its file differs)" if not was_interrupted else " (not applied)"
+                    current_value += " (not applied)" if was_interrupted else " (its file differs)"
                 changes.append(
                     Change(setting.name, current_value, setting.value_text, table.SETTING_PATHS[setting.name])
                 )
@@ -416,7 +417,8 @@ def _run_commands(context: Context, commands: tuple[tuple[str, ...], ...]) -> No
         completed = context.machine.run(list(argv))
         if not completed.ok:
             lines = (completed.err or completed.out).strip().splitlines()
-            raise Failed(f"`{' '.join(argv)}` failed: {lines[0] if lines else f'exit code {completed.code}'}")
+            reason = one_line(lines[0], max_chars=200) if lines else f"exit code {completed.code}"
+            raise Failed(f"`{' '.join(argv)}` failed: {reason}")
 
 
 def _digest(text: str) -> str:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.app.project_errors import check_playbook
 from sparkwright.project import shipped_files
-from sparkwright.project.playbook.check import check_file
 
 SHIPPED = shipped_files.shipped_folder()
 
@@ -14,4 +14,4 @@ SHIPPED = shipped_files.shipped_folder()
     "path", sorted(SHIPPED.glob("playbooks/**/*.yml")), ids=lambda path: str(path.relative_to(SHIPPED))
 )
 def test_shipped_playbooks_and_parts_pass(path: Path) -> None:
-    check_file(path, SHIPPED)
+    check_playbook(path, SHIPPED)
