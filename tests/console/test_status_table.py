@@ -57,6 +57,11 @@ def test_host_is_one_line_without_a_terminal() -> None:
     assert len(lines) == 3 and lines[1].endswith(WHY)
 
 
+def test_commands_are_named_as_the_program_was_started() -> None:
+    row = HostStatus("spark1", "absent", "no server yet: `invoke deploy --host spark1` starts one")
+    assert "`sparkwright deploy --host spark1`" in join_words(status_table.build_table([row]).plain.splitlines())
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_verdicts_evidence_and_remedies_are_complete_at_every_width(width: int) -> None:
     rows = tables.format_table(VERDICTS, tables.TABLES["verdict"][1], width)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sparkwright.console.command_output import print_text, terminal_width, wrap_sentence
+from sparkwright.program import rewrite_commands
 from sparkwright.visible import one_line
 
 GAP = "  "
@@ -38,12 +39,14 @@ def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
 def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
     """Return the lines of the header, followed by those of each row.
 
-    The last column contains sentences. They are wrapped next to the other columns, or below them if fewer than MIN_SENTENCE_WIDTH
-    characters remain. A column without content is dropped, unless its `drop_order` is 0.
+    The last column contains sentences, in which commands are named as the user started the program. They are wrapped next to the
+    other columns, or below them if fewer than MIN_SENTENCE_WIDTH characters remain. A column without content is dropped, unless
+    its `drop_order` is 0.
 
     Args:
         max_width: characters per line; None if unlimited.
     """
+    rows = [[*row[:-1], rewrite_commands(row[-1])] for row in rows]
     shown_numbers = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
     longest_sentence = max((len(row[-1]) for row in rows), default=0)

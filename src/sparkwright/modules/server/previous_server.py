@@ -210,6 +210,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
     Returns: container_id. Fails if the container does not exist or is not running.
     """
 
+    valid_in_check_mode = False
+
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the container, in the format of the variable `container`")
