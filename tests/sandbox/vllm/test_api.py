@@ -288,6 +288,19 @@ def test_a_disconnected_client_ends_its_request(serve: Callable[..., RunningServ
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
 
+def test_a_stream_begins_with_the_first_token(serve: Callable[..., RunningServer]) -> None:
+    """The role comes with it: a client that has read the first chunk is counted as running."""
+    server = serve("--max-num-seqs", "1")
+    running = server.begin_chat(stream=True)
+    assert b"assistant" in running.getresponse().readline()
+    assert server.metric("vllm:num_requests_running") == 1
+    waiting = server.begin_chat(stream=True)
+    wait_until(lambda: server.metric("vllm:num_requests_waiting") == 1)
+    assert b"assistant" not in waiting.sock.recv(65536, socket.MSG_PEEK)
+    running.close()
+    waiting.close()
+
+
 def test_a_wedged_server_counts_no_new_requests(serve: Callable[..., RunningServer]) -> None:
     """Like a real server whose engine core was stopped: it accepts the request, but its counters do not change."""
     server = serve()

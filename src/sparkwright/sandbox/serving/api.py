@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import socket
@@ -97,8 +98,13 @@ class ModelApi(Handler):
         else:
             self.send(200, answer.complete(list(tokens), spec.calls))
 
-    def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
-        yield from answer.stream(tokens, spec.calls)
+    def answer_events(self, answer: Any, tokens: Iterator[Token], spec: AnswerSpec) -> Iterator[bytes]:
+        """Yield the events of a streamed answer. As in the real engines, the role comes with the first token, not before it.
+
+        Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py (`first_iteration`).
+        """
+        first_tokens = list(itertools.islice(tokens, 1))
+        yield from answer.stream(itertools.chain(first_tokens, tokens), spec.calls)
 
 
 def join_tokens(tokens: Iterable[Token], kind: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -330,10 +330,13 @@ class VllmApi(ModelApi):
         except answers.InvalidRequest as error:
             raise ApiError(400, "BadRequestError", None, str(error)) from None
 
-    def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
+    def answer_events(self, answer: Any, tokens: Iterator[Token], spec: AnswerSpec) -> Iterator[bytes]:
         """Yield the events of a streamed answer. If a group member is lost, they end with an error."""
         try:
-            yield from super().answer_events(answer, tokens, spec)
+            if isinstance(answer, ResponseAnswer):
+                yield from answer.stream(tokens, spec.calls)  # its first events come before the first token
+            else:
+                yield from super().answer_events(answer, tokens, spec)
         except GroupBroken:
             self.engine.exit_silently()
             yield from answer.abort_events()
