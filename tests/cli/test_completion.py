@@ -27,7 +27,10 @@ TYPED = [
     ("models.copy --from spark1 --to la", {"lab"}, set()),
     ("render --recipe glm", {"glm-4.7-flash"}, {"gpt-oss-120b"}),
     ("bench.ab -a llama", {"llama-3.1-8b"}, set()),
+    ("render --recipe examples/", {"examples/qwen3.5-35b-frozen"}, {"qwen3.5-35b"}),
     ("play rest", {"restart"}, {"rollback"}),
+    ("play --host spark1 rest", {"restart"}, {"--recipe"}),
+    ("bench.compare first.json notes", {"notes.html"}, set()),
     ("explain unch", {"unchunked-budget"}, set()),
     ("docs.module container", {"container"}, set()),
     ("sandbox.fault oo", {"oom"}, set()),
@@ -51,6 +54,7 @@ def folder(folder: Path) -> Path:
 
 COMPLETION_SCRIPTS = {
     "bash": """
+        shopt -s failglob
         source "$1/completion.bash"
         read -ra COMP_WORDS <<<"sparkwright $2"; [[ $2 == *' ' ]] && COMP_WORDS+=('')
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -109,6 +113,16 @@ def test_invalid_file_name_is_neither_run_nor_offered(shell: str, folder: Path) 
 def test_names_come_from_the_project_of_the_current_folder(shell: str, folder: Path, tmp_path: Path) -> None:
     assert "spark1" in list_completions(shell, folder, "deploy --host sp", cwd="deeper")
     assert list_completions(shell, folder, "deploy --host ", cwd=str(tmp_path)) == {"all"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_error_is_printed_for_a_project_without_readable_files(shell: str, folder: Path, tmp_path: Path) -> None:
+    for name in ("hosts", "recipes"):
+        (tmp_path / name).mkdir()
+    groups = tmp_path / "hosts/groups.yml"
+    groups.write_text("lab: {}\n")
+    groups.chmod(0)  # root can read it nevertheless
+    assert list_completions(shell, folder, "deploy --host ", cwd=str(tmp_path)) <= {"all", "lab"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])

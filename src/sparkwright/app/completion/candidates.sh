@@ -13,15 +13,16 @@ _sparkwright_project() {
 }
 
 # Prints the names of the .yml files in a folder of the project, except those that are invalid as names of hosts, recipes or playbooks.
+# $1: the folder, or `FOLDER/*` for its subfolders.
 _sparkwright_names() {
   local project file
   project=$(_sparkwright_project)
   [ -n "$project" ] || return
-  for file in "$project/$1"/*.yml; do
-    file=${file##*/}
+  for file in "$project"/$1/*.yml; do
+    file=${file#"$project/${1%%/*}/"}
     file=${file%.yml}
     case $file in
-    *[!A-Za-z0-9_.-]* | groups) ;;
+    *[!A-Za-z0-9_./-]* | groups) ;;
     *) printf '%s\n' "$file" ;;
     esac
   done
@@ -46,14 +47,14 @@ _sparkwright_values() {
       printf '%s\n' "$list$name"
     done
     ;;
-  recipes) _sparkwright_names recipes ;;
+  recipes) _sparkwright_names recipes; _sparkwright_names 'recipes/*' ;;
   playbooks) { _sparkwright_names playbooks; printf '%s\n' @PLAYBOOKS@; } | sort -u ;;
 @VALUES@
   esac
 }
 
 # Prints the candidates at the cursor, one per line; none where a file or free text is expected.
-# $1: the command, or empty. $2: the word before the cursor. $3: the typed text. $4: the number of words after the command.
+# $1: the command, or empty. $2: the word before the cursor. $3: the typed text.
 _sparkwright_candidates() {
   local flags value_kinds argument_kind kind
   case $1 in
@@ -74,7 +75,7 @@ _sparkwright_candidates() {
   case $3 in
   -*) ;;
   *)
-    if [ -n "$argument_kind" ] && [ "$4" -eq 0 ]; then
+    if [ -n "$argument_kind" ]; then
       _sparkwright_values "$argument_kind" "$3"
       return
     fi

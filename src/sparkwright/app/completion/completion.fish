@@ -12,31 +12,31 @@ function __sparkwright_project
     end
 end
 
-# Prints the names of the .yml files in a folder of the project, except those that are invalid as names of hosts, recipes or playbooks.
-function __sparkwright_names -a folder
+# Prints the names of the .yml files in a folder of the project and its subfolders that match a regular expression.
+function __sparkwright_names -a folder pattern
     set -l project (__sparkwright_project)
     test -n "$project"; or return
-    for file in $project/$folder/*.yml
-        string match -r '^[A-Za-z0-9_.-]+(?=\.yml$)' -- (string replace -r '.*/' '' -- $file) | string match -v groups
-    end
+    set -l files $project/$folder/*.yml $project/$folder/*/*.yml
+    string replace -- "$project/$folder/" '' $files | string match -r "^$pattern(?=\.yml\$)" | string match -v groups
 end
 
 function __sparkwright_groups
     set -l groups (__sparkwright_project)/hosts/groups.yml
-    test -f "$groups"; and string replace -rf '^([A-Za-z0-9_][A-Za-z0-9_.-]*):.*' '$1' <$groups
+    test -f "$groups" -a -r "$groups"; and string replace -rf '^([A-Za-z0-9_][A-Za-z0-9_.-]*):.*' '$1' <$groups
 end
 
 function __sparkwright_values -a kind
+    set -l name '[A-Za-z0-9_.-]+'
     switch $kind
         case hosts
             set -l list (string match -r '.*,' -- (string replace -r '^--[a-z-]+=' '' -- (commandline -ct)))
-            for name in (__sparkwright_names hosts) (__sparkwright_groups) all
-                echo "$list$name"
+            for host in (__sparkwright_names hosts $name) (__sparkwright_groups) all
+                echo "$list$host"
             end
         case recipes
-            __sparkwright_names recipes
+            __sparkwright_names recipes "(?:$name/)?$name"
         case playbooks
-            begin; __sparkwright_names playbooks; printf '%s\n' @PLAYBOOKS@; end | sort -u
+            begin; __sparkwright_names playbooks $name; printf '%s\n' @PLAYBOOKS@; end | sort -u
 @VALUES@
     end
 end

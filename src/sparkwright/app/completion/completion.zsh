@@ -1,7 +1,6 @@
 
 _sparkwright() {
   local current=$words[CURRENT] previous=$words[CURRENT-1] command= word
-  local -i count=0
   local -a candidates
   if [[ $current == --*=* ]]; then
     previous=${current%%=*} current=${current#*=}
@@ -9,10 +8,11 @@ _sparkwright() {
   fi
   for word in ${words[2,CURRENT-1]}; do
     if [[ $word != -* ]]; then
-      if [[ -n $command ]]; then count+=1; else command=$word; fi
+      command=$word
+      break
     fi
   done
-  candidates=(${(f)"$(emulate -L sh; _sparkwright_candidates "$command" "$previous" "$current" "$count")"})
+  candidates=(${(f)"$(emulate -L sh; _sparkwright_candidates "$command" "$previous" "$current" 2>/dev/null)"})
   if (( $#candidates )); then compadd -- $candidates; else _files; fi
 }
 
