@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -29,6 +30,8 @@ SERVICE_UNIT = "sparkwright-health.service"
 TIMER_UNIT = "sparkwright-health.timer"
 GUARD_UNIT = "sparkwright-guard.service"
 WAKE_UNIT = "sparkwright-wake.service"
+#: names of the processes of Debian's cron, of cronie and BusyBox, and of fcron
+CRON_DAEMONS = ("cron", "crond", "fcron")
 CRON_MARK = "# sparkwright health"
 CRON_GUARD_MARK = "# sparkwright guard"
 CRON_WAKE_MARK = "# sparkwright wake"
@@ -325,11 +328,10 @@ def _check_timeout_s(schedule: Schedule) -> float:
 def render_cron_lines(schedule: Schedule) -> str:
     """Return the crontab lines for a host without systemd: the check, and a start of the guard and the wake service every minute.
 
-    Cron works in minutes and hours, so other intervals are rounded down. The guard and the wake service exit immediately if they
-    are already running.
+    The guard and the wake service exit immediately if they are already running.
     """
-    minutes = max(1, int(schedule.interval_s // 60))
-    check_time_fields = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
+    minutes = cron_interval_s(schedule.interval_s) // 60
+    check_time_fields = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{minutes // 60} * * *"
     env = ["env", *(f"{name}={value}" for name, value in sorted(schedule.env.items()))] if schedule.env else []
     lines = []
     for time_fields, command, marker in (
@@ -341,6 +343,21 @@ def render_cron_lines(schedule: Schedule) -> str:
             command_line = join([_require_one_line(word) for word in [*env, *command]])
             lines.append(f"{time_fields} {command_line} >/dev/null 2>&1 {marker}")
     return "\n".join(map(_escape_for_cron, lines))
+
+
+def cron_interval_s(interval_s: float) -> int:
+    """Return an interval that cron supports, in seconds: minutes up to 59 or hours up to 23, rounded down; at least a minute."""
+    minutes = max(1, int(interval_s // 60))
+    return 60 * (minutes if minutes < 60 else 60 * min(23, minutes // 60))
+
+
+def is_cron_running() -> bool:
+    """Return False if no process of this host has the name of a cron daemon."""
+    names = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # the process has ended
+            names.add(path.read_text().strip())
+    return not names.isdisjoint(CRON_DAEMONS)
 
 
 def _escape_for_cron(line: str) -> str:

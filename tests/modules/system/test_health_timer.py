@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Refused
+from sparkwright.health import schedule
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import load_latest
 from sparkwright.modules.system.health_timer import HealthTimer
@@ -102,6 +103,38 @@ def test_textfile_folder_is_changed_and_other_settings_stay(host: RecordingConte
     assert HealthTimer().run(textfile_only, host).changed
     assert Settings.load(host.state) == dataclasses.replace(before, textfile=str(tmp_path))
     assert not HealthTimer().run(textfile_only, host).changed
+
+
+DENIED = "#!/bin/sh\necho 'You (ops) are not allowed to use this program (crontab)' >&2\nexit 1\n"
+
+
+def test_user_who_may_not_use_cron_is_refused(host: RecordingContext, tmp_path: Path) -> None:
+    program = tmp_path / "bin/crontab"
+    program.write_text(DENIED)
+    with pytest.raises(Refused, match=r"^cannot read the crontab: You \(ops\) are not allowed") as refusal:
+        HealthTimer().run(HealthTimer.Args(), host)
+    assert "/etc/cron.deny" in refusal.value.fix
+    assert not host.state.path.exists()
+    assert not HealthTimer().run(HealthTimer.Args(state="absent"), host).changed, "nothing was installed"
+
+    program.write_text(CRONTAB)
+    HealthTimer().run(HealthTimer.Args(), host)
+    program.write_text(DENIED)
+    with pytest.raises(Refused, match="cannot read the crontab"):
+        HealthTimer().run(HealthTimer.Args(state="absent"), host)
+    assert Settings.load(host.state).every_s, "the line in the crontab remains"
+    program.unlink()
+    HealthTimer().run(HealthTimer.Args(state="absent"), host)
+    assert not Settings.load(host.state).every_s, "without cron, no line is run"
+
+
+def test_message_names_the_interval_of_cron_and_a_daemon_that_is_not_running(
+    host: RecordingContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "CRON_DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
+    assert HealthTimer().run(HealthTimer.Args(every_s=5400), host).msg.startswith("every 3600 s by cron, first check")
+    monkeypatch.setattr(schedule, "CRON_DAEMONS", ("no-such-daemon",))
+    assert "by cron, which is not running: start it" in HealthTimer().run(HealthTimer.Args(every_s=60), host).msg
 
 
 def test_sandbox_has_no_scheduler(tmp_path: Path) -> None:

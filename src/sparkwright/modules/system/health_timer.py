@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import notify, schedule, store, textfile
 from sparkwright.health.schedule import Scheduler
 from sparkwright.health.settings import Settings
+from sparkwright.host.machine import CompletedCommand
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
@@ -21,8 +23,11 @@ from sparkwright.modules.system import services
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.names import expand_home
 from sparkwright.units import parse_duration
+from sparkwright.visible import one_line
 
 CRONTAB = "crontab"
+#: message of `crontab -l` (Debian's, cronie's, fcron's, BusyBox's) if the user has no crontab
+NO_CRONTAB_PATTERN = re.compile(r"no f?crontab|no such file", re.IGNORECASE)
 FIRST_RUN_TIMEOUT_S = 400.0
 LINGER_TIMEOUT_S = 10.0
 #: exit statuses with which systemd reports that it could not set up users, capabilities, namespaces or system calls
@@ -115,6 +120,9 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         )
         paths = [scheduler.settings_file, *scheduler.files]
         contents = {str(path): path.read_text() for path in paths if path.exists()}
+        crontab = _read_crontab(context)
+        if scheduler.scope == "cron" and (args.state == "present" or previous_settings.every_s):
+            _refuse_unreadable(crontab, scheduler, may_be_missing=args.state == "absent")
         other_schedulers = [
             Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != scheduler.scope
         ]
@@ -122,7 +130,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         units = [schedule.TIMER_UNIT, schedule.GUARD_UNIT, *([schedule.WAKE_UNIT] if settings.wake else [])]
         return HealthTimerState(
             scheduler=scheduler,
-            current_files={**contents, CRONTAB: _read_crontab(context)},
+            current_files={**contents, CRONTAB: crontab.out},
             intended_files=_intended_files(settings, scheduler, context) if args.state == "present" else {},
             active=scheduler.scope == "cron"
             or all(scheduler.systemctl(context, "is-active", unit).ok for unit in units),
@@ -271,8 +279,11 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
         "confined": confined,
         "health": latest_record.to_json() if latest_record else None,
     }
-    every_s = Settings.load(context.state).every_s
-    return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[scheduler.scope]}{restriction}{first_check}"}
+    every_s, scheduler_name = Settings.load(context.state).every_s, _SCHEDULER_NAMES[scheduler.scope]
+    if scheduler.scope == "cron":
+        every_s = schedule.cron_interval_s(every_s)
+        scheduler_name += "" if schedule.is_cron_running() else ", which is not running: start it on the host"
+    return {**data, "msg": f"every {every_s:g} s by {scheduler_name}{restriction}{first_check}"}
 
 
 def _run_first_check(context: Context) -> None:
@@ -342,19 +353,26 @@ def _run_loginctl(verb: str, scheduler: Scheduler, context: Context) -> bool:
     return any(context.machine.run([*prefix, *words]).ok for prefix in ([], ["sudo", "-n"]))
 
 
-def _read_crontab(context: Context) -> str:
-    text = context.machine.run(["crontab", "-l"]).out
-    if "\ufffd" in text:
+def _read_crontab(context: Context) -> CompletedCommand:
+    completed = context.machine.run(["crontab", "-l"])
+    if "\ufffd" in completed.out:
         raise Refused("the crontab is not a UTF-8 text file.", fix="On the host: `crontab -e`.")
-    return text
+    return completed
+
+
+def _refuse_unreadable(crontab: CompletedCommand, scheduler: Scheduler, *, may_be_missing: bool) -> None:
+    """Raise Refused if the user's crontab cannot be read. may_be_missing: accept a host without cron."""
+    if crontab.ok or NO_CRONTAB_PATTERN.search(crontab.err) or (may_be_missing and crontab.code == 127):
+        return
+    reason = one_line(crontab.err.strip().partition("\n")[0], max_chars=200)
+    fix = f"On the host: install cron, or let {scheduler.user} use it (/etc/cron.allow, /etc/cron.deny)."
+    raise Refused(f"cannot read the crontab: {reason}.", fix=fix)
 
 
 def _write_crontab(text: str, context: Context) -> None:
     completed = context.machine.run(["crontab", "-"], stdin=text) if text else context.machine.run(["crontab", "-r"])
     if not completed.ok:
-        raise Failed(
-            f"cannot write the crontab: {completed.err.strip() or 'cron is not installed'}", fix="Install cron."
-        )
+        raise Failed(f"cannot write the crontab: {one_line(completed.err.strip(), max_chars=200)}")
 
 
 def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
