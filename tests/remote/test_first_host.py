@@ -77,6 +77,24 @@ def test_init_asks_three_questions_and_finds_the_model_on_disk(
     assert (row["host"], row["models"][0]["dir"]) == ("spark-1a2b", str(model)) and row["memory_bytes"] > 0
 
 
+def test_jump_host_with_the_key_of_the_host_is_confirmed_separately(
+    lab: SshLab, laptop: dict[str, str], project: Path
+) -> None:
+    address = f"HostName 127.0.0.1\n  Port {lab.sshd.port}"
+    lab.write_config(
+        f"Host spark-1a2b\n  {address}\n  ProxyJump hop\n  HostKeyAlias spark\nHost hop\n  {address}\n  HostKeyAlias hop\n"
+    )
+    with open_screen("init", cwd=project, env=laptop) as terminal:
+        terminal.wait_for("Which host?")
+        terminal.type("1\n")
+        for name in ("'hop'", "'spark'"):
+            terminal.wait_for(name)
+            terminal.wait_for("(yes/no)")
+            terminal.type("yes\n")
+        terminal.wait_for("Which recipe?")
+    assert [line.split()[0] for line in lab.known_hosts.read_text().splitlines()] == ["hop", "spark"]
+
+
 @pytest.mark.parametrize(
     "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
 )

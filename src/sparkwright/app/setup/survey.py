@@ -48,22 +48,22 @@ def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 def query_host(host: Host, recipes: Sequence[Recipe], accept_key: AcceptHostKey) -> dict[str, Any]:
     """Survey a host and return the answer. Raises Unreachable, or UnknownKey if `accept_key` returns False."""
-    decided_keys: set[bytes] = set()
+    decided_keys: set[tuple[str, bytes]] = set()
     while True:
         fleet = Fleet([Member(host)])
         try:
             fleet.connect()
             return query_module(fleet, fleet.members[0], "survey", survey_arguments(recipes))
         except UnknownKey as error:
-            key_bytes = error.key.asbytes()
+            name_and_key = (error.target.host_key_name, error.key.asbytes())  # cloned hosts have the same key
             if (
-                key_bytes in decided_keys
+                name_and_key in decided_keys
                 or len(decided_keys) >= MAX_HOST_KEYS
                 or not accept_key(error)
                 or error.target.new_keys_file is None
             ):
                 raise
-            decided_keys.add(key_bytes)
+            decided_keys.add(name_and_key)
             print_text(f"{host_keys.save_key(error.target, error.key, error.target.new_keys_file)}.")
         finally:
             fleet.close()
