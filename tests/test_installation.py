@@ -9,6 +9,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from sparkwright import installation
 
@@ -56,6 +57,12 @@ def test_package_of_unknown_origin_is_not_reinstalled(tmp_path: Path) -> None:
     prefix, package = create_environment(tmp_path, "uv-receipt.toml", None)
     words = ["uv", "pip", "install", "--python", str(tmp_path), MCP]
     assert shlex.split(installation.install_command("mcp", prefix, package)) == words
+
+
+def test_pip_is_installed_with_sparkwright() -> None:
+    """The laptop downloads the hosts' runtime with pip, and `uv tool install` creates environments without it."""
+    dependencies = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert "pip" in {Requirement(line).name for line in dependencies}
 
 
 def test_packages_are_those_of_the_extras_in_pyproject() -> None:
