@@ -13,7 +13,7 @@ from sparkwright.app.stores import runtimes as install
 from sparkwright.errors import Exit
 from sparkwright.host import root_runtime
 from sparkwright.remote import runtime
-from tests.remote.conftest import SshLab
+from tests.remote.conftest import SshLab, mount_tmpfs
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("sudo"), reason="needs root and sudo"),
@@ -72,3 +72,17 @@ def test_failing_sudo_is_reported_and_installs_nothing(
     output = capsys.readouterr()
     assert message in output.err and "internal error" not in output.err
     assert not list(opt.iterdir())
+
+
+def test_full_disk_is_the_reason_that_is_reported(opt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with mount_tmpfs(opt, "size=64k"):
+        assert install.install(select_hosts("spark1")) == [Exit.FAILED]
+    error = capsys.readouterr().err
+    assert "not enough space" in error and f"df -h {opt}" in error and "sudo" not in error, error
+
+
+def test_failure_while_the_runtime_is_being_sent_is_reported(opt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (opt / "runtime").write_text("a file in place of the folder")
+    assert install.install(select_hosts("spark1")) == [Exit.FAILED]
+    error = capsys.readouterr().err
+    assert f"{opt}/runtime: File exists" in error and "sudo" not in error, error

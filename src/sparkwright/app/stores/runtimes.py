@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from paramiko.channel import Channel
 
@@ -76,10 +76,7 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
     channel = link.run([*sudo_command, "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command])
     deadline = Deadline(INSTALL_TIMEOUT_S)
     try:
-        for chunk in (f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source(), *_split_chunks(data)):
-            channel.settimeout(deadline.remaining_s())
-            channel.sendall(chunk)
-        channel.shutdown_write()
+        _send(channel, f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source() + data, deadline)
         answer = next(
             (
                 event
@@ -94,12 +91,14 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         reason = str(answer.get("why") or _last_error_line(channel))
     except (TimeoutError, TimedOut):
         answer, code, reason = {}, -1, f"sudo did not exit within {INSTALL_TIMEOUT_S:g} s"
-    except OSError:  # sudo exited; its error output has the reason
-        answer, code, reason = {}, -1, _last_error_line(channel)
     finally:
         channel.close()
     if answer.get("event") != "shipped" or code:
-        fix = f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+        fix = (
+            f"It needs about 80 MB in {FOLDER}; check with `df -h {FOLDER.parent}` on the host."
+            if answer
+            else f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+        )
         raise Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
     print_text(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
@@ -123,10 +122,17 @@ def _query_python(link: SshLink, where: str) -> Event:
     return description
 
 
-def _split_chunks(data: bytes) -> Iterator[bytes]:
-    """Yield the data in chunks, so that the time limit applies while it is sent."""
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield data[start : start + CHUNK_BYTES]
+def _send(channel: Channel, data: bytes, deadline: Deadline) -> None:
+    """Send the data. Raises TimeoutError or TimedOut. A program that exits early reports the reason in its output."""
+    try:
+        for start in range(0, len(data), CHUNK_BYTES):
+            channel.settimeout(deadline.remaining_s())
+            channel.sendall(data[start : start + CHUNK_BYTES])
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        return
 
 
 def _read_events(channel: Channel, deadline: Deadline) -> list[Event]:
