@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
@@ -74,6 +74,17 @@ class Setting:
     apply_commands: Commands
     #: the fix if the file is missing; empty if sparkwright may create it
     missing_file_fix: str = ""
+    #: values by the name of the variable, which a file with a later name in the same folder would override
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def find_override(self, text: str) -> tuple[int, str] | None:
+        """Return the number and text of the line of another file that sets a variable to another value, or None."""
+        for number, line in enumerate(text.splitlines(), start=1):
+            for name, value in self.variables.items():
+                match = re.search(rf"^[^#;]*(?<![\w.]){re.escape(name)}\s*=\s*([^\s\"']*)", line)
+                if match and match[1] != value:
+                    return number, line.strip()
+        return None
 
 
 def build_settings(
@@ -108,7 +119,8 @@ def _clock_setting(mhz: int) -> Setting:
 def _swappiness_setting(value: int) -> Setting:
     apply_commands = (("sysctl", "-w", f"vm.swappiness={value}"),)
     read_value = _value_reader(r"swappiness = (\d+)", "{}")
-    return Setting(SWAPPINESS, str(value), lambda _: f"vm.swappiness = {value}\n", read_value, apply_commands)
+    text, variables = f"vm.swappiness = {value}\n", {"vm.swappiness": str(value)}
+    return Setting(SWAPPINESS, str(value), lambda _: text, read_value, apply_commands, variables=variables)
 
 
 def _earlyoom_setting(percent: int) -> Setting:
@@ -125,21 +137,22 @@ def _earlyoom_setting(percent: int) -> Setting:
 
 
 def _ollama_setting(limits: Mapping[str, Any]) -> Setting:
-    lines = []
+    variables = {}
     for key, value in limits.items():
         if key not in OLLAMA_KEYS:
             raise ValueError(f"unknown ollama_limits key '{str(key)[:40]}'; the keys are {', '.join(OLLAMA_KEYS)}.")
         variable, pattern = OLLAMA_KEYS[key]
         if isinstance(value, bool) or not pattern.fullmatch(str(value)):
             raise ValueError(f"invalid ollama_limits.{key}: '{str(value)[:40]}'.")
-        lines.append(f'Environment="{variable}={value}"')
+        variables[variable] = str(value)
+    lines = [f'Environment="{variable}={value}"' for variable, value in variables.items()]
     text = "\n".join(["# Written by sparkwright; `sparkwright provision --undo` removes it.", "[Service]", *lines, ""])
     value_text = ", ".join(f"{key} {value}" for key, value in limits.items())
 
     def read_value(text: str) -> str | None:
         return ", ".join(re.findall(r'Environment="([^"]*)"', text)) or None
 
-    return Setting(OLLAMA, value_text, lambda _: text, read_value, OLLAMA_RESTART_COMMANDS)
+    return Setting(OLLAMA, value_text, lambda _: text, read_value, OLLAMA_RESTART_COMMANDS, variables=variables)
 
 
 def _value_reader(pattern: str, template: str) -> Callable[[str], str | None]:

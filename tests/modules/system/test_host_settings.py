@@ -132,6 +132,31 @@ def test_program_that_is_not_installed_is_not_configured(host: FakeHost) -> None
     assert (host.files(), host.commands) == (before, [])
 
 
+OVERRIDES = [
+    ("etc/systemd/system/ollama.service.d/override.conf", '[Service]\nEnvironment="OLLAMA_NUM_PARALLEL={}"\n'),
+    ("etc/systemd/system/ollama.service.d/override.conf", "[Service]\nEnvironment=A=1 OLLAMA_NUM_PARALLEL={}\n"),
+    ("etc/sysctl.d/99-sysctl.conf", "# by hand\nvm.swappiness={}\n"),
+]
+
+
+@pytest.mark.parametrize(("path", "text"), OVERRIDES)
+def test_setting_that_another_file_overrides_is_refused(host: FakeHost, path: str, text: str) -> None:
+    file = host.root / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text.format(7))
+    before = host.files()
+    for check in (True, False):
+        with pytest.raises(Refused, match=f"^/{path}:2 says `.*7"):
+            host.run(check=check, **ALL)
+    assert (host.files(), host.commands) == (before, [])
+    same_values = {"swappiness": 7, "ollama_limits": {"num_parallel": 7}}
+    assert host.run(**same_values).changed and not host.run(**same_values).changed
+    file.write_text("#" + text.format(8).replace("\n", "\n# "))
+    assert host.run(**ALL).changed
+    file.write_text(text.format(8))
+    assert host.run(undo=True).changed
+
+
 def test_kernel_setting_changed_since_is_applied_again(host: FakeHost) -> None:
     host.run(swappiness=10)
     (host.root / "proc/sys/vm/swappiness").write_text("60\n")

@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused
@@ -240,6 +241,8 @@ class HostSettingsState:
     live_values: Mapping[str, str] = field(default_factory=dict)
     #: row of RECORD_FILE
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: place and text of the line in another file that overrides the intended value
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
@@ -278,7 +281,9 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         live_values = {
             name: (_read_text(context, path) or "").strip() for name, path in table.LIVE_PATHS.items() if name in names
         }
-        return HostSettingsState(contents, live_values, record)
+        settings = [] if args.undo else _intended_settings(args)
+        overrides = {setting.name: text for setting in settings if (text := _find_override(context, setting))}
+        return HostSettingsState(contents, live_values, record, overrides)
 
     def differences(self, args: Args, observed: HostSettingsState) -> list[Change]:
         if args.undo:
@@ -292,6 +297,11 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             if setting.missing_file_fix and current_content is None:
                 raise Failed(
                     f"{setting.name}: {table.SETTING_PATHS[setting.name]} is missing.", fix=setting.missing_file_fix
+                )
+            if setting.name in observed.overrides:
+                raise Refused(
+                    f"{observed.overrides[setting.name]}, which overrides {table.SETTING_PATHS[setting.name]}.",
+                    fix=f"Remove it there, or change the value of {setting.name} in the host's `vars`.",
                 )
             # the command failed, or the run was killed before the command ran
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
@@ -366,6 +376,20 @@ def _intended_settings(args: HostSettings.Args) -> list[Setting]:
         return table.build_settings(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
     except ValueError as error:
         raise Refused(str(error)) from None
+
+
+def _find_override(context: Context, setting: Setting) -> str:
+    """Return the line that overrides a setting, and its place; empty if there is none.
+
+    Of the files in the folders of sysctl and of a unit, the last by name wins: `systemctl edit` writes override.conf.
+    """
+    path = PurePath(table.SETTING_PATHS[setting.name])
+    later_names = {file.name for file in context.machine.path(str(path.parent)).glob("*.conf") if file.name > path.name}
+    for name in sorted(later_names, reverse=True) if setting.variables else ():
+        later_path = str(path.with_name(name))
+        if line := setting.find_override(_read_text(context, later_path) or ""):
+            return f"{later_path}:{line[0]} says `{one_line(line[1], max_chars=120)}`"
+    return ""
 
 
 def _read_text(context: Context, path: str) -> str | None:
