@@ -357,7 +357,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             _write_record(context, record)
         if changed_paths:
             verb = "have" if len(changed_paths) > 1 else "has"
-            raise Refused(
+            raise Failed(
                 f"{' and '.join(changed_paths)} {verb} been changed since; all other settings are restored.",
                 fix=f"Restore or remove by hand, or delete the entry in {RECORD_FILE}.",
             )
