@@ -380,9 +380,9 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest(container={"log_driver": "none"}),
 )
 def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
-    """Without a log, a deploy cannot verify everything that it should.
+    """A deploy of a server without a log fails before the running server is stopped.
     The engine's log shows whether expectations such as `chunked_prefill` are met, the stages of a start, and the reason for a crash.
     """
     if request.container.get("log_driver") == "none":
-        message = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
+        message = "log_driver: none: Docker keeps no log, which a deploy has to read."
         yield _build_warning(message, "remove it; limit the log's size with `log_options`", "log_driver")

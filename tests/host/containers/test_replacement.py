@@ -79,6 +79,7 @@ NEW: dict[str, Any] = {"env": {"NEW": "1"}}
     ("options", "error"),
     [
         ({"log_driver": "no-such-driver"}, "no-such-driver"),
+        ({"log_driver": "none"}, "keeps no log of the new container"),
         ({"cpus": 5000.0}, "Range of CPUs"),
         ({"cap_add": ("NO_SUCH",)}, "CAP_NO_SUCH"),
         ({"image": "sparkwright-test/none:v1", "env": {"NEW": "1"}}, "is not on the host"),

@@ -270,7 +270,12 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
     server = spec.name.removesuffix(containers.INTERIM_SUFFIX)
     container_id = lifecycle.create(context, config, role, server=server, name=name)
     try:
-        image_id = api.inspect_container(container_id)["Image"]
+        container = api.inspect_container(container_id)
+        if container["HostConfig"]["LogConfig"]["Type"] == "none":
+            fix = "Set `container.log_driver: json-file` in the recipe, or another default in /etc/docker/daemon.json."
+            message = "Docker keeps no log of the new container (log driver none), and a deploy reads the engine's log."
+            raise Failed(message, fix=fix)
+        image_id = container["Image"]
         if image_id != image["Id"]:
             message = f"the tag {config['Image']} moved to {image_id} while {spec.name} was being created."
             raise Failed(message, fix="Run the command again.")
