@@ -138,3 +138,13 @@ def test_unreachable_host_is_a_row_and_exit_code_3(lab: SshLab, laptop: dict[str
     assert completed.returncode == 0, completed.stderr
     checked = commands.run("hosts.check", "--host", "spark1", cwd=project, env=laptop)
     assert checked.returncode == 3 and "refuses connections" in checked.stderr and "unreachable" in checked.stdout
+
+
+def test_login_without_a_key_is_not_called_rejected(lab: SshLab, laptop: dict[str, str], project: Path) -> None:
+    lab.trust(lab.sshd)
+    lab.base = lab.base.replace(f"{lab.folder}/id", f"{lab.folder}/missing")
+    lab.write_config("")
+    init = ("init", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--name", "spark1")
+    refused = commands.run(*init, cwd=project, env=laptop)
+    assert refused.returncode == 3 and "there is no key to offer" in refused.stderr
+    assert "`ssh-keygen`" in refused.stderr and "rejected" not in refused.stderr

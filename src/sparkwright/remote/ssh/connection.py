@@ -140,10 +140,16 @@ def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -
         return Unreachable("unreachable: the key has a passphrase and is not in an agent.", where=name, fix=fix)
     if isinstance(error, paramiko.AuthenticationException):
         key_files = ", ".join(str(path) for path in target.identity_files) or "no key file"
-        key_files += f" ({'; '.join(login.problems)})" if login.problems else ""
+        problems = f" ({'; '.join(login.problems)})" if login.problems else ""
         fix = f"Try `{target.manual_login_command}`."
-        message = f"unreachable: {address} rejected every key: the agent's keys and {key_files}."
-        return KeysRejected(message, where=name, fix=fix)
+        if not target.uses_public_keys or login.offered_keys:
+            message = f"unreachable: {address} rejected every key: the agent's keys and {key_files}{problems}."
+            return KeysRejected(message, where=name, fix=fix)
+        message = f"unreachable: there is no key to offer to {address}, in an agent or in {key_files}{problems}."
+        if not target.identity_files:
+            message = f"unreachable: there is no key to offer to {address}, neither in an agent nor in a file."
+            fix = "Create a key with `ssh-keygen`, and copy it with `ssh-copy-id`; passwords are not used."
+        return Unreachable(message, where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):

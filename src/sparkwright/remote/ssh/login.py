@@ -24,13 +24,16 @@ _KEY_ERRORS = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """The `auth_strategy` of a Paramiko client. `problems`: reasons why key files were skipped, for messages."""
+    """The `auth_strategy` of a Paramiko client.
+
+    For messages, `offered_keys` has the public keys that were offered, and `problems` the reasons why key files were skipped.
+    """
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
         self._certificates = [blob for path in target.certificate_files if (blob := _read_certificate(path))]
         self._agent = AgentSSH()
-        self._offered_keys: set[bytes] = set()
+        self.offered_keys: set[bytes] = set()
         self._locked_keys: set[bytes] = set()
         self.problems: list[str] = []
 
@@ -54,7 +57,7 @@ class Login:
             if remaining_methods:
                 transport.auth_interactive_dumb(self._target.user)
             return
-        raise paramiko.PasswordRequiredException("passphrase") if self._locked_keys - self._offered_keys else last_error
+        raise paramiko.PasswordRequiredException("passphrase") if self._locked_keys - self.offered_keys else last_error
 
     def _iter_keys(self) -> Iterator[paramiko.PKey]:
         """Yield the keys to offer: files before the agent, and each key's certificates before the key."""
@@ -65,8 +68,8 @@ class Login:
             key = self._load_key(path)
             public_key = key.asbytes() if key else _public_key(path)
             configured_keys.add(public_key)
-            if key and public_key not in self._offered_keys:
-                self._offered_keys.add(public_key)
+            if key and public_key not in self.offered_keys:
+                self.offered_keys.add(public_key)
                 yield from self._with_certificates(key, path)
         configured_keys.discard(b"")
         _connect_agent(self._agent, self._target.identity_agent)
@@ -76,8 +79,8 @@ class Login:
                 public_key in configured_keys
                 or _certified_key(PublicBlob(agent_key.get_name(), public_key)) in configured_keys
             )
-            if public_key not in self._offered_keys and (is_configured or not self._target.identities_only):
-                self._offered_keys.add(public_key)
+            if public_key not in self.offered_keys and (is_configured or not self._target.identities_only):
+                self.offered_keys.add(public_key)
                 yield from self._with_certificates(agent_key, None)
 
     def _load_key(self, path: Path) -> paramiko.PKey | None:
