@@ -140,6 +140,18 @@ def test_unreachable_host_is_a_row_and_exit_code_3(lab: SshLab, laptop: dict[str
     assert checked.returncode == 3 and "refuses connections" in checked.stderr and "unreachable" in checked.stdout
 
 
+def test_host_that_cannot_store_the_runtime_is_not_called_unreachable(
+    lab: SshLab, laptop: dict[str, str], project: Path
+) -> None:
+    lab.trust(lab.sshd)
+    init = ("init", "--address", f"root@127.0.0.1:{lab.sshd.port}", "--name", "spark1", "--offline")
+    assert commands.run(*init, cwd=project, env=laptop).returncode == 0
+    (lab.sshd.home / ".local").write_text("a file in place of the folder")
+    checked = commands.run("hosts.check", "--host", "spark1", cwd=project, env=laptop)
+    assert checked.returncode == 5 and "cannot install the runtime" in checked.stderr
+    assert "no survey, see above" in checked.stdout and "unreachable" not in checked.stdout
+
+
 def test_login_without_a_key_is_not_called_rejected(lab: SshLab, laptop: dict[str, str], project: Path) -> None:
     lab.trust(lab.sshd)
     lab.base = lab.base.replace(f"{lab.folder}/id", f"{lab.folder}/missing")

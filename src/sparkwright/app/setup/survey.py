@@ -11,7 +11,7 @@ from sparkwright.app.queries import host_checks
 from sparkwright.app.queries.host_requests import query_module
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_error, print_json_line, print_text
-from sparkwright.errors import Exit
+from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
@@ -137,7 +137,9 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
     for name, survey in surveys.items() if json else ():
         print_json_line({"host": name, **survey})
     if not json:
-        grid.print_table(COLUMNS, [_host_row(host.name, surveys.get(host.name)) for host in selection.hosts])
+        grid.print_table(
+            COLUMNS, [_host_row(host.name, surveys.get(host.name), errors.get(host.name)) for host in selection.hosts]
+        )
     return [*selection.fleet.exit_codes(), *(Exit.FAILED for survey in surveys.values() if survey["missing"])]
 
 
@@ -155,9 +157,10 @@ def _survey_member(selection: Selection, member: Member) -> dict[str, Any]:
     return {**survey, "missing": problems}
 
 
-def _host_row(host: str, survey: dict[str, Any] | None) -> tuple[str, ...]:
+def _host_row(host: str, survey: dict[str, Any] | None, error: SparkwrightError | None) -> tuple[str, ...]:
     if survey is None:
-        return (host, "-", "-", "-", "-", "-", "-", "unreachable, see above")
+        problem = "unreachable" if error is not None and error.exit == Exit.UNREACHABLE else "no survey"
+        return (host, "-", "-", "-", "-", "-", "-", f"{problem}, see above")
     memory = f"{units.format_gib(survey['memory_available_bytes'])} of {units.format_gib(survey['memory_bytes'])} GiB"
     docker, ollama = survey["docker"], survey["ollama"]
     ollama_models = (
