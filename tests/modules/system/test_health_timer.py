@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
 from sparkwright.health import schedule
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import load_latest
+from sparkwright.modules.system import health_timer
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
@@ -135,6 +136,20 @@ def test_message_names_the_interval_of_cron_and_a_daemon_that_is_not_running(
     assert HealthTimer().run(HealthTimer.Args(every_s=5400), host).msg.startswith("every 3600 s by cron, first check")
     monkeypatch.setattr(schedule, "CRON_DAEMONS", ("no-such-daemon",))
     assert "by cron, which is not running: start it" in HealthTimer().run(HealthTimer.Args(every_s=60), host).msg
+
+
+def test_linger_is_disabled_again_if_the_systemd_user_instance_does_not_start(
+    host: RecordingContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.machine.path("/run/systemd/system").mkdir(parents=True)
+    for name, script in (("systemctl", "exit 1"), ("loginctl", f'echo "$1" >> {tmp_path}/calls')):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setattr(health_timer, "LINGER_TIMEOUT_S", 0.0)
+    with pytest.raises(Failed, match="the systemd user instance did not start"):
+        HealthTimer().run(HealthTimer.Args(), host)
+    assert (tmp_path / "calls").read_text().split() == ["enable-linger", "disable-linger"]
 
 
 def test_sandbox_has_no_scheduler(tmp_path: Path) -> None:

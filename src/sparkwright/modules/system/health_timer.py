@@ -343,6 +343,7 @@ def _enable_linger(scheduler: Scheduler, context: Context) -> None:
     deadline_s = time.monotonic() + LINGER_TIMEOUT_S
     while not scheduler.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
+            _run_loginctl("disable-linger", scheduler, context)
             raise Failed("the systemd user instance did not start.", fix="Use `--system`.")
         time.sleep(0.1)
 
