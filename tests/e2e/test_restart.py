@@ -62,7 +62,7 @@ def test_rollback_recreates_the_last_verified_server_after_its_container_was_rem
     assert "by " in project.run("history", "--host", "sandbox").out
 
 
-@pytest.mark.parametrize("command", ["deploy", "restart", "rollback"])
+@pytest.mark.parametrize("command", ["deploy", "restart", "rollback", "verify"])
 def test_a_command_is_refused_while_docker_is_stopped(project: SandboxProject, command: str) -> None:
     stop_docker(project)
     result = project.run(command, "--host", "sandbox")
