@@ -117,6 +117,20 @@ def test_each_command_reports_the_fault(pair: PairProject, row: str) -> None:
     assert pair.token()[0] == ROWS[row]["client"]
 
 
+def test_status_gives_the_reason_of_a_rank_that_failed_by_itself_after_a_failed_restart(pair: PairProject) -> None:
+    ensure_serving(pair)
+    pair.run("sandbox.fault", "oom", "--host", HOSTS[1])
+    restarted = pair.run("restart", "--host", "sandbox-pair")
+    assert restarted.code == 1 and "did not come up again and was stopped" in restarted.out, restarted.out
+    status = pair.run("status", "--host", "sandbox-pair", "--json")
+    head, worker = (json.loads(line)["why"] for line in status.out.splitlines())
+    assert "exited (143)" in head and "stopped by sparkwright (run " in head, head
+    reason = (
+        r"exited \(exit code 1\): [\d.]+ of [\d.]+ GiB were free, .*; its cluster was stopped by sparkwright \(run "
+    )
+    assert re.search(reason, worker), worker
+
+
 def test_host_clean_refuses_to_remove_the_server_of_one_member(pair: PairProject) -> None:
     before = ensure_serving(pair)
     result = pair.run("host.clean", "--host", "sandbox2", "--server", "--yes")

@@ -32,7 +32,9 @@ def check_stopped_rank(observation: Observation) -> Answer:
         f"rank {rank.rank} of {rank.cluster} ({container.name}) {container.status} (exit code {container.exit_code})"
     )
     if observation.stopping_run:
-        return "bad", f"{message}, stopped by sparkwright (run {observation.stopping_run})", "down", "person"
+        # a rank that failed by itself is stopped with the others of its cluster
+        cause = f": {rank.failure.rstrip('.')}; its cluster was" if rank.failure else ","
+        return "bad", f"{message}{cause} stopped by sparkwright (run {observation.stopping_run})", "down", "person"
     if rank.rank == 0 and not container.exit_code and not reason:
         return "bad", f"{message}, finished or stopped by hand", "down", "person"
     return "bad", f"{message}{f': {reason}' if reason else ', while in service'}", "down", "restart"
