@@ -179,6 +179,14 @@ def test_a_wrong_method_is_refused(lab: RunningGateway) -> None:
     assert (*answer.error, answer.headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
+@pytest.mark.parametrize("method", ["DELETE", "POST"])
+def test_the_list_of_models_can_only_be_read(lab: RunningGateway, method: str) -> None:
+    answer = lab.ask(method, "/v1/models")
+    assert (*answer.error, answer.headers["allow"]) == (405, "method_not_allowed", "GET,HEAD")
+    head = lab.ask("HEAD", "/v1/models")
+    assert (head.status, head.body) == (200, b"")
+
+
 def split_body(body: bytes, size: int) -> Iterator[bytes]:
     yield from (body[at : at + size] for at in range(0, len(body), size))
 

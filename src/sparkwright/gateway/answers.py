@@ -72,7 +72,7 @@ def error_arguments(status: int, message: str, code: str, *, allow: str = "POST"
     """Return an error as arguments of `http-request return` and `http-error`.
 
     Args:
-        allow: the allowed method, for status 405.
+        allow: the allowed methods, separated by commas, for status 405.
     """
     headers = f" {STATUS_HEADERS[status]}" if status in STATUS_HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")

@@ -210,6 +210,8 @@ def _refusal_rules(gateway: Gateway) -> Iterator[str]:
 
 def _model_list_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that list the available models on /v1/models."""
+    use_get_refusal = answers.error_arguments(405, "Use GET.", "method_not_allowed", allow="GET,HEAD")
+    yield f"http-request return {use_get_refusal} if {{ path {MODELS_PATH} }} !{{ method GET HEAD }}"
     for model in gateway.models:
         entries = (json.dumps(_model_entry(model, name), separators=(",", ":")) for name in model.names)
         text = ",".join(entries).replace("%", "%%")
