@@ -86,3 +86,26 @@ def test_failure_while_the_runtime_is_being_sent_is_reported(opt: Path, capsys: 
     assert install.install(select_hosts("spark1")) == [Exit.FAILED]
     error = capsys.readouterr().err
     assert f"{opt}/runtime: File exists" in error and "sudo" not in error, error
+
+
+def test_a_wrong_password_is_one_attempt(
+    opt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, attempts = tmp_path / "sudo", tmp_path / "attempts"
+    program.write_text(f"""#!/bin/sh
+for attempt in 1 2 3; do
+  IFS= read -r password || {{ echo "sudo: no password was provided" >&2; exit 1; }}
+  echo "$password" >> {attempts}
+  echo "Sorry, try again." >&2
+done
+echo "sudo: 3 incorrect password attempts" >&2
+exit 1
+""")
+    program.chmod(0o755)
+    monkeypatch.setattr(install, "SUDO", str(program))
+    monkeypatch.setenv("BECOME_PASSWORD", "not the password")
+    Path("hosts/groups.yml").write_text("all: {secrets: {BECOME_PASSWORD: {env: BECOME_PASSWORD}}}\n")
+    assert install.install(select_hosts("spark1")) == [Exit.FAILED]
+    assert attempts.read_text() == "not the password\n"
+    assert "the runtime was not installed: sudo: no password was provided." in capsys.readouterr().err
+    assert not list(opt.iterdir())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paramiko.channel import Channel
 
@@ -71,37 +71,49 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         str(FOLDER),
         runtime.content_hash(),
     ]
-    # without a password, the archive must not be read as one: each attempt counts towards a lockout of the account
-    sudo_command = [SUDO, "-S", "-p", ""] if password else [SUDO, "-n"]
-    channel = link.run([*sudo_command, "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command])
-    deadline = Deadline(INSTALL_TIMEOUT_S)
-    try:
-        _send(channel, f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source() + data, deadline)
-        answer = next(
-            (
-                event
-                for event in reversed(_read_events(channel, deadline))
-                if event["event"] in ("shipped", "not_shipped")
-            ),
-            {},
-        )
-        if not channel.status_event.wait(deadline.remaining_s()):
-            raise TimeoutError
-        code = channel.exit_status
-        reason = str(answer.get("why") or _last_error_line(channel))
-    except (TimeoutError, TimedOut):
-        answer, code, reason = {}, -1, f"sudo did not exit within {INSTALL_TIMEOUT_S:g} s"
-    finally:
-        channel.close()
+    stdin_line, sudo_command = b"", [SUDO, "-n"]
+    if password:
+        stdin_line, sudo_command = f"{password}\n".encode(), [SUDO, "-S", "-p", ""]
+        # sudo must not read the archive as passwords: each attempt counts towards a lockout of the account
+        _, code, reason = _run_sudo(link, [*sudo_command, "-v"], stdin_line)
+        if code:
+            raise _install_error(reason, where, answered=False)
+    argv = [*sudo_command, "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command]
+    answer, code, reason = _run_sudo(link, argv, stdin_line + BEGIN_MARKER + runtime.unpacker_source() + data)
     if answer.get("event") != "shipped" or code:
-        fix = (
-            f"It needs about 80 MB in {FOLDER}; check with `df -h {FOLDER.parent}` on the host."
-            if answer
-            else f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
-        )
-        raise Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
+        raise _install_error(reason, where, answered=bool(answer))
     print_text(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
+
+
+def _install_error(reason: str, where: str, *, answered: bool) -> Failed:
+    """Return the error of a failed installation. answered: True if sudo ran the unpacker, which gave the reason."""
+    fix = (
+        f"It needs about 80 MB in {FOLDER}; check with `df -h {FOLDER.parent}` on the host."
+        if answered
+        else f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+    )
+    return Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
+
+
+def _run_sudo(link: SshLink, argv: Sequence[str], data: bytes) -> tuple[Event, int, str]:
+    """Run sudo on the host with `data` as its standard input.
+
+    Returns:
+        The unpacker's last event, empty if there is none; the exit code, -1 if unknown; and the reason for a failure.
+    """
+    channel, deadline = link.run(argv), Deadline(INSTALL_TIMEOUT_S)
+    try:
+        _send(channel, data, deadline)
+        events = reversed(_read_events(channel, deadline))
+        answer = next((event for event in events if event["event"] in ("shipped", "not_shipped")), {})
+        if not channel.status_event.wait(deadline.remaining_s()):
+            raise TimeoutError
+        return answer, channel.exit_status, str(answer.get("why") or _last_error_line(channel))
+    except (TimeoutError, TimedOut):
+        return {}, -1, f"sudo did not exit within {INSTALL_TIMEOUT_S:g} s"
+    finally:
+        channel.close()
 
 
 def _query_python(link: SshLink, where: str) -> Event:
