@@ -90,7 +90,7 @@ def test_invalid_cluster_is_refused(project: Path, groups: str, refusal: str) ->
 @pytest.mark.parametrize(
     ("link", "refusal"),
     [
-        ("interfaces: [a b], address: 10.0.0.1", "`fabric.interfaces.0` must be text that matches"),
+        ("interfaces: [a b], address: 10.0.0.1", "item 1 of `fabric.interfaces` must be text that matches"),
         ("interfaces: [], address: 10.0.0.1", "`fabric.interfaces`"),
         ("interfaces: [eth0], address: spark2", "is not an IP address"),
         ("interfaces: [eth0], address: 0.0.0.0", "is not an address that another host can reach"),

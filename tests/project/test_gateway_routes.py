@@ -353,8 +353,8 @@ def test_only_servers_with_wake_on_request_are_woken(project: Path) -> None:
         ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: a server under `serves` is always on."),
         ("on_demand: [chat, {recipe: small, sleep_after: 5m}]", "`sleep_after` of small has no effect without `wake: on_request`."),
         ("on_demand: [chat, {recipe: small, stay_awake: 5m}]", "`stay_awake` of small has no effect: no server under `on_demand` has `wake: on_request`."),
-        ("on_demand: [chat, {recipe: small, wake: always}]", "`on_demand.1.wake` must be 'on_request', got 'always'."),
-        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`on_demand.1.stay_awake`: '5s' is not a duration of at least a minute"),
+        ("on_demand: [chat, {recipe: small, wake: always}]", "`wake` of item 2 of `on_demand` must be 'on_request', got 'always'."),
+        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`stay_awake` of item 2 of `on_demand`: '5s' is not a duration of at least a minute"),
         ("on_demand: [chat, {recipe: small, wakes: x}]", "unknown key `wakes`. Did you mean `wake`?"),
     ],
 )  # fmt: skip

@@ -243,7 +243,7 @@ TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("expect:\n  probes: [tools]\n", "10: `expect.probes.0`: must be one of tool_call, reasoning"),
+        ("expect:\n  probes: [tools]\n", "10: item 1 of `expect.probes`: must be one of tool_call, reasoning"),
         ("expect:\n  probes:\n    - language: xx\n", "`language` must be one of en, de"),
         ("expect:\n  probes:\n    - language: [de]\n", "`language` must be one of en, de"),
         ("expect:\n  probes:\n    - reasoning\n    - tool_call\n", "12: `expect.probes`: tool_call cannot pass without `vllm.enable-auto-tool-choice`."),

@@ -114,7 +114,7 @@ def test_flags_of_vllm_become_arguments() -> None:
         ("image: vllm/vllm-openai:v0.32.0", "imagee: x", "unknown key `imagee`"),
         ("  name: qwen35\n", "  name: qwen 35\n", "`container.name`"),
         ("expect:", 'expect:\n  forbid_log: ["NET/Socket", "NET/(IB"]',
-         "`expect.forbid_log.1`: 'NET/(IB' is not a regular expression"),
+         "item 2 of `expect.forbid_log`: 'NET/(IB' is not a regular expression"),
     ],
 )  # fmt: skip
 def test_mistake_is_refused_with_its_line(

@@ -169,17 +169,36 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     if error["type"] == "missing":
         description = _key_description(model, error["loc"])
         return f"`{key}` is missing: {description}." if description else f"`{key}` is missing."
-    dotted_place = one_line(".".join(map(str, place)), max_chars=200)
+    is_mapping_key = error["loc"][-1] == "[key]"
+    shown_place = _format_place((*place[:-1], str(key)) if is_mapping_key else place)
     if error["type"] == "value_error":
-        return f"`{dotted_place}`: {_error_message(error)}"
+        return f"{shown_place}: {_error_message(error)}"
     if _is_secret_source(model, error["loc"]):
         return _describe_secret_source(place)
     may_be_secret = any(part in SECRET_KEYS or is_secret_name(part) for part in map(str, place))
     received = describe_type(error["input"]) if may_be_secret else _format_value(error["input"])
     errors = type_errors if error in type_errors else [error]
     requirements = dict.fromkeys(filter(None, map(_describe_requirement, errors)))
-    problem = f"` must be {' or '.join(requirements)}" if requirements else f"`: {_error_message(error)}"
-    return f"`{dotted_place}{problem}, got {received}{_quote_hint(error)}."
+    problem = f" must be {' or '.join(requirements)}" if requirements else f": {_error_message(error)}"
+    return f"{shown_place}{problem}, got {received}{_quote_hint(error)}."
+
+
+def _format_place(place: Place) -> str:
+    """Return the keys of a place for a message; in a list they begin at its item: "`name` of item 2 of `tasks`"."""
+    keys, item_text = list[str](), ""
+    for part in place:
+        if isinstance(part, int):
+            item_text = (
+                f"item {part + 1} of {_quote_keys(keys)}" if keys else ""
+            )  # a list that is the whole file has no name
+            keys = []
+        else:
+            keys.append(part)
+    return " of ".join(filter(None, [_quote_keys(keys) if keys or not item_text else "", item_text]))
+
+
+def _quote_keys(keys: Iterable[str]) -> str:
+    return f"`{one_line('.'.join(keys), max_chars=200)}`"
 
 
 def _describe_requirement(error: Any) -> str:
