@@ -101,5 +101,5 @@ def test_short_secret_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch)
     inventory = Inventory.load(project)
     with pytest.raises(Refused, match="the secret A is shorter than 8 characters") as excinfo:
         inventory.secrets(inventory.hosts["spark1"])
-    assert excinfo.value.where == "hosts/spark1.yml"
+    assert excinfo.value.where == "the environment variable TOKEN"
     assert "1234567" not in str(excinfo.value)

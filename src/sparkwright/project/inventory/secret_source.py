@@ -25,7 +25,7 @@ def read_secrets(host: Host) -> dict[str, Secret]:
     """
     secrets = {name: read_secret(name, source) for name, source in host.secret_sources.items()}
     for name, secret in secrets.items():
-        refuse_short(name, secret, host.where)
+        _refuse_short(name, secret, host.secret_sources[name])
     return {name: secret for name, secret in secrets.items() if secret is not None}
 
 
@@ -58,11 +58,13 @@ def read_secret(name: str, source: Source) -> Secret | None:
     return _run_command(name, list(source.command or ()))
 
 
-def refuse_short(name: str, secret: Secret | None, where: str) -> None:
+def _refuse_short(name: str, secret: Secret | None, source: Source) -> None:
     """Raise Refused for a secret that is too short: masking it would garble ordinary words that contain it."""
     if secret and len(secret.reveal()) < MIN_SECRET_CHARS:
         message = f"the secret {name} is shorter than {MIN_SECRET_CHARS} characters."
-        raise Refused(message, where=where, fix="Masking it would garble ordinary words; use a longer one.")
+        raise Refused(
+            message, where=describe_source(source), fix="Masking it would garble ordinary words; use a longer one."
+        )
 
 
 def describe_source(source: Source) -> str:
