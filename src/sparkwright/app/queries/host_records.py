@@ -255,14 +255,20 @@ def inventory_row(host: Host) -> HostInfo:
 
 
 def print_host_list(hosts: Sequence[Host], *, json: bool) -> None:
-    """Print one line per host: name, address, groups, recipe."""
+    """Print one line per host: name, address with its user and port, groups, recipe."""
     rows = list(map(inventory_row, hosts))
     if json:
         for row in rows:
             print_json_line(asdict(row))
         return
     cells = []
-    for row in rows:
-        address = f"ssh {row.address}" if row.connection == "ssh" else row.connection
+    for host, row in zip(hosts, rows, strict=True):
+        address = f"ssh {_format_login(host)}" if row.connection == "ssh" else row.connection
         cells.append((row.host, address, ",".join(row.groups), row.recipe or "-"))
     grid.print_table(HOST_COLUMNS, cells)
+
+
+def _format_login(host: Host) -> str:
+    """Return [USER@]ADDRESS[:PORT], with the user and the port that the project's files set."""
+    address = f"[{host.address}]" if host.port and ":" in host.address else host.address
+    return (f"{host.user}@" if host.user else "") + address + (f":{host.port}" if host.port else "")
