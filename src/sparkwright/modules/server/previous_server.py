@@ -142,7 +142,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         data |= {"to_start": record.get("running", True), "restart": record.get("policy", "no")}
         data |= {"base_url": containers.url_of(previous), "needs": _memory_needs(observed, previous)}
         data |= container_labels.membership_of(previous).to_json()
-        return {**data, "msg": "The previous server is restored."}
+        return {**data, "msg": "It was stopped." if observed.is_not_renamed else "Its container is back in place."}
 
     def act(
         self, args: Args, observed: RestorePreviousState, changes: list[Change], context: Context
