@@ -12,7 +12,7 @@ from sparkwright.console.command_output import terminal_width
 from sparkwright.console.rows import GatewayRow, HostStatus
 from sparkwright.console.terminal import build_console, style_table_line
 from sparkwright.engines.log import state as log_state
-from sparkwright.health.record import format_drift
+from sparkwright.health.record import UNCONFIRMED_PREFIX, format_drift
 
 DIGEST_CHARS, COMMIT_CHARS = 12, 8
 STYLES = {
@@ -142,10 +142,13 @@ def format_check_age(row: HostStatus) -> str:
 def state_reason(row: HostStatus) -> str:
     """Return the reason for a row's state: a run in progress, an interrupted run, or the reason why the server is not healthy.
 
-    For a healthy server, the reason why the last check is no longer valid is added.
+    A healthy server has one if its last check found another state that is not confirmed yet, or is no longer valid.
     """
-    flapping_reason = "flapping: it changed state several times in the last checks" if row.flapping else ""
-    reason = row.busy or row.interrupted or (flapping_reason if row.state == "ok" else row.why)
+    details = [row.why]
+    if row.state == "ok":
+        flapping_reason = "flapping: it changed state several times in the last checks" if row.flapping else ""
+        details = [flapping_reason, row.why if row.why.startswith(UNCONFIRMED_PREFIX) else ""]
+    reason = row.busy or row.interrupted or "; ".join(filter(None, details))
     return formatters.format_value(
         "; ".join(filter(None, (reason, row.outdated if row.state in HEALTHY_STATES and not row.busy else "")))
     )

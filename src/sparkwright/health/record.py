@@ -45,6 +45,8 @@ Cure = Literal["", "restart", "power", "deploy", "person"]
 
 #: prefix of model files in a record's drift
 MODEL_FILE_PREFIX = "model "
+#: start of the reason while the state that the last check found is not confirmed yet
+UNCONFIRMED_PREFIX = "this check: "
 
 
 def severity(state: str) -> int:
@@ -238,7 +240,9 @@ class Record:
     @property
     def sentence(self) -> str:
         """Return the reason for the state, or for this check's state if it is not confirmed yet."""
-        return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
+        return (
+            self.why if self.state == self.seen else f"{UNCONFIRMED_PREFIX}{self.seen} (not yet confirmed): {self.why}"
+        )
 
     def is_overdue(self, now_s: float) -> bool:
         """Return True if three scheduled checks are missing, or if a wrong clock puts this one in the future."""

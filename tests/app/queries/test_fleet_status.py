@@ -106,6 +106,12 @@ def test_flapping_server_is_marked_while_it_serves() -> None:
     assert "it changed state several times" in render_line(row)
 
 
+def test_ok_server_whose_last_check_found_another_state_has_its_reason() -> None:
+    row = parse(replace(RECORD, seen="degraded", why="GPU temperature 96 °C"))
+    assert (row.state, row.exit) == ("ok", 0)
+    assert "this check: degraded (not yet confirmed): GPU temperature 96 °C" in render_line(row)
+
+
 def test_running_command_is_shown() -> None:
     assert "ann@desk runs deploy" in render_line(parse(busy="ann@desk runs deploy"))
 
