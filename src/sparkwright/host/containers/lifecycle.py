@@ -98,6 +98,12 @@ def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
     _api(context).rename(ownership.require_ours(context, _inspect(context, container["Id"])), name)
 
 
+def require_running(container: Mapping[str, Any], name: str) -> None:
+    """Raise Failed if a container does not exist or is not running. container: Docker's inspection of it, or empty."""
+    if not container or not container["State"]["Running"]:
+        raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+
+
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
     """Change the restart policy of a container, running or not. Raises Refused if it is not ours.
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from sparkwright import defaults
 from sparkwright.engines.log import state as log_state
-from sparkwright.errors import Failed
 from sparkwright.host import evidence
 from sparkwright.host.containers import (
     cache_removal,
@@ -27,7 +26,7 @@ from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history, start_memory, verified_states
 from sparkwright.protocol.container import ContainerSpec, fingerprint
-from sparkwright.protocol.result import Change, arg
+from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
 
@@ -251,10 +250,13 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
     def describe(self, args: Args, observed: GrantRestartState) -> dict[str, Any]:
         return {"container_id": observed.current.get("Id", "")}
 
+    def run(self, args: Args, context: Context) -> Result:
+        if not context.check:
+            lifecycle.require_running(self.read(args, context).current, args.spec["name"])
+        return super().run(args, context)
+
     def act(self, args: Args, observed: GrantRestartState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = args.spec["name"]
-        if not observed.current or not observed.current["State"]["Running"]:
-            raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         lowest_memory = context.guards.end_verified()
         engine_state = evidence.read_engine_state(context, name)
         stages_s = log_state.stage_durations(engine_state) if engine_state else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import defaults, units
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Refused
 from sparkwright.host import files
 from sparkwright.host.containers import (
     compile_caches,
@@ -254,7 +254,9 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": observed.get("Id", "")}
 
-    def run(self, args: Args, context: Context) -> Any:
+    def run(self, args: Args, context: Context) -> Result:
+        if not context.check:
+            lifecycle.require_running(self.read(args, context), args.name)
         result = super().run(args, context)
         if not context.check:
             context.guards.end_verified()
@@ -268,9 +270,6 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         return result
 
     def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        if not observed or not observed["State"]["Running"]:
-            fix = f"On the host: `docker logs --tail 50 {args.name}`."
-            raise Failed(f"container {args.name} is not running.", fix=fix)
         lifecycle.set_policy(context, observed, changes[0].after)
         return {}
 
