@@ -41,6 +41,9 @@ def test_all_options_together_remove_everything_that_a_deploy_created(project: S
     cleaned = project.run(*CLEAN, "--server", "--models", "--images", "--yes")
     assert cleaned.code == 0, cleaned.out + cleaned.err
     assert list_paths(home) == before
+    for arguments in (("--check",), ("--yes",)):
+        again = project.run(*CLEAN, *arguments)
+        assert (again.code, again.out) == (0, "sandbox: nothing to remove.\n"), again.out + again.err
     assert project.containers() == []
     assert project.docker().api.images() == []
 

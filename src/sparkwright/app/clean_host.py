@@ -103,7 +103,7 @@ def _clean_host(
     if not json:
         _print_items(name, answer["items"])
     removed = False
-    if not check:
+    if removable_items and not check:
         if answer["busy"]:
             fix = f"Follow it with `invoke attach --host {name}`, then clean again."
             raise Refused(f"{name} is in use by run {answer['busy']}.", fix=fix)
@@ -117,7 +117,7 @@ def _clean_host(
         print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed_bytes})
     elif freed_bytes is not None:
         print_text(f"{name}: {format_total(removable_items)} removed.")
-    return Exit.OK if removed else Exit.CHANGES
+    return Exit.CHANGES if removable_items and not removed else Exit.OK
 
 
 def _recipe_repositories(selection: Selection, member: Member) -> dict[str, Any]:
@@ -149,8 +149,10 @@ def _print_items(host: str, items: list[dict[str, Any]]) -> None:
         (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
         for row, size in zip(items, sizes, strict=True)
     ]
-    grid.print_table(CLEAN_COLUMNS, rows)
-    print_text(f"{host}: {format_total([row for row in items if not row['kept']])} to remove.")
+    if rows:
+        grid.print_table(CLEAN_COLUMNS, rows)
+    removable_items = [row for row in items if not row["kept"]]
+    print_text(f"{host}: {format_total(removable_items) if removable_items else 'nothing'} to remove.")
 
 
 def _total_bytes(items: list[dict[str, Any]]) -> int:

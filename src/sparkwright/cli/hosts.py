@@ -148,7 +148,7 @@ def install(host: str = "") -> list[Exit]:
         "server": "remove the server's container too",
         "models": "remove the models' files too, except those that a remaining container uses",
         "images": "remove the recipes' images too, except those that a remaining container uses",
-        "check": "only list (exit code 2)",
+        "check": "only list; exit code 2 if something would be removed",
         "yes": "do not ask for confirmation",
         "json": "one JSON object per host: its items, and the bytes freed (null if nothing was removed)",
     }

@@ -241,7 +241,9 @@ def _list_folders(context: Context, removed_names: set[str], kept_models: set[st
         if str(manifest.folder) in kept_models
     ]
     kept_bytes = sum(item.size_bytes or 0 for item in kept_items)
-    yield Item("folder", str(state_folder), None if size_bytes is None else size_bytes - kept_bytes)
+    kept_paths = {Path(item.name) for item in kept_items}
+    if any(not path.is_dir() and kept_paths.isdisjoint((path, *path.parents)) for path in state_folder.rglob("*")):
+        yield Item("folder", str(state_folder), None if size_bytes is None else size_bytes - kept_bytes)
     yield from kept_items
 
 
