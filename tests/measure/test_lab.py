@@ -107,6 +107,13 @@ def test_server_that_accepts_only_common_keys_is_measured() -> None:
     assert "ignore_eos" not in server.bodies[-1]
 
 
+def test_stream_that_takes_longer_than_the_time_limit_for_a_token_is_measured_to_its_end() -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.02, chunks=150)) as server:
+        load = Load("serve", concurrency=1, requests=1, prompt_tokens=50, output_tokens=150)
+        cell = lab.measure_load(make_target(server), load, timeout_s=1, idle_s=0)
+    assert (cell["figures"]["output_tokens"], cell["failed_requests"]) == (150, 0)
+
+
 def test_server_without_a_token_fails_with_its_message() -> None:
     with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="no token from .*: no"):
         lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1), idle_s=0)

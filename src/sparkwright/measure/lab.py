@@ -24,6 +24,8 @@ MAX_CACHED_SHARE = 0.05
 #: the client may have caused the largest gap if its own largest lag exceeds this share of that gap
 MIN_LAG_SHARE_OF_GAP = 0.5
 IDLE_TIMEOUT_S = 10.0
+#: duration after which a stream is closed, because a server may never end it
+MAX_STREAM_S = 24 * 3600
 #: numbers of words in the two prompts from which the tokens per word are derived
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
@@ -64,7 +66,7 @@ def measure_load(
     Args:
         target: the server to measure.
         spec: the load.
-        timeout_s: maximum duration of a stream.
+        timeout_s: maximum time between two tokens of a stream.
         idle_s: how long to wait for other requests to finish.
         progress: called with the number of finished requests and the total.
 
@@ -86,7 +88,7 @@ def measure_load(
                 counter_keys=target.http.token_count_keys,
                 api_key=target.api_key,
                 concurrency=phase.concurrency,
-                cap_s=timeout_s,
+                cap_s=MAX_STREAM_S,
                 timeout_s=timeout_s,
                 on_done=lambda count, finished_before=finished_before: progress(finished_before + count, total),  # type: ignore[misc]
             )
