@@ -200,6 +200,7 @@ def test_a_gateway_that_fails_verification_is_replaced_by_the_last_verified_one(
     assert result.code == 1
     assert "no server of qwen3.5-35b is up. The last verified gateway is restored." in result.recap["msg"]
     assert gate.request().status == 200
+    assert gate.status()["restarted_s"] is None, "a restore is not a restart by Docker"
     assert gate.deploy().recap["changed"] == 0
 
 
@@ -269,7 +270,9 @@ def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: Gateway
     assert gate.status()["running"] is False
     code, entry = gate.fleet_entry()
     assert (code, entry["state"], entry["models"]) == (1, "down", [])
-    assert "the gateway is down" in gate.project.run("health", "--host", "sandbox").out
+    health = gate.project.run("health", "--host", "sandbox")
+    assert (health.code, "degraded: the gateway is down" in health.out) == (2, True)
+    assert "gateway.deploy --host sandbox` restores it" in health.out
     assert gate.deploy().code == 0
     assert gate.status()["running"] is True
 

@@ -9,7 +9,8 @@ from sparkwright.protocol.events import Event
 
 #: a command without `--host`
 _COMMAND_PATTERN = re.compile(
-    r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose)"
+    r"`invoke (restart|rollback|deploy|plan|history|cluster\.check|cluster\.inspect|logs|incident|doctor|diagnose|"
+    r"gateway\.deploy)"
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
 #: commands that operate on a whole cluster

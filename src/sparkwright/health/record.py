@@ -41,7 +41,7 @@ State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "cras
 STATES: tuple[State, ...] = get_args(State)
 Level = Literal["ok", "warn", "bad", "unknown"]
 #: what is required: a restart, cutting the AC power, a new deploy, or a person; "" for nothing
-Cure = Literal["", "restart", "power", "deploy", "person"]
+Cure = Literal["", "restart", "power", "deploy", "gateway", "person"]
 
 #: prefix of model files in a record's drift
 MODEL_FILE_PREFIX = "model "

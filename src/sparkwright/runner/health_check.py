@@ -32,6 +32,7 @@ FIX_BY_CURE = {
     "restart": "Run `invoke restart`.",
     "power": "Cut its AC power for 60 s; nothing else helps.",
     "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
+    "gateway": "`invoke gateway.deploy` restores it.",
     "person": "Run `invoke diagnose` and `invoke doctor`.",
 }
 

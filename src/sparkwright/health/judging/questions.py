@@ -306,7 +306,7 @@ def _check_gateway(observation: Observation, limits: Limits) -> Answer:
     if observation.active_run or observation.gateway_problem is None:
         return None
     if observation.gateway_problem:
-        return "bad", f"{observation.gateway_problem}; `gateway.deploy` restores it", "degraded", "deploy"
+        return "bad", observation.gateway_problem, "degraded", "gateway"
     return "ok", "the gateway is running as verified"
 
 

@@ -203,7 +203,8 @@ def _reveal_secret(name: str, context: Context) -> str:
 # The verified states of a gateway: the last one and those before it, each with its files.
 #
 # A state has the fields spec (of the container), digest (of its files), container_id, models, proof (the arguments of
-# `gateway_proof`), run, since, and script (the docker run command) if one was written.
+# `gateway_proof`), run, since, restored_at if it was restored after a failed deploy, and script (the docker run command) if one
+# was written.
 
 
 def require_files(context: Context, digest: str) -> dict[str, str]:
@@ -264,6 +265,11 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
     for path in folder(context, VERIFIED_FOLDER).iterdir():
         if path.name not in needed_digests:
             remove_folder(path)
+
+
+def record_restore(context: Context, state: dict[str, Any]) -> None:
+    """Record that the last verified state was loaded again after a failure."""
+    state_of(context).write("verified", {**state, "restored_at": time.time()})
 
 
 def _state_folder(context: Context, digest: str) -> Path:

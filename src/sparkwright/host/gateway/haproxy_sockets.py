@@ -83,8 +83,8 @@ def _digest_of(info: Mapping[str, str]) -> str:
 
 
 def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
-    """Return how many seconds ago HAProxy was restarted after its verification; None if it was not, or if that is unknown."""
-    uptime, since = info.get("uptime_sec", ""), verified.get("since")
+    """Return how many seconds ago HAProxy restarted by itself; None if it did not, or if that is unknown."""
+    uptime, since = info.get("uptime_sec", ""), verified.get("restored_at", verified.get("since"))
     if not uptime.isdecimal() or not isinstance(since, int | float):
         return None
     return float(uptime) if time.time() - float(uptime) > since + CLOCK_TOLERANCE_S else None
@@ -165,8 +165,8 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     """Return the state of the gateway on this host; empty if none has been verified and none is running.
 
     Returns:
-        A dict of running, verified (HAProxy uses the last verified files), restarted_s (how many seconds ago it was restarted
-        after its verification, or None), models (see gateway/statistics.py), changed (names of files that differ from the
+        A dict of running, verified (HAProxy uses the last verified files), restarted_s (how many seconds ago it restarted after
+        it was verified or restored, or None), models (see gateway/statistics.py), changed (names of files that differ from the
         verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
     gateway = gateway_folders.state_in(state)

@@ -213,6 +213,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
         else:
             container.reload(context)
         container.wait_for_running(args.name, observed.verified_state["digest"], context)
+        gateway_folders.record_restore(context, observed.verified_state)
         lifecycle.set_policy(context, candidate, observed.verified_state["spec"].get("restart", "no"))
         history.append(context, "gateway restored", container_id=candidate["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
