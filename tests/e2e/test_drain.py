@@ -18,6 +18,7 @@ from tests.e2e.health_checks import run_check
 from tests.e2e.test_bench import SMALL
 from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
 from tests.gateway.steady import SteadyClients
+from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
@@ -110,6 +111,18 @@ def test_the_next_deploy_returns_the_server_that_a_killed_run_left_drained(two: 
     assert two.states() == BOTH_UP
 
 
+def test_a_drained_server_is_returned_to_a_gateway_whose_control_port_has_changed(two: TwoHostProject) -> None:
+    restart_killed_before(two, "Stop the server")
+    with two.restored_files():
+        two.edit("hosts/groups.yml", '"tls": "none"', f'"tls": "none", "control_port": {free_port()}')
+        two.run("gateway.deploy", "--host", "box")
+        assert two.states()[HOSTS[1]] != "up"
+        result = two.run("deploy", "--host", HOSTS[1], timeout_s=300)
+        assert result.code in (0, 4), result.out[-3000:]
+        assert two.states() == BOTH_UP
+    assert two.run("gateway.deploy", "--host", "box").code == 0
+
+
 def test_a_stopped_gateway_does_not_prevent_a_restart(two: TwoHostProject) -> None:
     engine = docker.DockerClient(base_url=control.up(two.sandbox / "hosts" / HOSTS[0])["DOCKER_HOST"])
     engine.api.stop("gateway")
@@ -119,6 +132,8 @@ def test_a_stopped_gateway_does_not_prevent_a_restart(two: TwoHostProject) -> No
         engine.api.start("gateway")
     assert result.code in (0, 4), result.out[-3000:]
     assert "the gateway box does not answer: not drained there." in result.out
+    two.wait(**BOTH_UP)
+    assert two.run("plan", "--host", "side2").code == 0, "a server that the gateway reports as up is not drained"
 
 
 def test_requests_aborted_after_drain_s_are_reported_and_recorded(two: TwoHostProject) -> None:

@@ -337,7 +337,9 @@ def return_tasks(when: str = "host.gateways") -> Iterator[Task]:
     Args:
         when: condition for returning them to their gateways.
     """
-    yield task("Return it to its gateways", "gateway_return", NAME_ARGUMENTS, when=when)
+    yield task(
+        "Return it to its gateways", "gateway_return", {**NAME_ARGUMENTS, "gateways": "{{ host.gateways }}"}, when=when
+    )
     models = {"models": "{{ ollama_had.models | default([]) }}", "stopped": "{{ [] }}"}
     arguments = {**models, "reserve_gib": "{{ reserve_gib }}"}
     yield task("Reload Ollama's models if they fit", "ollama_reload", arguments, when="reload_after")

@@ -66,7 +66,7 @@ def execute_plan(
             host_lock = lock.acquire(state, owner, host=plan.host, wait_s=rendezvous.lock_wait_s, note=note)
             with rendezvous.hold_or_report(host_lock) as previous_owner:
                 if previous_owner is not None and journal.is_unfinished(state, previous_owner):
-                    note(journal.describe_interruption(state, previous_owner, plan.server))
+                    note(journal.describe_interruption(state, previous_owner, plan.server, plan.playbook))
                 host_outage.record_outages(RunContext(machine, state, plan.run_id, run_journal.write))
                 server_state = verified_states.resolve_records(state, plan.server, _sole_container_name(plan))
                 if plan.server and not plan.by_turns:
@@ -78,7 +78,7 @@ def execute_plan(
                 note(
                     f"in progress there: {previous_owner}"
                     if is_alive
-                    else journal.describe_interruption(state, previous_owner, plan.server)
+                    else journal.describe_interruption(state, previous_owner, plan.server, plan.playbook)
                 )
             with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
                 recap = _mark_inconclusive(run(rendezvous), plan, state)

@@ -128,6 +128,9 @@ def test_an_interrupted_run_is_described_with_its_task_and_the_stopped_server(st
     assert journal.is_unfinished(state, ALICE)
     message = journal.describe_interruption(state, ALICE)
     assert "alice@desk" in message and "in: Start the server" in message and "it had stopped qwen35" in message
+    assert message.endswith("This run resumes from there.")
+    message = journal.describe_interruption(state, ALICE, playbook="playbooks/gateway/deploy.yml")
+    assert "resumes" not in message and message.endswith("`invoke rollback --host HOST` goes back.")
     book.write(event("recap", exit=1))
     assert not journal.is_unfinished(state, ALICE)
 
@@ -189,11 +192,12 @@ def test_a_reader_of_the_lock_does_not_block_a_run(state: StateFolder, monkeypat
     [
         ("playbooks/deploy.yml", "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back"),
         ("playbooks/restart.yml", "`invoke restart --host spark1` repeats it"),
+        ("playbooks/gateway/deploy.yml", "`invoke gateway.deploy --host spark1` finishes it"),
         ("playbooks/mine.yml", "`invoke unlock --host spark1` clears it"),
     ],
 )  # fmt: skip
 def test_a_run_whose_process_ended_with_the_lock_is_interrupted(state: StateFolder, playbook: str, remedy: str) -> None:
-    name = Path(playbook).stem
+    name = playbook.removeprefix("playbooks/").removesuffix(".yml").replace("/", ".")
     owner = lock.LockOwner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
     book = open_journal(state, host="spark1")
     book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))

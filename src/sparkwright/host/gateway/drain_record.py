@@ -24,13 +24,20 @@ UP_TIMEOUT_S = 30.0
 RECORD_LIFETIME_S = 86400.0
 
 
-def load_gateways(state: StateFolder) -> list[Gateway]:
-    """Return the gateways at which this host's server is recorded as drained."""
+def load_gateways(state: StateFolder, current: Sequence[Gateway] = ()) -> list[Gateway]:
+    """Return the gateways at which this host's server is recorded as drained.
+
+    Args:
+        current: the gateways as configured now. They replace recorded ones of the same name, whose port or certificate may
+            have been changed since.
+    """
+    current_by_name = {gateway.name: gateway for gateway in current}
     record = state.read(RECORD_NAME) or {}
     gateways = list[Gateway]()
     for gateway in record.get("gateways", ()):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            gateways.append(Gateway.from_json(gateway))
+            recorded_gateway = Gateway.from_json(gateway)
+            gateways.append(current_by_name.get(recorded_gateway.name, recorded_gateway))
     return gateways if 0 <= time.time() - record.get("since", 0) < RECORD_LIFETIME_S else []
 
 
@@ -56,7 +63,7 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
             f"the gateway {gateway.name} does not accept this host's key yet (`gateway.deploy` registers it)"
             for gateway in gateways
         ]
-    recorded_gateways = [*gateways, *(gateway for gateway in load_gateways(state) if gateway not in gateways)]
+    recorded_gateways = [*gateways, *(gateway for gateway in load_gateways(state, gateways) if gateway not in gateways)]
     state.write(
         RECORD_NAME,
         {"gateways": [gateway.to_json() for gateway in recorded_gateways], "since": time.time(), "run": run},
@@ -94,8 +101,23 @@ def pause_checks(state: StateFolder, gateways: Sequence[Gateway]) -> None:
             send_action(gateway, key, operations.MAINTENANCE)
 
 
-def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
+def find_draining(state: StateFolder, current: Sequence[Gateway]) -> list[Gateway]:
+    """Return the recorded gateways, see `load_gateways`, except those that report the server as up."""
+    key, draining_gateways = server_operations.load_key(state), list[Gateway]()
+    for gateway in load_gateways(state, current):
+        is_up = False
+        with contextlib.suppress(GatewayError):
+            is_up = wait_for_up(gateway, key, deadline_s=0)
+        if not is_up:
+            draining_gateways.append(gateway)
+    return draining_gateways
+
+
+def return_server(state: StateFolder, current: Sequence[Gateway] = ()) -> tuple[list[str], list[str]]:
     """Return this host's server to the gateways at which it is drained, and wait until it is up there.
+
+    Args:
+        current: see `load_gateways`.
 
     Returns:
         The names of the gateways that accepted it, and a message for each gateway that failed or at which it is not up yet.
@@ -103,7 +125,7 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     key, problems = server_operations.load_key(state), list[str]()
     returned_names, unreached_gateways = list[str](), list[Gateway]()
     deadline_s = time.monotonic() + UP_TIMEOUT_S
-    for gateway in load_gateways(state):
+    for gateway in load_gateways(state, current):
         try:
             send_action(gateway, key, operations.READY)
             if not wait_for_up(gateway, key, deadline_s):

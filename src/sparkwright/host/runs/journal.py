@@ -44,6 +44,8 @@ RESUME_COMMANDS = {
     "restart": "`invoke restart --host {host}` repeats it",
     "switch": "`invoke switch --host {host}` finishes it",
     "rollback": "`invoke rollback --host {host}` finishes it",
+    "gateway.deploy": "`invoke gateway.deploy --host {host}` finishes it",
+    "gateway.rollback": "`invoke gateway.rollback --host {host}` finishes it",
 }
 DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 #: task outcomes after which a run is not `unchanged`
@@ -258,19 +260,26 @@ def interruption_notice(state: StateFolder) -> str:
     owner, is_alive = lock.inspect(state)
     if owner is None or is_alive or not is_unfinished(state, owner):
         return ""
-    playbook = PurePath(owner.what).stem
+    command = command_of(owner.what)
     host = read_plan(state.path / "runs" / owner.run).get("host") or "HOST"
     task = read_last_task(state, owner.run)
     start = units.format_time(owner.since, units.MINUTE_FORMAT)
-    description = f"{playbook} of {start} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
-    return f"{description}; {RESUME_COMMANDS.get(playbook, DEFAULT_COMMAND).format(host=host)}"
+    description = f"{command} of {start} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    return f"{description}; {RESUME_COMMANDS.get(command, DEFAULT_COMMAND).format(host=host)}"
 
 
-def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "") -> str:
+def command_of(playbook: str) -> str:
+    """Return the command that runs a shipped playbook, such as `gateway.deploy`; for another playbook, its name."""
+    path = PurePath(playbook)
+    return f"gateway.{path.stem}" if path.parent.name == "gateway" else path.stem
+
+
+def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "", playbook: str = "") -> str:
     """Describe an interrupted run for the run after it.
 
     Args:
         server: server of the run after it, if the host has several.
+        playbook: playbook of the run after it.
     """
     description = f"an earlier run was interrupted: {owner}"
     task = read_last_task(state, owner.run)
@@ -284,9 +293,11 @@ def describe_interruption(state: StateFolder, owner: LockOwner, server: str = ""
         else ""
     )
     description += f", {f'in: {task}' if task else 'before its first task'}{detail}"
-    if other_server == server:
+    interrupted_command = command_of(owner.what)
+    is_gateway_run = command_of(playbook).startswith("gateway.")
+    if other_server == server and is_gateway_run == interrupted_command.startswith("gateway."):
         return f"{description}. This run resumes from there."
-    command = RESUME_COMMANDS.get(PurePath(owner.what).stem, DEFAULT_COMMAND)
+    command = RESUME_COMMANDS.get(interrupted_command, DEFAULT_COMMAND)
     return f"{description}; {command.format(host=plan.get('host') or 'HOST')}."
 
 

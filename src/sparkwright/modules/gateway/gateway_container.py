@@ -8,6 +8,7 @@ from typing import Any
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
 from sparkwright.host.gateway import container, drain_record, gateway_folders, haproxy_sockets, server_operations
+from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, verified_states
 from sparkwright.modules.gateway.gateway_files import GatewayArgs
@@ -258,6 +259,13 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
             "true if this run has verified the server; otherwise only the last verified server is returned",
             default=False,
         )
+        gateways: list[dict[str, Any]] = arg(
+            "the gateways as configured now, because a port or a certificate may have been changed since the drain",
+            default_factory=list,
+        )
+
+        def list_gateways(self) -> list[Gateway]:
+            return [Gateway.from_json(gateway) for gateway in self.gateways]
 
     def run(self, args: Args, context: Context) -> Result:
         result = super().run(args, context)
@@ -265,7 +273,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
         return replace(result, changed=False, diff=[]) if not_returned else result
 
     def read(self, args: Args, context: Context) -> GatewayReturnState:
-        names = [gateway.name for gateway in drain_record.load_gateways(context.state)]
+        names = [gateway.name for gateway in drain_record.find_draining(context.state, args.list_gateways())]
         container = replacement.find_current(context, args.name) if names else {}
         verified_id = verified_states.load_last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])
@@ -284,7 +292,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
         return {"returned": [], "msg": message}
 
     def act(self, args: Args, observed: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
-        returned_gateways, problems = drain_record.return_server(context.state)
+        returned_gateways, problems = drain_record.return_server(context.state, args.list_gateways())
         for problem in problems:
             context.note(f"{problem}.")
         message = (
