@@ -13,7 +13,7 @@ from sparkwright.health.judging.observation import Limits
 from sparkwright.health.settings import Settings
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
-from tests.e2e.conftest import CommandResult
+from tests.e2e.conftest import CommandResult, wait_for_line
 from tests.e2e.health_checks import run_check
 from tests.e2e.test_bench import SMALL
 from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
@@ -136,10 +136,12 @@ def test_a_stopped_gateway_does_not_prevent_a_restart(two: TwoHostProject) -> No
     assert two.run("plan", "--host", "side2").code == 0, "a server that the gateway reports as up is not drained"
 
 
-def test_requests_aborted_after_drain_s_are_reported_and_recorded(two: TwoHostProject) -> None:
+@contextlib.contextmanager
+def running_stream(two: TwoHostProject) -> Iterator[None]:
+    """Keep a stream of the second host running."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4000}
     content = json.dumps({**body, "stream": True, "ignore_eos": True})
-    with contextlib.ExitStack() as streams, two.restored_files():
+    with contextlib.ExitStack() as streams:
 
         def send_request() -> int:
             link = http.client.HTTPConnection("127.0.0.1", two.gateway, timeout=60)
@@ -147,9 +149,26 @@ def test_requests_aborted_after_drain_s_are_reported_and_recorded(two: TwoHostPr
             link.request("POST", "/v1/chat/completions", content)
             return two.running(HOSTS[1])
 
-        two.edit("hosts/groups.yml", '"drain_s": 20', '"drain_s": 0.5')
         wait_until(send_request, "a request on the second host")
-        result = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
+        yield
+
+
+def test_a_measurement_that_is_stopped_during_the_drain_returns_the_server(two: TwoHostProject) -> None:
+    arguments = ("bench.ab", "--host", HOSTS[1], "--flag", "chunked-prefill", "--name", "stopped", *SMALL)
+    with running_stream(two):
+        laptop = two.start(*arguments, "--json")
+        wait_for_line(laptop, '"name": "Drain requests')
+        assert two.run("stop", "--host", HOSTS[1]).code == 0
+    out = laptop.communicate(timeout=120)[0]
+    assert (laptop.returncode, "stopped on request, before: Stop server" in out) == (1, True), out[-3000:]
+    assert two.states() == BOTH_UP
+
+
+def test_requests_aborted_after_drain_s_are_reported_and_recorded(two: TwoHostProject) -> None:
+    with two.restored_files():
+        two.edit("hosts/groups.yml", '"drain_s": 20', '"drain_s": 0.5')
+        with running_stream(two):
+            result = two.run("restart", "--host", HOSTS[1], "--json", timeout_s=300)
     assert result.code in (0, 4), result.out[-3000:]
     assert "aborted after" in result.task("Drain requests")["msg"]
     rows = two.run("history", "--host", HOSTS[1], "--json").events()

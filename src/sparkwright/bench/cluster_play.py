@@ -91,11 +91,15 @@ def arm_tasks(
     block = {
         "name": "Measure the arms",
         "when": (" and " if experiment.compares else " or ").join(conditions),
-        "block": [builder.build_turn(turn, number) for number, turn in enumerate(remaining.turns)],
+        "block": [
+            *play.free_memory_tasks(when="head"),
+            *(builder.build_turn(turn, number) for number, turn in enumerate(remaining.turns)),
+        ],
         "always": [
             task("Wait for the Docker Engine", "docker_ready"),
             task("Remove last arm", "clear_arm", NAME_ARGUMENTS),
             _restore_task(parts_path),
+            *play.return_tasks("head and host.gateways"),
         ],
     }
     fail_task = task(
@@ -104,14 +108,7 @@ def arm_tasks(
         {"msg": as_template(f"{FAILED_ARM_REGISTER}.why")},
         when=f"{FAILED_ARM_EXPRESSION}.arm != ''",
     )
-    return [
-        task("Gather facts", "facts"),
-        *builder.preparation_tasks(),
-        *play.free_memory_tasks(when="head"),
-        block,
-        *play.return_tasks("head and host.gateways"),
-        fail_task,
-    ]
+    return [task("Gather facts", "facts"), *builder.preparation_tasks(), block, fail_task]
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ def arm_tasks(
             f"({builder.start_condition(name)})" for name in names
         ),
         "block": [
+            *free_memory_tasks(),
             task("Stop server, keep it for later", "stop_and_keep", stop_arguments),
             *(builder.build_turn(turn, number) for number, turn in enumerate(remaining.turns)),
         ],
@@ -132,9 +133,10 @@ def arm_tasks(
             task("Remove last arm", "clear_arm", NAME_ARGUMENTS),
             task("Restore previous server", "restore_previous", NAME_ARGUMENTS, register="restored"),
             _serve_again_task(parts_path, "restored.to_start"),
+            *return_tasks(),
         ],
     }
-    return [task("Gather facts", "facts"), *builder.preparation_tasks(), *free_memory_tasks(), block, *return_tasks()]
+    return [task("Gather facts", "facts"), *builder.preparation_tasks(), block]
 
 
 def finished_tasks(parts_path: str) -> list[Task]:
