@@ -156,8 +156,14 @@ class PlayRun:
         return failure
 
     def _notify_members(self, failure: Result | None) -> None:
-        """Report a failure to the other members once, before a rescue if there is one, so that their runs fail too."""
-        if failure is not None and failure is not self.reported_failure and self.cluster is not None:
+        """Report a failure to the other members once, before a rescue if there is one, so that their runs fail too.
+
+        A stop after a reported failure, such as one that skipped an arm, is not reported: it would fail their rescue.
+        """
+        is_known = failure is self.reported_failure or (
+            failure is self.stop_result and self.reported_failure is not None
+        )
+        if failure is not None and not is_known and self.cluster is not None:
             self.reported_failure = failure
             task_name, msg = ("", failure.msg) if failure is self.stop_result else self.last_failure
             self.cluster.fail(task_name, msg, refused=self._exit_code(failure) is Exit.REFUSED)

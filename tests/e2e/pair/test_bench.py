@@ -110,6 +110,15 @@ def test_a_sweep_continues_without_the_laptop_and_measures_no_cell_twice(
     assert [cell["arm"] for cell in read_results(pair, "alone")["cells"]] == ["4096", "8192"]
 
 
+def test_a_stopped_sweep_restores_the_cluster(pair: PairProject, served: dict[str, str]) -> None:
+    running = pair.start(*SWEEP, "--name", "stopped")
+    wait_for_line(running, '"name": "Measure 4096')
+    assert pair.run("stop", *HOST_OPTIONS).code == 0
+    out = running.communicate(timeout=120)[0]
+    assert (running.returncode, "stopped on request" in out) == (1, True), out[-3000:]
+    assert pair.ids() == served
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_same_command_finishes_a_sweep_whose_runner_was_killed(
     pair: PairProject, served: dict[str, str], host: str
