@@ -52,6 +52,26 @@ def test_only_similar_loads_are_compared(first: dict[str, Any], second: dict[str
     assert bool(compare.compare_results(*sides)) is are_compared
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "pairs"),
+    [
+        (("4096", "8192"), ("8192", "16384"), {("8192", 200, 1)}),
+        (("4096", "8192"), ("512",), {("4096 and 512", 100, 1)}),
+        (("4096",), ("512",), {("", 100, 1)}),
+    ],
+)
+def test_a_comparison_names_the_arms_of_several(
+    first: tuple[str, ...], second: tuple[str, ...], pairs: set[tuple[str, float, float]]
+) -> None:
+    sides = [
+        made.make_results("sweep", [], [made.make_cell(arm, SERVE, output_tok_per_s=n * rate) for n, arm in arms])
+        for rate, arms in ((100, enumerate(first, 1)), (1, enumerate(second, 1)))
+    ]
+    differences = compare.compare_results(*sides)
+    rates = [item for item in differences if item.figure == "output tok/s"]
+    assert {(item.load.rpartition(": ")[0], item.first, item.second) for item in rates} == pairs
+
+
 def test_arms_are_compared_by_the_figures_of_each_load() -> None:
     comparisons = compare.compare_arms(made.make_ab_results())
     rows = {(item.load.split(":")[0], item.figure): item for item in comparisons}

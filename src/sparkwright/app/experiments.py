@@ -147,6 +147,8 @@ def compare(first: str, second: str, *, json: bool) -> None:
     if json:
         print_json_line([row.to_json() for row in rows])
         return
+    if simulated_names := [side.name for side in (results, other_results) if side.sandbox]:
+        print_text(f"{' and '.join(simulated_names)}: the sandbox's simulated figures, not real measurements")
     summary.print_differences(rows, results.name, other_results.name)
     for line in unmatched:
         print_text(f"only in one of the two results: {line}")

@@ -103,21 +103,24 @@ def select_arm(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def compare_results(results: Results, other: Results) -> list[Difference]:
-    """Return the differences between two results, arm by arm if they share several arms."""
+    """Return the differences between two results, arm by arm if they share arms."""
     first, second = build_rows(results), build_rows(other)
-    shared_arms = {row.arm for row in first} & {row.arm for row in second}
-    if len(shared_arms) < 2:
-        return _compare_rows(first, second)
+    first_arms, second_arms = ({row.arm for row in rows} for rows in (first, second))
+    names_arms = len(first_arms) > 1 or len(second_arms) > 1
+    if not first_arms & second_arms:
+        return _compare_rows(first, second, names_arms=names_arms)
     return [
         difference
-        for name in sorted(shared_arms)
-        for difference in _compare_rows(select_arm(first, name), select_arm(second, name), f"{name}: ")
+        for name in sorted(first_arms & second_arms)
+        for difference in _compare_rows(select_arm(first, name), select_arm(second, name), names_arms=names_arms)
     ]
 
 
-def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "") -> list[Difference]:
+def _compare_rows(first: Sequence[Row], second: Sequence[Row], *, names_arms: bool = False) -> list[Difference]:
     differences = []
     for row, other in _match_rows(first, second):
+        arm_names = filter(None, dict.fromkeys((row.arm, other.arm)))
+        prefix = f"{' and '.join(arm_names)}: " if names_arms else ""
         description, hides_stalls = f"{prefix}{row.description}", _has_hidden_stalls(row, other)
         differences += [
             Difference(
