@@ -304,7 +304,7 @@ def test_key_must_match_the_certificate(project: Path) -> None:
         ("old.pem", "old.key", "old.pem expired on "),
         ("missing.pem", "old.key", "cannot read missing.pem: No such file or directory"),
         ("old.key", "old.key", "old.key contains no certificate"),
-        ("old.pem", "missing.key", "the file missing.key is empty"),
+        ("old.pem", "missing.key", "the file missing.key provides no key"),
         ("old.pem", "old.pem", "not a private key"),
     ],
 )

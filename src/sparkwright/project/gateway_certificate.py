@@ -31,10 +31,10 @@ def read_pem(project: Path, gateway: Gateway) -> str:
         return ""
     where, tls = gateway.where("tls"), gateway.file.tls
     certificate = _read_certificate(project, tls, where)
-    key = secret_source.read_secret("the gateway's key", tls.key)
+    key = secret_source.read_secret(f"{gateway.name}.gateway.tls.key", tls.key)
     if not key:
         source = secret_source.describe_source(tls.key)
-        raise Refused(f"`tls.key`: {source} is empty.", where=where, fix="Set it, or write `tls: none`.")
+        raise Refused(f"`tls.key`: {source} provides no key.", where=where, fix="Set it, or write `tls: none`.")
     _refuse_mismatch(certificate, key.reveal(), visible.display_name(tls.certificate), where)
     return f"{certificate.rstrip()}\n{key.reveal().strip()}\n"
 

@@ -131,6 +131,7 @@ def test_variables_that_only_resemble_secrets_are_accepted(tmp_path: Path) -> No
         ("file: /dev/zero", "is larger than 64 KiB"),
         ("file: spaced", "16 to 512"),
         ("command: [no-such-program]", "cannot run the command for the secret server_key: No such file"),
+        ('command: ["false"]', "server_key exited with 1: it printed no error message."),
     ],
 )
 def test_source_without_a_key_is_refused_without_its_content(project: Path, source: str, message: str) -> None:

@@ -182,7 +182,7 @@ def _load_client_keys(gateway: Gateway, gateway_keys: Mapping[str, Secret]) -> d
         secret = secret_source.read_server_key(client.key, where, setting)
         if owner := owners.get(secret.reveal()):
             message = f"`{setting}` is the same key as that of {owner}, so their requests could not be distinguished."
-            raise Refused(message, where=where, fix=f"Use a different key for {name}; {http.GENERATE_KEY_HINT}")
+            raise Refused(message, where=where, fix=f"Use a different key for {name}. {http.GENERATE_KEY_HINT}")
         owners[secret.reveal()] = name
         client_keys[_client_key_secret_name(gateway, name)] = secret
     return client_keys

@@ -39,7 +39,7 @@ def read_server_key(source: Source, where: str, name: str = "server_key") -> Sec
         raise Refused(
             f"`{name}`: {describe_source(source)} provides no key.",
             where=where,
-            fix=f"Set it; {server_keys.GENERATE_KEY_HINT}",
+            fix=f"Set it. {server_keys.GENERATE_KEY_HINT}",
         )
     if not server_keys.is_valid_key(secret.reveal()):
         raise Refused(
@@ -98,7 +98,6 @@ def _run_command(name: str, command: list[str]) -> Secret:
         reason = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise Failed(f"cannot run the command for the secret {name}: {reason}.") from None
     if result.returncode:
-        raise Failed(
-            f"the command for the secret {name} exited with {result.returncode}: {result.stderr.strip()[-200:]}"
-        )
+        output = result.stderr.strip()[-200:] or "it printed no error message."
+        raise Failed(f"the command for the secret {name} exited with {result.returncode}: {output}")
     return Secret(result.stdout.rstrip("\n"))
