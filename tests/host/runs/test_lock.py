@@ -193,11 +193,15 @@ def test_a_reader_of_the_lock_does_not_block_a_run(state: StateFolder, monkeypat
         ("playbooks/deploy.yml", "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back"),
         ("playbooks/restart.yml", "`invoke restart --host spark1` repeats it"),
         ("playbooks/gateway/deploy.yml", "`invoke gateway.deploy --host spark1` finishes it"),
+        ("results/ab/play.yml", "`invoke rollback --host spark1` restores qwen35, the same `bench` command continues it"),
         ("playbooks/mine.yml", "`invoke unlock --host spark1` clears it"),
     ],
 )  # fmt: skip
 def test_a_run_whose_process_ended_with_the_lock_is_interrupted(state: StateFolder, playbook: str, remedy: str) -> None:
-    name = playbook.removeprefix("playbooks/").removesuffix(".yml").replace("/", ".")
+    name = (
+        playbook.removeprefix("playbooks/").removesuffix(".yml").replace("/", ".").replace("results.ab.play", "bench")
+    )
+    state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
     owner = lock.LockOwner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
     book = open_journal(state, host="spark1")
     book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))

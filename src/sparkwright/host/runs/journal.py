@@ -47,6 +47,7 @@ RESUME_COMMANDS = {
     "gateway.deploy": "`invoke gateway.deploy --host {host}` finishes it",
     "gateway.rollback": "`invoke gateway.rollback --host {host}` finishes it",
 }
+EXPERIMENT_COMMAND = "bench"
 DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 #: task outcomes after which a run is not `unchanged`
 NOTABLE_STATUSES = ("changed", "failed")
@@ -260,18 +261,39 @@ def interruption_notice(state: StateFolder) -> str:
     owner, is_alive = lock.inspect(state)
     if owner is None or is_alive or not is_unfinished(state, owner):
         return ""
-    command = command_of(owner.what)
-    host = read_plan(state.path / "runs" / owner.run).get("host") or "HOST"
     task = read_last_task(state, owner.run)
     start = units.format_time(owner.since, units.MINUTE_FORMAT)
-    description = f"{command} of {start} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
-    return f"{description}; {RESUME_COMMANDS.get(command, DEFAULT_COMMAND).format(host=host)}"
+    interruption = f"{command_of(owner.what)} of {start} by {owner.who} was interrupted"
+    return f"{interruption}{f', in: {task}' if task else ''}; {_describe_remedy(state, owner)}"
 
 
 def command_of(playbook: str) -> str:
-    """Return the command that runs a shipped playbook, such as `gateway.deploy`; for another playbook, its name."""
+    """Return the command that runs a playbook, such as `gateway.deploy` or `bench`; for an unknown playbook, its name."""
     path = PurePath(playbook)
+    if path.match("results/*/play.yml"):
+        return EXPERIMENT_COMMAND
     return f"gateway.{path.stem}" if path.parent.name == "gateway" else path.stem
+
+
+def _describe_remedy(state: StateFolder, owner: LockOwner) -> str:
+    """Return the commands that finish or undo an interrupted run."""
+    command, plan = command_of(owner.what), read_plan(state.path / "runs" / owner.run)
+    cluster, host = plan.get("cluster"), plan.get("host") or "HOST"
+    target = (cluster.get("name") if isinstance(cluster, dict) else "") or host
+    if command in RESUME_COMMANDS:
+        return RESUME_COMMANDS[command].format(host=target)
+    if command != EXPERIMENT_COMMAND:
+        return DEFAULT_COMMAND.format(host=host)
+    server = _stopped_server(state, owner)
+    restore_clause = f"`invoke rollback --host {target}` restores {server}, " if server else ""
+    return f"{restore_clause}the same `bench` command continues it"
+
+
+def _stopped_server(state: StateFolder, owner: LockOwner) -> str:
+    """Return the container name of the server that an interrupted run stopped and kept; empty if it stopped none."""
+    server = str(read_plan(state.path / "runs" / owner.run).get("server", ""))
+    previous = StateFolder(state.path, server if PATH_COMPONENT.fullmatch(server) else "").read("previous") or {}
+    return str(previous.get("name") or "") if previous.get("run") == owner.run else ""
 
 
 def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "", playbook: str = "") -> str:
@@ -283,22 +305,14 @@ def describe_interruption(state: StateFolder, owner: LockOwner, server: str = ""
     """
     description = f"an earlier run was interrupted: {owner}"
     task = read_last_task(state, owner.run)
-    plan = read_plan(state.path / "runs" / owner.run)
-    other_server = str(plan.get("server", ""))
-    server_state = StateFolder(state.path, other_server if PATH_COMPONENT.fullmatch(other_server) else "")
-    stopped_server = server_state.read("previous") or {}
-    detail = (
-        f"; it had stopped {stopped_server['name']}"
-        if stopped_server.get("run") == owner.run and stopped_server.get("name")
-        else ""
-    )
+    stopped_server = _stopped_server(state, owner)
+    detail = f"; it had stopped {stopped_server}" if stopped_server else ""
     description += f", {f'in: {task}' if task else 'before its first task'}{detail}"
-    interrupted_command = command_of(owner.what)
-    is_gateway_run = command_of(playbook).startswith("gateway.")
-    if other_server == server and is_gateway_run == interrupted_command.startswith("gateway."):
+    is_same_server = read_plan(state.path / "runs" / owner.run).get("server", "") == server
+    is_gateway_run, was_gateway_run = (command_of(name).startswith("gateway.") for name in (playbook, owner.what))
+    if is_same_server and is_gateway_run == was_gateway_run:
         return f"{description}. This run resumes from there."
-    command = RESUME_COMMANDS.get(interrupted_command, DEFAULT_COMMAND)
-    return f"{description}; {command.format(host=plan.get('host') or 'HOST')}."
+    return f"{description}; {_describe_remedy(state, owner)}."
 
 
 def is_unfinished(state: StateFolder, owner: LockOwner) -> bool:
