@@ -56,7 +56,7 @@ class Checks:
     def start(self, host: str) -> subprocess.Popen[str]:
         """Start the command of a host's crontab."""
         (line,) = (row for row in self._table(host).read_text().splitlines() if row.endswith(schedule.CRON_MARK))
-        command = line.split(maxsplit=5)[5].removesuffix(f" >/dev/null 2>&1 {schedule.CRON_MARK}")
+        command = line.split(maxsplit=5)[5].replace(" >/dev/null 2>&1", "")
         env = {"HOME": str(self.pair.home(host)), "PATH": os.environ["PATH"]}
         return subprocess.Popen(
             ["sh", "-c", command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

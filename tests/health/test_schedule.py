@@ -59,7 +59,7 @@ def test_the_exposure_level_of_the_units_is_low(name: str, max_level: float, tmp
     [(30, "*/1 * * * *"), (300, "*/5 * * * *"), (3600, "0 */1 * * *"), (5400, "0 */1 * * *"), (9e6, "0 */23 * * *")],
 )
 def test_cron_intervals_are_rounded_to_minutes_or_hours(every_s: float, when: str) -> None:
-    assert schedule.render_cron_lines(Schedule(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
+    assert schedule.render_cron_lines(Schedule(("p",), every_s, [])).startswith(f"{when} /bin/sh -c 'exec p >")
 
 
 @pytest.mark.parametrize("others", ["", "# mine\n0 1 * * * backup\n", "# a\x0cb\u2028c\r\n0 1 * * * backup\n"])
@@ -141,6 +141,15 @@ def test_cron_and_its_shell_parse_every_word_correctly(odd: str) -> None:
         ["sh", "-c", cron_command(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
     )
     assert result.stdout == f"{[odd, odd]}\n", result.stderr
+
+
+@pytest.mark.skipif(not shutil.which("tcsh"), reason="needs tcsh")
+def test_cron_line_also_runs_if_the_shell_of_the_crontab_is_csh(tmp_path: Path) -> None:
+    program = (sys.executable, "-c", "import os, sys, pathlib; pathlib.Path(sys.argv[1]).touch(); print(1)")
+    line = schedule.render_cron_lines(Schedule((*program, str(tmp_path / "it's run")), 300, []))
+    result = subprocess.run(["tcsh", "-f", "-c", cron_command(line)], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert (tmp_path / "it's run").exists()
 
 
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])

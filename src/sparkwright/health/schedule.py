@@ -341,7 +341,9 @@ def render_cron_lines(schedule: Schedule) -> str:
     ):
         if command:
             command_line = join([_require_one_line(word) for word in [*env, *command]])
-            lines.append(f"{time_fields} {command_line} >/dev/null 2>&1 {marker}")
+            # the crontab's SHELL may be csh, which can't parse the redirection
+            shell_command = join(["/bin/sh", "-c", f"exec {command_line} >/dev/null 2>&1"])
+            lines.append(f"{time_fields} {shell_command} {marker}")
     return "\n".join(map(_escape_for_cron, lines))
 
 
