@@ -95,6 +95,22 @@ def test_jump_host_with_the_key_of_the_host_is_confirmed_separately(
     assert [line.split()[0] for line in lab.known_hosts.read_text().splitlines()] == ["hop", "spark"]
 
 
+def test_init_is_refused_if_the_accepted_key_cannot_be_saved(
+    lab: SshLab, laptop: dict[str, str], project: Path
+) -> None:
+    lab.known_hosts.unlink()
+    lab.known_hosts.mkdir()
+    with open_screen("init", cwd=project, env=laptop) as terminal:
+        terminal.wait_for("Which host?")
+        terminal.type("1\n")
+        terminal.wait_for("(yes/no)")
+        terminal.type("yes\n")
+        output = terminal.wait_for("Make the file writable.")
+        assert terminal.wait_for_exit() == 5
+    assert "could not be saved in" in output and "was accepted" not in output
+    assert not any(project.iterdir())
+
+
 @pytest.mark.parametrize(
     "answers", [["1", "no"], ["1", "yes", "", "n"], ["1", "yes", "\x03"], ["\x04"], ["\x03"]], ids=repr
 )

@@ -148,14 +148,13 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
-    """Add a new key to a known_hosts file, and return a message for the user."""
-    line = f"{_known_hosts_name(target)} {key.get_name()} {key.get_base64()}\n"
-    new_key = f"the new key of {target.host_key_name}"
+    """Add a new key to a known_hosts file, and return a message for the user. Raises Refused if the file can't be written."""
     try:
-        _append_line(path, line)
+        _append_line(path, f"{_known_hosts_name(target)} {key.get_name()} {key.get_base64()}\n")
     except OSError as error:
-        return f"{new_key} was accepted, but could not be saved in {path} ({error.strerror}): {fingerprint(key)}"
-    return f"{new_key} was added to {path}: {fingerprint(key)}"
+        message = f"the new key of {target.host_key_name} could not be saved in {path} ({error.strerror})"
+        raise Refused(f"{message}: {fingerprint(key)}.", fix="Make the file writable.") from None
+    return f"the new key of {target.host_key_name} was added to {path}: {fingerprint(key)}"
 
 
 class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
@@ -170,7 +169,10 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
         if target.known_hosts_command:
             known_keys = find_known_keys(target, target.host_key_name, key)
         if not check(target, key, known_keys, _peer_address(client)) and target.new_keys_file is not None:
-            self._notify(save_key(target, key, target.new_keys_file))
+            try:
+                self._notify(save_key(target, key, target.new_keys_file))
+            except Refused as error:  # as ssh does, connect all the same
+                self._notify(f"{error.message} It was accepted for this connection.")
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
