@@ -138,7 +138,7 @@ def test_message_names_the_interval_of_cron_and_a_daemon_that_is_not_running(
     assert "by cron, which is not running: start it" in HealthTimer().run(HealthTimer.Args(every_s=60), host).msg
 
 
-def test_linger_is_disabled_again_if_the_systemd_user_instance_does_not_start(
+def test_an_install_leaves_nothing_if_the_systemd_user_instance_does_not_start(
     host: RecordingContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host.machine.path("/run/systemd/system").mkdir(parents=True)
@@ -147,8 +147,10 @@ def test_linger_is_disabled_again_if_the_systemd_user_instance_does_not_start(
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
     monkeypatch.setattr(health_timer, "LINGER_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(schedule, "find_runtime", lambda: tmp_path)
     with pytest.raises(Failed, match="the systemd user instance did not start"):
         HealthTimer().run(HealthTimer.Args(), host)
+    assert not (tmp_path / schedule.IN_USE_MARK).exists(), "no unit uses this runtime"
     assert (tmp_path / "calls").read_text().split() == ["enable-linger", "disable-linger"]
 
 

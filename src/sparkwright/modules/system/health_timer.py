@@ -233,11 +233,11 @@ def _is_up_to_date(name: str, observed: HealthTimerState, texts: tuple[str, ...]
 
 def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Context) -> dict[str, Any]:
     scheduler, runtime = observed.scheduler, schedule.find_runtime()
-    if runtime is not None:
-        schedule.mark_in_use(runtime)
     enabled_linger = observed.previous_settings.lingers or not observed.lingers
     if not observed.lingers:
         _enable_linger(scheduler, context)
+    if runtime is not None:
+        schedule.mark_in_use(runtime)
     service_guard.write_configuration(context, schedule.check_command())
     for name, texts in observed.intended_files.items():
         if name == str(scheduler.settings_file):
