@@ -6,7 +6,8 @@ import signal
 import time
 from typing import Any
 
-from sparkwright.health import record
+from sparkwright.health import record, settings
+from sparkwright.health.settings import Settings
 from sparkwright.sandbox import control
 from tests.e2e.conftest import SandboxProject
 from tests.waiting import wait_until
@@ -41,6 +42,8 @@ def test_status_before_a_deploy_after_it_and_with_checks(project: SandboxProject
     assert row["drift"] is None and row["digest"].startswith("sha256:")
     assert len(row["commit"]) == 40 and row["up_s"] >= 0
     assert "no schedule" in project.run("status", "--host", "sandbox").out
+    project.state.write(settings.NAME, Settings(every_s=300.0).to_json())
+    assert "no schedule" not in project.run("status", "--host", "sandbox").out, "the first check has not run yet"
 
     assert project.run("health", "--host", "sandbox").code == 0
     mark_scheduled(project, age_s=30)

@@ -84,13 +84,13 @@ def build_record(
         folder: the host's state folder, with the results of earlier checks and runs.
         active_run: the run in progress on the host; empty if there is none.
     """
-    container, history = current.container, CheckHistory.load(folder)
+    container, history, settings = current.container, CheckHistory.load(folder), Settings.load(folder)
     wake_message = turns.service_message(folder)
     state, reason = evaluate_snapshot(
         current,
         verified_state,
         rank,
-        limits=Settings.load(folder).limits,
+        limits=settings.limits,
         loop_stop_reason=history.loop_stop_reason(container.id, verified_state),
         stopping_run=history.find_stopping_run(folder, container.id),
         awake_server=turns.other_awake_server(folder),
@@ -111,6 +111,7 @@ def build_record(
         rank=rank,
         server=Server(current.url, health_status=current.health_status),
         serves=snapshot.build_serves(verified_state),
+        every_s=settings.every_s,
         sandbox=sandbox,
     )
     return {**record.to_json(), "state": state, "seen": state}

@@ -84,8 +84,6 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     outdated_note = (
         f"{outdated_reason} (last state: {last_check.state})" if last_check is not None and outdated_reason else ""
     )
-    if last_check is not None:
-        record["every_s"] = last_check.every_s
     yield event("status", record=record, live=True, outdated=outdated_note, **fields)
 
 
