@@ -291,7 +291,7 @@ def split_module(source: Document, item: dict[str, Any], place: Place) -> tuple[
     for key in other_keys:
         if key not in registry.NAMES:
             kind, names = ("key", keys) if modules else ("module", registry.NAMES)
-            fix = suggest_name(key, names, label="Modules")
+            fix = suggest_name(key, names, label=f"Known {kind}s")
             raise Refused(f"unknown {kind} `{key}`.", where=source.where(*place, key), fix=fix)
     if len(modules) != 1:
         problem = f"more than one module: {', '.join(modules)}" if modules else "no module"
