@@ -162,12 +162,39 @@ def test_mistake_is_refused_with_its_line(tmp_path: Path, text: str, message: st
     [
         ({"tags": ("c",)}, "no task has the tag 'c'. Tags: a, always, b, never."),
         ({"start_at_task": "thre"}, "no task named 'thre'. Did you mean `three`?"),
+        ({"start_at_task": "two"}, "a run can't start at the task 'two': "),
+        ({"start_at_task": "five"}, "a run can't start at the task 'five': it is part of a rescue"),
     ],
 )
 def test_option_without_a_matching_task_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    rescued = "    - {block: [facts: ], rescue: [{name: five, facts: }]}\n"
     with pytest.raises(Refused) as excinfo:
-        compile_play(tmp_path, TAGGED, **options)
+        compile_play(tmp_path, TAGGED + rescued, **options)
     assert message in str(excinfo.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "names_by_play"),
+    [
+        ({"tags": ("a",)}, [["one"], []]),
+        ({"tags": ("b",)}, [[], ["three"]]),
+        ({"start_at_task": "two"}, [["two"], ["three", "facts"]]),
+        ({"start_at_task": "facts"}, [[], ["facts"]]),
+    ],
+)
+def test_tags_and_start_apply_to_all_plays_of_a_playbook(
+    tmp_path: Path, options: dict[str, Any], names_by_play: list[list[str]]
+) -> None:
+    path = tmp_path / "book.yml"
+    path.write_text(
+        "- hosts: all\n  tasks: [{name: one, tags: [a], facts: }, {name: two, facts: }]\n"
+        "- hosts: all\n  tasks: [{name: three, tags: [b], facts: }, {facts: }]\n"
+    )
+    plans = [
+        playbook.compile(play, HOST, HOST.vars, Options(**options), run_id="r", project=tmp_path)
+        for play in playbook.load(path, tmp_path).plays
+    ]
+    assert [[task.name for task in tasks_of(plan.steps)] for plan in plans] == names_by_play
 
 
 def test_variable_with_facts_is_rendered_on_the_host(tmp_path: Path) -> None:

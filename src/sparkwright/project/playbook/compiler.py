@@ -64,7 +64,7 @@ def compile(
     )
     handlers = compiler.compile_handlers()
     compiler.check_notify()
-    selected_steps = selection.select_steps(steps, options)
+    selected_steps = selection.select_steps(steps, play, options)
     return Plan(
         run_id=run_id,
         host=host.name,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.project.documents.validation import suggest_name
-from sparkwright.project.playbook.playbook import Options, Play, Playbook
+from sparkwright.project.playbook.playbook import Options, Play, Playbook, walk_steps
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 
 SPECIAL_TAGS = ("all", "tagged", "untagged", "always", "never")
@@ -17,17 +18,29 @@ SPECIAL_TAGS = ("all", "tagged", "untagged", "always", "never")
 BLOCK_LISTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
-def select_steps(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
-    """Return the steps to run. Raises Refused for an unknown tag or task name."""
-    tasks = tasks_of(steps)
-    task_tags = {tag for task in tasks for tag in task.tags}
+def select_steps(steps: tuple[Step, ...], play: Play, options: Options) -> tuple[Step, ...]:
+    """Return the steps of a play to run. Raises Refused for a tag or task name that no play of the playbook has."""
+    plays = [[play_data, *walk_steps(play_data.get("tasks") or [])] for play_data in play.document.data]
+    known_tags = {tag for play_steps in plays for step in play_steps for tag in split_names(step.get("tags") or [])}
     for tag in (*options.tags, *options.skip_tags):
-        if tag not in task_tags and tag not in SPECIAL_TAGS:
-            raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, task_tags, label="Tags"))
+        if tag not in known_tags and tag not in SPECIAL_TAGS:
+            raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, known_tags, label="Tags"))
     selected_steps = _filter_steps(steps, lambda task: is_selected(task.tags, options))
     if not options.start_at_task:
         return selected_steps
-    return _steps_from(selected_steps, options.start_at_task, [task.name for task in tasks])
+    name, play_number = options.start_at_task, int(play.place[0])
+    names = [[_task_name(step) for step in play_steps[1:] if "block" not in step] for play_steps in plays]
+    names[play_number] = [task.name for task in tasks_of(steps)]
+    start_number = next((number for number, play_names in enumerate(names) if name in play_names), None)
+    if start_number is None:
+        raise Refused(f"no task named {name!r}.", fix=suggest_name(name, {*itertools.chain(*names)}, label="Tasks"))
+    if start_number != play_number:
+        return () if play_number < start_number else selected_steps
+    remaining_steps = _steps_from(selected_steps, name)
+    if not remaining_steps:
+        reason = "it is part of a rescue or an always, or its tags are not selected"
+        raise Refused(f"a run can't start at the task {name!r}: {reason}.")
+    return remaining_steps
 
 
 def is_selected(task_tags: tuple[str, ...], options: Options) -> bool:
@@ -69,15 +82,16 @@ def _filter_steps(steps: tuple[Step, ...], should_keep: Callable[[Task], bool]) 
     return tuple(selected_steps)
 
 
-def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
-    """Return the steps beginning with the named task; if it is in a block, the block begins with it."""
-    if name not in names:
-        raise Refused(f"no task named {name!r}.", fix=suggest_name(name, names, label="Tasks"))
+def _steps_from(steps: tuple[Step, ...], name: str) -> tuple[Step, ...]:
+    """Return the steps beginning with the named task, or none if it is not among the tasks that run without a failure.
+
+    If the task is in a block, the block begins with it.
+    """
     for n, step in enumerate(steps):
         if isinstance(step, Task) and step.name == name:
             return steps[n:]
-        if isinstance(step, Block) and name in [task.name for task in tasks_of(step.tasks)]:
-            return (replace(step, tasks=_steps_from(step.tasks, name, names)), *steps[n + 1 :])
+        if isinstance(step, Block) and (tasks := _steps_from(step.tasks, name)):
+            return (replace(step, tasks=tasks), *steps[n + 1 :])
     return ()
 
 
@@ -118,8 +132,15 @@ def _list_steps(steps: list[dict[str, Any]], outer_tags: tuple[str, ...], option
             }
             yield {"block": step.get("name") or "block", "tags": list(tags), **lists}
         elif is_selected(tags, options):
-            module = next((key for key in step if key in registry.NAMES), next(iter(step), ""))
-            yield {"name": step.get("name") or module or "task", "module": module, "tags": list(tags)}
+            yield {"name": _task_name(step), "module": _task_module(step), "tags": list(tags)}
+
+
+def _task_module(step: Mapping[str, Any]) -> str:
+    return next((key for key in step if key in registry.NAMES), next(iter(step), ""))
+
+
+def _task_name(step: Mapping[str, Any]) -> str:
+    return str(step.get("name") or _task_module(step) or "task")
 
 
 def _format_steps(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
