@@ -12,6 +12,7 @@ from sparkwright.host import files
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.system.command import Command
 from sparkwright.modules.system.host_settings import File, Package, Template
+from sparkwright.protocol.signature import FileMode
 from tests.modules.context import RecordingContext
 
 
@@ -21,17 +22,29 @@ def context(tmp_path: Path) -> RecordingContext:
 
 
 def test_a_file_is_written_only_once(context: RecordingContext) -> None:
-    args = File.Args(path="~/a/note", content="x\n", mode="0600")
+    args = File.Args(path="~/a/note", content="x\n", mode=FileMode("0600"))
     first, second = File().run(args, context), File().run(args, context)
     assert (first.changed, second.changed) == (True, False)
     path = context.machine.home / "a/note"
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("x\n", 0o600)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_become_is_recommended_for_a_path_that_may_not_be_read(context: RecordingContext, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(Failed, match="no permission to read") as excinfo:
+            File().run(File.Args(path=str(tmp_path / "closed/note"), content="x"), context)
+    finally:
+        os.seteuid(0)
+    assert "become: true" in excinfo.value.fix
+
+
 def test_a_change_of_the_mode_does_not_replace_the_file(context: RecordingContext) -> None:
     File().run(File.Args(path="~/note", content="x"), context)
     before = (context.machine.home / "note").stat().st_ino
-    result = File().run(File.Args(path="~/note", content="x", mode="640"), context)
+    result = File().run(File.Args(path="~/note", content="x", mode=FileMode("640")), context)
     assert [(item.field, item.before, item.after) for item in result.diff] == [("mode", "0644", "640")]
     assert (context.machine.home / "note").stat().st_ino == before
 
@@ -50,7 +63,7 @@ def test_a_folder_is_not_replaced_by_a_file(context: RecordingContext) -> None:
 
 
 def test_a_folder_is_created_and_removed(context: RecordingContext) -> None:
-    args = File.Args(path="~/a/b", state="directory", mode="0700")
+    args = File.Args(path="~/a/b", state="directory", mode=FileMode("0700"))
     assert File().run(args, context).changed
     assert (context.machine.home / "a/b").stat().st_mode & 0o777 == 0o700
     assert not File().run(args, context).changed
@@ -76,6 +89,11 @@ def test_the_result_of_a_command_has_its_output_and_exit_code(context: Recording
     result = Command().run(Command.Args(cmd="sh -c 'echo out; echo err >&2; exit 3'"), context)
     assert (result.failed, result.data["code"], result.data["out"]) == (True, 3, "out")
     assert "err" in result.msg
+
+
+def test_a_command_with_an_open_quote_fails_with_the_reason(context: RecordingContext) -> None:
+    result = Command().run(Command.Args(cmd="echo 'x"), context)
+    assert (result.failed, result.msg) == (True, "`cmd` can't be split into words: no closing quotation.")
 
 
 def test_a_command_is_skipped_if_its_result_exists(context: RecordingContext) -> None:

@@ -15,6 +15,8 @@ from sparkwright.errors import Failed
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.result import Change
 
+BECOME_FIX = "Add `become: true` to the task."
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:
@@ -32,11 +34,13 @@ class FileState:
 
     @classmethod
     def read(cls, path: Path) -> FileState:
-        """Read the state of a path. If it is a symlink, the state is that of the link."""
+        """Read the state of a path. If it is a symlink, the state is that of the link. Raises Failed without permission."""
         try:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return cls(path)
+        except PermissionError:
+            raise Failed(f"no permission to read {path}.", fix=BECOME_FIX) from None
         kinds = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
         kind = next((name for test, name in kinds if test(status.st_mode)), "other")
         is_readable = kind == "file" and os.access(path, os.R_OK)
@@ -95,8 +99,7 @@ def apply(intended: IntendedState, current: FileState) -> None:
         else:
             _set_owner_and_mode(path, mode, owner)
     except PermissionError as error:
-        fix = "Add `become: true` to the task."
-        raise Failed(f"no permission to change {error.filename or path}.", fix=fix) from None
+        raise Failed(f"no permission to change {error.filename or path}.", fix=BECOME_FIX) from None
     except LookupError as error:
         raise Failed(f"{path}: {error}.", fix="Create that user or group first.") from None
     except OSError as error:

@@ -21,8 +21,13 @@ from sparkwright.trust.secret_names import is_secret_name
 #: a type as JSON: ["text"], ["list", item type], ["mapping", value type], ["one of", values], ["or", types]
 ArgumentType = list[Any]
 
+#: permissions of a file. A number is refused, because YAML reads 0644 as 420
+FileMode = typing.NewType("FileMode", str)
+FILE_MODE = "octal digits"
+
 SCALAR_TYPES: dict[Any, str] = {
     str: "text",
+    FileMode: FILE_MODE,
     int: "whole number",
     float: "number",
     bool: "true or false",
@@ -141,6 +146,11 @@ def _convert(value: Any, argument_type: ArgumentType, argument_path: str) -> Any
     kind, *inner = argument_type
     if kind == "anything":
         return value
+    if kind == FILE_MODE:
+        if isinstance(value, str) and re.fullmatch(r"[0-7]{3,4}|", value):
+            return value
+        expected, received = 'octal digits in quotes, such as "0644"', _quote_value(value, argument_path)
+        raise Refused(f"{argument_path} must be {expected}, got {received}.")
     if kind == "or":
         return _convert_to_any(value, inner[0], argument_path)
     if kind == "one of":

@@ -134,6 +134,8 @@ def test_tags_and_start_select_tasks_as_in_ansible(tmp_path: Path, options: dict
         ("    - facts:\n      notify: reload\n", "book.yml:5: no handler named 'reload'."),
         ("    - template: {src: mtd.j2, dest: x}\n", "book.yml:4: no template 'mtd.j2'. Did you mean `motd.j2`?"),
         ("    - name: nothing\n", "book.yml:4: this task has no module."),
+        ("    - file: {path: x, mode: 0644}\n", 'book.yml:4: file.mode must be octal digits in quotes, such as "0644", got 420'),
+        ("    - file: {path: x, mode: '999'}\n", "file.mode must be octal digits"),
         ("    - {facts: , loop: [1, 2]}\n", "book.yml:4: unknown key `loop`. Known keys: become, "),
         ("    - {facts: , rescue: text}\n", "book.yml:4: unknown key `rescue`."),
         ("    - {facts: , always: {a: 1}}\n", "book.yml:4: unknown key `always`."),

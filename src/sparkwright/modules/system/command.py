@@ -26,7 +26,10 @@ class Command(Module["Command.Args"]):
         timeout_s: float = arg("time limit, seconds", default=300.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        words = args.argv or shlex.split(args.cmd)
+        try:
+            words = args.argv or shlex.split(args.cmd)
+        except ValueError as error:  # an open quote
+            return Result(failed=True, msg=f"`cmd` can't be split into words: {str(error).lower()}.")
         if not words:
             return Result(failed=True, msg="no command: set `cmd` or `argv`.")
         if args.creates and context.machine.expand(args.creates).exists():

@@ -18,6 +18,7 @@ from sparkwright.host import settings_table as table
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.settings_table import Setting
 from sparkwright.protocol.result import Change, arg
+from sparkwright.protocol.signature import FileMode
 from sparkwright.trust import bounds
 from sparkwright.visible import one_line
 
@@ -45,7 +46,7 @@ class File(StateModule["File.Args", files.FileState]):
         path: str = arg("path; ~ is the user's home")
         state: Literal["file", "directory", "absent"] = arg("file, directory or absent", default="file")
         content: str | None = arg("content of the file; null: unchanged", default=None)
-        mode: str = arg('permissions, such as "0644"', default="")
+        mode: FileMode = arg('permissions, such as "0644"', default="")
         owner: str = arg("owner", default="")
         group: str = arg("group", default="")
 
@@ -82,7 +83,7 @@ class Template(StateModule["Template.Args", files.FileState]):
     class Args:
         content: str = arg("the rendered template (in a playbook: `src`)")
         dest: str = arg("path; ~ is the user's home")
-        mode: str = arg('permissions, such as "0644"', default="")
+        mode: FileMode = arg('permissions, such as "0644"', default="")
         owner: str = arg("owner", default="")
         group: str = arg("group", default="")
         validate: list[str] = arg("a command that checks the new file, as a list", default_factory=list)
