@@ -74,17 +74,17 @@ class Setting:
     apply_commands: Commands
     #: the fix if the file is missing; empty if sparkwright may create it
     missing_file_fix: str = ""
-    #: values by the name of the variable, which a file with a later name in the same folder would override
+    #: values by the name of the variable, which a file with a later name would override
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def find_override(self, text: str) -> tuple[int, str] | None:
-        """Return the number and text of the line of another file that sets a variable to another value, or None."""
+    def find_assignments(self, text: str) -> dict[str, tuple[int, str, str]]:
+        """Return the last line of another file that sets each variable: its number, its text and the value."""
+        assignments = {}
         for number, line in enumerate(text.splitlines(), start=1):
-            for name, value in self.variables.items():
-                match = re.search(rf"^[^#;]*(?<![\w.]){re.escape(name)}\s*=\s*([^\s\"']*)", line)
-                if match and match[1] != value:
-                    return number, line.strip()
-        return None
+            for name in self.variables:
+                if match := re.search(rf"^[^#;]*(?<![\w.]){re.escape(name)}\s*=\s*([^\s\"']*)", line):
+                    assignments[name] = number, line.strip(), match[1]
+        return assignments
 
 
 def build_settings(

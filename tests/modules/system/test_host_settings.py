@@ -136,6 +136,8 @@ OVERRIDES = [
     ("etc/systemd/system/ollama.service.d/override.conf", '[Service]\nEnvironment="OLLAMA_NUM_PARALLEL={}"\n'),
     ("etc/systemd/system/ollama.service.d/override.conf", "[Service]\nEnvironment=A=1 OLLAMA_NUM_PARALLEL={}\n"),
     ("etc/sysctl.d/99-sysctl.conf", "# by hand\nvm.swappiness={}\n"),
+    ("usr/lib/sysctl.d/99-vendor.conf", "# the vendor's\nvm.swappiness={}\n"),
+    ("run/systemd/system/ollama.service.d/70.conf", '[Service]\nEnvironment="OLLAMA_NUM_PARALLEL={}"\n'),
 ]
 
 
@@ -155,6 +157,20 @@ def test_setting_that_another_file_overrides_is_refused(host: FakeHost, path: st
     assert host.run(**ALL).changed
     file.write_text(text.format(8))
     assert host.run(undo=True).changed
+
+
+def test_setting_is_applied_if_the_last_file_that_sets_it_agrees(host: FakeHost) -> None:
+    for name, text in (
+        ("etc/sysctl.d/70-x.conf", "vm.swappiness=7\n"),
+        ("etc/sysctl.d/80-x.conf", "vm.swappiness=7\nvm.swappiness=10\n"),
+        ("usr/lib/sysctl.d/90-x.conf", "vm.swappiness=7\n"),
+        ("etc/sysctl.d/90-x.conf", ""),
+    ):
+        path = host.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert host.run(swappiness=10).changed
+    assert (host.root / "etc/sysctl.d/60-sparkwright.conf").exists()
 
 
 def test_kernel_setting_changed_since_is_applied_again(host: FakeHost) -> None:

@@ -28,6 +28,8 @@ PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules
 
 RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
 MAX_FILE_BYTES = 1 << 20
+#: folders with files of sysctl and systemd; a file hides those of the same name in the folders before
+CONFIGURATION_FOLDERS = ("/usr/lib", "/usr/local/lib", "/run", "/etc")
 #: names of folders that are removed with their last file
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
@@ -382,15 +384,22 @@ def _intended_settings(args: HostSettings.Args) -> list[Setting]:
 def _find_override(context: Context, setting: Setting) -> str:
     """Return the line that overrides a setting, and its place; empty if there is none.
 
-    Of the files in the folders of sysctl and of a unit, the last by name wins: `systemctl edit` writes override.conf.
+    Of the files of sysctl and of a unit, the last by name wins, and of those with the same name the one in the last of
+    CONFIGURATION_FOLDERS. `systemctl edit` writes override.conf.
     """
     path = PurePath(table.SETTING_PATHS[setting.name])
-    later_names = {file.name for file in context.machine.path(str(path.parent)).glob("*.conf") if file.name > path.name}
-    for name in sorted(later_names, reverse=True) if setting.variables else ():
-        later_path = str(path.with_name(name))
-        if line := setting.find_override(_read_text(context, later_path) or ""):
-            return f"{later_path}:{line[0]} says `{one_line(line[1], max_chars=120)}`"
-    return ""
+    folders = [str(path.parent).replace("/etc", top, 1) for top in CONFIGURATION_FOLDERS if setting.variables]
+    later_paths = {
+        file.name: f"{folder}/{file.name}"
+        for folder in folders
+        for file in context.machine.path(folder).glob("*.conf")
+        if file.name > path.name
+    }
+    lines = {}
+    for _, later_path in sorted(later_paths.items()):
+        for name, (number, line, value) in setting.find_assignments(_read_text(context, later_path) or "").items():
+            lines[name] = value, f"{later_path}:{number} says `{one_line(line, max_chars=120)}`"
+    return next((text for name, (value, text) in lines.items() if value != setting.variables[name]), "")
 
 
 def _read_text(context: Context, path: str) -> str | None:
