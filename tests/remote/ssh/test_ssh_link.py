@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.waiting import wait_until
 #: tests that start with a host without a runtime
 UPLOAD_TESTS = (
     "test_host_without_python_is_refused", "test_runtime_is_uploaded_once", "test_error_of_an_uploaded_runtime_is_quoted",
+    "test_connection_lost_during_the_upload_is_reported_without_a_run",
 )  # fmt: skip
 
 
@@ -114,6 +116,37 @@ def test_connection_goes_through_jump_hosts(lab: SshLab, count: int, proxy: str)
     assert_run_succeeds(lab, address="far", port=None)
     for jump in jumps:
         assert "Accepted publickey" in (jump.folder / "log").read_text()
+
+
+#: ProxyCommand that exits after it has sent $2 bytes to port $1
+CUT_PROXY = """
+import os, socket, sys, threading
+connection, left = socket.create_connection(("127.0.0.1", int(sys.argv[1]))), int(sys.argv[2])
+def receive():
+    while data := connection.recv(65536):
+        os.write(1, data)
+threading.Thread(target=receive, daemon=True).start()
+while left > 0 and (data := os.read(0, 4096)):
+    connection.sendall(data)
+    left -= len(data)
+os._exit(1)
+"""
+
+
+def test_connection_lost_during_the_upload_is_reported_without_a_run(lab: SshLab, small_runtime: Path) -> None:
+    program = lab.folder / "proxy.py"
+    program.write_text(CUT_PROXY)
+    sent_bytes = small_runtime.stat().st_size // 2
+    lab.write_config(f"Host 127.0.0.1\n  ProxyCommand {sys.executable} {program} {lab.sshd.port} {sent_bytes}\n")
+    with (
+        closing(SshLink(lab.host(), "light")) as link,
+        pytest.raises(Unreachable, match="connection was lost") as error,
+    ):
+        list(link.request({"verb": "runs"}, {}))
+    assert "no run was started on the host" in error.value.fix
+    lab.write_config("")
+    with closing(SshLink(lab.host(), "light")) as link:
+        assert any("uploading" in item.get("text", "") for item in link.request({"verb": "runs"}, {}))
 
 
 def test_unknown_host_key_is_refused_with_the_remedy(lab: SshLab) -> None:

@@ -191,7 +191,8 @@ class SshLink:
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         message = ""
-        with contextlib.suppress(OSError):  # the runner may have exited already; its last output still has to be read
+        # the runner may have exited already; its last output still has to be read
+        with contextlib.suppress(OSError, paramiko.SSHException):
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for row in events:
@@ -275,6 +276,11 @@ class SshLink:
             )
         except TimeoutError:
             raise self._lost_connection_error("the upload of the runtime timed out") from None
+        except (Unreachable, paramiko.SSHException) as error:  # a ProxyCommand that exits raises the latter
+            known_error = error if isinstance(error, Unreachable) else None
+            upload_error = known_error or self._lost_connection_error("the connection was lost")
+            upload_error.fix = "The runtime was being uploaded; no run was started on the host. Repeat the command."
+            raise upload_error from None
 
     def _lost_connection_error(self, reason: str, *, run_continues: bool = False) -> Unreachable:
         fix = f"The run continues on the host: `invoke attach --host {self._host.name}`." if run_continues else ""
