@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,7 +195,7 @@ def test_ctrl_c_stops_only_the_run_of_this_command() -> None:
 
     host = Host("s1", "s1")
     member = Member(host, link=Link(host, 1))
-    fleet = Fleet([member], [InterruptingUser()], ask_stop=lambda hosts: True)
+    fleet = Fleet([member], [InterruptingUser()], ask_stop=lambda hosts, is_running: True)
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
     fleet.run_parallel([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
     assert stopped == ["run-of-this-command"]
@@ -221,7 +221,7 @@ def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
                 assert is_stopped.wait(5), "the second run was not stopped"
             yield from super().request(header, secrets)
 
-    def answer(hosts: str) -> bool:
+    def answer(hosts: str, is_running: Callable[[], bool]) -> bool:
         is_prompted.set()
         assert second_started.wait(20)
         return True
@@ -263,7 +263,9 @@ def test_ctrl_c_ends_a_query_without_naming_a_run() -> None:
 
     member = Member(Host("s1", "s1"), link=Link(Host("s1", "s1"), 1))
     user = InterruptingUser()
-    fleet = Fleet([member], [user], ask_stop=lambda hosts: pytest.fail("nothing runs that could be stopped"))
+    fleet = Fleet(
+        [member], [user], ask_stop=lambda hosts, is_running: pytest.fail("nothing runs that could be stopped")
+    )
     with pytest.raises(Inconclusive, match="^stopped by Ctrl-C.$"):
         fleet.run_parallel([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
     assert closed.is_set()

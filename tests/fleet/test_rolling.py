@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.project import HostsProject
+from tests.on_a_terminal import open_screen
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -111,3 +113,22 @@ def test_ctrl_c_leaves_a_resumable_run(project: HostsProject) -> None:
     go.touch()
     result = project.roll("--resume", "--wait")
     assert (result.code, result.ran) == (0, ["s1", "s2"])
+
+
+@pytest.mark.parametrize("host", ["s1", "lab"])
+def test_question_after_ctrl_c_ends_with_the_run(project: HostsProject, host: str) -> None:
+    begun, go = project.root / "begun", project.root / "go"
+    wait = f"[sh, -c, 'touch {begun}; while test ! -e {go}; do sleep 0.02; done']"
+    project.playbook("roll", f"  serial: 1\n  tasks:\n    - name: Wait\n      command: {{argv: {wait}}}")
+    with open_screen("play", "roll", "--host", host, cwd=project.root) as terminal:
+        wait_until(begun.exists)
+        terminal.type("\x03")
+        terminal.wait_for("stop it at the next safe point (s)?")
+        go.touch()
+        code = terminal.wait_for_exit()
+    if host == "s1":
+        assert code == 0 and "changed=1" in terminal.seen
+    else:
+        assert code == 4 and "stopped by Ctrl-C before s2." in terminal.seen
+        assert "`sparkwright play roll --resume` continues with the rest" in " ".join(terminal.seen.split())
+        assert project.roll("--resume").ran == ["s2"]

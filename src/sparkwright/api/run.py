@@ -109,7 +109,7 @@ class _Listener:
         self._stop_reason = ""
 
     def attach(self, fleet: Fleet) -> None:
-        fleet.ask_stop = lambda hosts: self._stop_requested
+        fleet.ask_stop = lambda hosts, is_running: self._stop_requested
         with self._lock:
             self._fleet = fleet
             if self._interrupted:

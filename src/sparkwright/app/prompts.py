@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkwright.console.command_output import print_text
@@ -12,6 +14,8 @@ from sparkwright.visible import escape_invisible, one_line
 
 #: number of invalid answers after which `ask_until_valid` gives up
 MAX_TRIES = 5
+#: interval at which a question that ends by itself is checked, in seconds
+ANSWER_POLL_S = 0.2
 #: message after a removal was declined
 NOT_REMOVED_MESSAGE = "nothing was removed."
 INPUT_ENDED_MESSAGE = "the input ended; nothing was written."
@@ -31,10 +35,21 @@ def confirm(question: str, *, yes: bool) -> bool:
     return _read_answer() in ("y", "yes")
 
 
-def ask_to_stop(hosts: str) -> bool:
-    """Ask after Ctrl-C whether to stop the runs at a safe point. Returns False if there is no terminal."""
+def ask_to_stop(hosts: str, is_running: Callable[[], bool]) -> bool:
+    """Ask after Ctrl-C whether to stop the runs at a safe point. Returns False if there is no terminal.
+
+    The question ends when the runs have ended.
+    """
+    if not sys.stdin.isatty():
+        return False
     question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
-    return sys.stdin.isatty() and _read_answer(question).startswith("s")
+    print(question, end="", file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while is_running():
+            if select.select([sys.stdin], [], [], ANSWER_POLL_S)[0]:
+                return _read_answer().startswith("s")
+    print(file=sys.stderr, flush=True)
+    return False
 
 
 def ask_lock_release(owner: dict[str, Any], host: str) -> str:

@@ -43,21 +43,23 @@ class Fleet:
 
     Args:
         subscribers: receive the events; may be replaced before the first event.
-        ask_stop: called on Ctrl-C with the names of the hosts that are still running. It returns True to stop the runs at a
-            safe point, and False to leave them running.
+        ask_stop: called on Ctrl-C with the names of the hosts that are still running, and a function that returns False when
+            none of them is any more. It returns True to stop the runs at a safe point, and False to leave them running.
     """
 
     def __init__(
         self,
         members: Sequence[Member],
         subscribers: Iterable[Subscriber] = (),
-        ask_stop: Callable[[str], bool] = lambda hosts: False,
+        ask_stop: Callable[[str, Callable[[], bool]], bool] = lambda hosts, is_running: False,
     ) -> None:
         self.members = list(members)
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
         #: reason why the remaining hosts were not started; empty if all were started
         self.stop_reason = ""
+        #: True after Ctrl-C: no more runs start
+        self._is_interrupted = False
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._broken_subscribers: set[int] = set()
@@ -104,6 +106,11 @@ class Fleet:
             waiting_members = self._preview_members(waiting_members, preview, rollout, is_rolling=is_rolling)
         verified_hosts: list[str] = []
         while waiting_members and not self.stop_reason:
+            if self._is_interrupted:
+                raise Inconclusive(
+                    f"stopped by Ctrl-C before {join_names(list(waiting_members))}.",
+                    fix="The other hosts' runs have ended.",
+                )
             names, self.stop_reason = rollout.next_batch(list(waiting_members), verified_hosts)
             batch = [waiting_members.pop(name) for name in names]
             if not batch:
@@ -145,10 +152,10 @@ class Fleet:
         if not members:
             return
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
+        futures = {}
         for member in members:
-            pool.submit(here.bind_folder(self._act_on_member), member, action, after_each).add_done_callback(
-                lambda _: self._events.put(None)
-            )
+            futures[member.host.name] = pool.submit(here.bind_folder(self._act_on_member), member, action, after_each)
+            futures[member.host.name].add_done_callback(lambda _: self._events.put(None))
         running_count = len(members)
         while running_count:
             try:
@@ -160,7 +167,7 @@ class Fleet:
                 else:
                     self._notify(event)
             except KeyboardInterrupt:
-                self._handle_interrupt([member for member in members if member.recap is None])
+                self._handle_interrupt(lambda: [member for member in members if not futures[member.host.name].done()])
         pool.shutdown()
 
     def query_all(self, query: Callable[[Member], Answer]) -> dict[str, Answer]:
@@ -365,18 +372,23 @@ class Fleet:
             member.store_results(event)
         self._events.put(event)
 
-    def _handle_interrupt(self, running: Sequence[Member]) -> None:
+    def _handle_interrupt(self, find_running: Callable[[], list[Member]]) -> None:
         """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with their connection."""
-        host_list = ",".join(member.host.name for member in running if member.run_id)
-        if host_list and self.ask_stop(host_list):
-            # selected again, because more runs may have started while the user was being asked
+        host_list = ",".join(member.host.name for member in find_running() if member.run_id)
+        self._is_interrupted = True
+        should_stop = bool(host_list) and self.ask_stop(host_list, lambda: bool(find_running()))
+        # selected again, because runs may have started or ended while the user was being asked
+        running = find_running()
+        if should_stop:
             for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
+        if should_stop or (host_list and not running):
             return
         for member in running:
             member.open().close()
         if not host_list:
             raise Inconclusive("stopped by Ctrl-C.")
+        host_list = ",".join(member.host.name for member in running)
         raise Inconclusive(f"still running on {host_list}.", fix=f"Follow it with `invoke attach --host {host_list}`.")
 
     def _stop(self, member: Member) -> None:

@@ -86,13 +86,15 @@ class RunOutput:
             self._summary.set_server(server)
 
 
-def _pausing(presenter: Any, ask: Callable[[str], bool]) -> Callable[[str], bool]:
+def _pausing(
+    presenter: Any, ask: Callable[[str, Callable[[], bool]], bool]
+) -> Callable[[str, Callable[[], bool]], bool]:
     """Return a function that asks the question while the presenter shows nothing live, which would overwrite the answer."""
 
-    def ask_while_paused(hosts: str) -> bool:
+    def ask_while_paused(hosts: str, is_running: Callable[[], bool]) -> bool:
         presenter.pause()
         try:
-            return ask(hosts)
+            return ask(hosts, is_running)
         finally:
             presenter.resume()
 
