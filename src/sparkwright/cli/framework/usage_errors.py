@@ -68,11 +68,21 @@ def parse_commands(program: Program, parse_tasks: Callable[[Program], None]) -> 
 
 
 def _expand_word(program: Program, words: list[str]) -> None:
-    """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional positional arguments."""
-    if len(words) > 1 and not words[1].startswith("-"):
-        option = getattr(_find_task(program, words[0]), "word", "")
-        if option:
-            words[1] = f"--{option}={words[1]}"
+    """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional positional arguments.
+
+    The word may follow options.
+    """
+    task = _find_task(program, words[0]) if words else None
+    option = getattr(task, "word", "")
+    if task is None or not option:
+        return
+    value_options = {name for argument in task.get_arguments() if argument.takes_value for name in argument.names}
+    for n, word in enumerate(words[1:], 1):
+        if word.partition("=")[0] == f"--{option}":
+            return
+        if not word.startswith("-") and words[n - 1].lstrip("-").replace("-", "_") not in value_options:
+            words[n] = f"--{option}={word}"
+            return
 
 
 def _find_task(program: Program, name: str) -> Any:
