@@ -56,6 +56,15 @@ def test_a_killed_sandbox_is_down(folders: tuple[Path, Path]) -> None:
     assert control.status(own)["sandbox"] == "up"
 
 
+def test_status_lists_running_linked_hosts(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    linked = own / control.HOSTS_FOLDER / "side1"
+    control.up(linked)
+    assert control.status(own) == {"sandbox": "down", "hosts": "up: side1"}
+    control.down(linked)
+    assert control.status(own) == {"sandbox": "down"}
+
+
 def find_listener(port: int) -> psutil.Process | None:
     connections = psutil.net_connections("tcp")
     listeners = [row for row in connections if row.status == "LISTEN" and row.laddr and row.laddr.port == port]

@@ -322,8 +322,8 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "sandbox.status": OutputFormat(
         "document",
-        "the simulated Spark; only `sandbox` while it is down",
-        {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault"), OptionalField(line))},
+        "the simulated Spark; `containers`, `memory` and `fault` only while it is up, `hosts` only if other simulated hosts are",
+        {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault", "hosts"), OptionalField(line))},
     ),
 }
 #: an error in place of a command's output

@@ -159,10 +159,14 @@ def _applied_fault(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return the state of the simulated Spark for the user: containers, available memory and active fault."""
+    """Return the state of the simulated Spark for the user: containers, memory, fault, and running linked hosts."""
+    linked_hosts = [
+        path.parent.name for path in sorted(folder.glob(f"{HOSTS_FOLDER}/*/alive")) if _is_running(path.parent)
+    ]
+    hosts_row = {"hosts": f"up: {', '.join(linked_hosts)}"} if linked_hosts else {}
     state = _read_state(folder)
     if state is None or not _is_running(folder):
-        return {"sandbox": "down"}
+        return {"sandbox": "down", **hosts_row}
     containers = engine_socket.list_containers(state["env"]["DOCKER_HOST"], ENGINE_TIMEOUT_S)
     names = [f"{container['Names'][0][1:]} ({container['State']})" for container in containers]
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
@@ -172,6 +176,7 @@ def status(folder: Path) -> dict[str, Any]:
         "containers": ", ".join(names) or "none",
         "memory": f"{format_gib(available_bytes)} GiB available",
         "fault": (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken",
+        **hosts_row,
     }
 
 
