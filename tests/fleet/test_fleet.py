@@ -126,6 +126,20 @@ def test_failures_stop_the_play_after_the_batch(outcomes: tuple[int, ...], polic
     assert sorted(queried) == [f"spark{n + 1}" for n in range(hosts)]
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "reason"),
+    [
+        ((4, 0, 0), "the result of spark1 is inconclusive"),
+        ((1, 4, 0), "spark1 failed; the result of spark2 is inconclusive"),
+    ],
+)
+def test_an_inconclusive_host_that_stops_the_run_is_not_called_failed(outcomes: tuple[int, ...], reason: str) -> None:
+    fleet = Fleet(create_members(*outcomes))
+    hosts = [member.host for member in fleet.members]
+    fleet.roll(fleet.begin("Test", hosts), build_plan, PlayRollout(RolloutPolicy(serial=(2,))))
+    assert fleet.stop_reason == reason
+
+
 def test_unreachable_host_does_not_stop_the_others() -> None:
     recaps = run_play(create_members("gone", 0), RolloutPolicy()).recaps
     assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)

@@ -42,7 +42,7 @@ FLEET_EVENTS: dict[str, dict[str, Shape]] = {
     "host_finished": RECAP_FIELDS,
     "rolled": {
         "playbook": line,
-        **dict.fromkeys(("done", "earlier", "failed", "unreachable", "not_begun"), TEXT_LIST),
+        **dict.fromkeys(("done", "earlier", "failed", "inconclusive", "unreachable", "not_begun"), TEXT_LIST),
         "why": line,
         "resume": line,
     },

@@ -131,7 +131,11 @@ class Fleet:
                 self._run(batch, plan_for)
             failed = _failure_reasons(batch)
             self.stop_reason = self.stop_reason or rollout.policy.stop_reason(
-                rollout.finished_batch_count, list(failed), names, is_rolling=is_rolling
+                rollout.finished_batch_count,
+                list(failed),
+                names,
+                is_rolling=is_rolling,
+                inconclusive=[member.host.name for member in batch if member.exit_code is Exit.INCONCLUSIVE],
             )
             rollout.finish_batch([name for name in names if name not in failed], failed)
             verified_hosts = [member.host.name for member in batch if member.is_verified and not member.failed]

@@ -51,8 +51,13 @@ class Member:
     shown_notes: set[str] = field(default_factory=set)
 
     @property
+    def exit_code(self) -> Exit | None:
+        """The exit code of the member's recap; None without a recap."""
+        return None if self.recap is None else Exit(self.recap["exit"])
+
+    @property
     def failed(self) -> bool:
-        return self.recap is not None and self.recap["exit"] not in SUCCESS_CODES
+        return self.exit_code not in (None, *SUCCESS_CODES)
 
     def open(self) -> Link:
         """Return the link, and start to connect in the background if it is not open."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sparkwright.errors import Refused
@@ -39,21 +39,35 @@ class RolloutPolicy:
         """Return True if the run takes more than one batch."""
         return self.size(0, total) < total
 
-    def stop_reason(self, n: int, failed: Sequence[str], batch: Sequence[str], *, is_rolling: bool) -> str:
+    def stop_reason(
+        self,
+        n: int,
+        failed: Sequence[str],
+        batch: Sequence[str],
+        *,
+        is_rolling: bool,
+        inconclusive: Collection[str] = (),
+    ) -> str:
         """Return the reason why the run stops after batch n; empty if it continues.
 
         As in Ansible, the run stops if the failed percentage of the batch exceeds the limit, or the whole batch failed. Unlike in
         Ansible, it also stops if a canary failed, and without a limit a rolling run stops at the first failure.
+
+        Args:
+            inconclusive: those of the failed hosts whose result is inconclusive.
         """
         if not failed:
             return ""
-        names, limit = ", ".join(failed), self.max_fail_percentage
+        clearly_failed = [name for name in failed if name not in inconclusive]
+        clauses = [f"{', '.join(clearly_failed)} failed"] if clearly_failed else []
+        clauses += [f"the result of {', '.join(inconclusive)} is inconclusive"] if inconclusive else []
+        outcome, limit = "; ".join(clauses), self.max_fail_percentage
         if n == 0 and self.canary and is_rolling:
-            return f"the canary {names} failed"
+            return f"canary: {outcome}" if inconclusive else f"the canary {outcome}"
         if len(failed) == len(batch) or (limit is None and is_rolling):
-            return f"{names} failed"
+            return outcome
         if limit is not None and 100 * len(failed) / len(batch) > limit:
-            return f"{names} failed: {len(failed)} of {len(batch)}, more than {limit:g}%"
+            return f"{outcome}: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
     def precheck_stop_reason(self, failed: Sequence[str], hosts: Sequence[str], *, is_rolling: bool) -> str:

@@ -132,7 +132,14 @@ def test_table_ends_with_every_host_and_the_reason_of_the_stop() -> None:
     for host in hosts[:28]:
         table.on(host_finished(host))
     table.on(host_finished("s28", 1, msg="it broke"))
-    ends = {"done": hosts[:28], "earlier": [], "failed": ["s28"], "unreachable": [], "not_begun": ["s29"]}
+    ends = {
+        "done": hosts[:28],
+        "earlier": [],
+        "failed": ["s28"],
+        "inconclusive": [],
+        "unreachable": [],
+        "not_begun": ["s29"],
+    }
     table.on(event("rolled", host="", playbook="restart", **ends, why="s28 failed", resume="invoke restart --resume"))
     table.close()
     end = out.getvalue().split("HOST")[-1]

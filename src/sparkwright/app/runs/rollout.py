@@ -138,17 +138,17 @@ class RolloutRun:
         fleet = self._selection.fleet
         if self.record is None and not fleet.stop_reason:
             return []
-        exit_codes = {
-            member.host.name: Exit(member.recap["exit"]) for member in fleet.members if member.recap is not None
-        }
+        exit_codes = {member.host.name: member.exit_code for member in fleet.members if member.exit_code is not None}
         not_begun = [member.host.name for member in fleet.members if member.recap is None]
         if self.record is None and not not_begun:
             return []
         can_resume = self.record is not None and self.record.unfinished_hosts and self._is_recorded
+        other_codes = (*SUCCESS_CODES, Exit.INCONCLUSIVE, Exit.UNREACHABLE)
         hosts_by_outcome = {
             "done": [name for name, code in exit_codes.items() if code in SUCCESS_CODES],
             "earlier": [name for name in self.record.done if name not in exit_codes] if self.record else [],
-            "failed": [name for name, code in exit_codes.items() if code not in (*SUCCESS_CODES, Exit.UNREACHABLE)],
+            "failed": [name for name, code in exit_codes.items() if code not in other_codes],
+            "inconclusive": [name for name, code in exit_codes.items() if code is Exit.INCONCLUSIVE],
             "unreachable": [name for name, code in exit_codes.items() if code is Exit.UNREACHABLE],
             "not_begun": not_begun,
         }
@@ -160,7 +160,7 @@ class RolloutRun:
             "resume": resume_command,
         }
         fleet.emit_last_event(event("rolled", host="", **outcome))
-        if not fleet.stop_reason or hosts_by_outcome["failed"] or hosts_by_outcome["unreachable"]:
+        if not fleet.stop_reason or any(hosts_by_outcome[name] for name in ("failed", "inconclusive", "unreachable")):
             return []
         return [Exit.FAILED if hosts_by_outcome["done"] else Exit.REFUSED]
 

@@ -32,6 +32,7 @@ ROLLOUT_ROWS = (
     ("done", "done", "ok"),
     ("already done", "earlier", "ok"),
     ("failed", "failed", "failed"),
+    ("inconclusive", "inconclusive", "changed"),
     ("unreachable", "unreachable", "failed"),
     ("not started", "not_begun", "changed"),
 )
