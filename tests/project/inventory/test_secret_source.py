@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.app.plans.plan_cache import CachedSource
-from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.errors import Refused
 from sparkwright.project import playbook
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.inventory import Inventory
@@ -139,7 +139,7 @@ def test_source_without_a_key_is_refused_without_its_content(project: Path, sour
     for name, data in files.items():
         (project / name).write_bytes(data)
     loaded_recipe = load_text(project, f"{RECIPE}server_key: {{{source}}}\n")
-    with pytest.raises(SparkwrightError) as excinfo:
+    with pytest.raises(Refused) as excinfo:
         loaded_recipe.secrets()
     assert message in str(excinfo.value) and "hunter2" not in str(excinfo.value)
 
@@ -149,7 +149,7 @@ def test_source_without_a_key_is_refused_without_its_content(project: Path, sour
     [("a\0b", "invalid file name"), ("a" * 5000, "File name too long"), ("/", "Is a directory")],
 )
 def test_unreadable_file_of_a_secret_is_reported(file: str, message: str) -> None:
-    with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as excinfo:
+    with pytest.raises(Refused, match=f"cannot read the file of the secret HF_TOKEN: {message}") as excinfo:
         secret_source.read_secret("HF_TOKEN", CachedSource(None, file, None))
     assert len(str(excinfo.value)) < 300
 

@@ -7,7 +7,7 @@ import subprocess
 
 from sparkwright import visible
 from sparkwright.engines import http as server_keys
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host, Source
 from sparkwright.secret import Secret
 from sparkwright.trust.names import expand_home
@@ -49,7 +49,7 @@ def read_server_key(source: Source, where: str, name: str = "server_key") -> Sec
 
 
 def read_secret(name: str, source: Source) -> Secret | None:
-    """Read a secret; None if its environment variable or file does not exist. Raises Failed if it cannot be read."""
+    """Read a secret; None if its environment variable or file does not exist. Raises Refused if it cannot be read."""
     if source.env is not None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
@@ -80,15 +80,15 @@ def _read_file(name: str, path: str) -> Secret | None:
         with expand_home(path).open("rb") as file:  # a pipe may never end
             raw = file.read(MAX_SECRET_BYTES + 1)
         if len(raw) > MAX_SECRET_BYTES:
-            raise Failed(f"the file of the secret {name} is larger than {MAX_SECRET_BYTES >> 10} KiB.", where=where)
+            raise Refused(f"the file of the secret {name} is larger than {MAX_SECRET_BYTES >> 10} KiB.", where=where)
         return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise Failed(f"cannot read the file of the secret {name}: not a UTF-8 text file.", where=where) from None
+        raise Refused(f"cannot read the file of the secret {name}: not a UTF-8 text file.", where=where) from None
     except (OSError, ValueError) as error:  # ValueError: the path is invalid, such as one with a NUL
         reason = error.strerror if isinstance(error, OSError) else "invalid file name"
-        raise Failed(f"cannot read the file of the secret {name}: {reason}.", where=where) from None
+        raise Refused(f"cannot read the file of the secret {name}: {reason}.", where=where) from None
 
 
 def _run_command(name: str, command: list[str]) -> Secret:
@@ -96,8 +96,8 @@ def _run_command(name: str, command: list[str]) -> Secret:
         result = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise Failed(f"cannot run the command for the secret {name}: {reason}.") from None
+        raise Refused(f"cannot run the command for the secret {name}: {reason}.") from None
     if result.returncode:
         output = result.stderr.strip()[-200:] or "it printed no error message."
-        raise Failed(f"the command for the secret {name} exited with {result.returncode}: {output}")
+        raise Refused(f"the command for the secret {name} exited with {result.returncode}: {output}")
     return Secret(result.stdout.rstrip("\n"))
