@@ -61,7 +61,7 @@ CELLS = [
 #: after a failed change; the runner is killed, and `rollback` follows, or the Docker Engine is restarted
 RESTORE_STEPS = (
     "Restore previous server",
-    "Wait for the failed server's processes to exit",
+    "Wait for the stopped server's processes to exit",
     "Start previous server",
     "Check that previous server generates",
     "Restore its restart policy",
