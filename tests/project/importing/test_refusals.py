@@ -65,7 +65,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a string, got a list"),
         (VLLM + "dependencies: 259\n", "`dependencies` must be a list, got a number"),
         (VLLM + "features: {a: {args: {b: c}}}\n", "duplicate key"),
-        (SPARKRUN_2 + "overrides: [5]\n", "`overrides.0` must be a mapping, got a number"),
+        (SPARKRUN_2 + "overrides: [5]\n", "item 1 of `overrides` must be a mapping, got a number"),
         ("services: {}\n", "is empty"),
         ("- a\n- b\n", "this is not a recipe of"),
         ("hello: world\n", "this is not a recipe of"),

@@ -33,7 +33,7 @@ GROUPS = {
     "environment as text": ("  env: SECRET\n", 2, "`all.env`"),
     "variable": ("  vars:\n    hub_password: SECRET\n", 3, "`vars.hub_password` looks like a secret"),
     "nested variable": ("  vars:\n    hub: {token: SECRET}\n", 3, "`vars.hub.token` looks like a secret"),
-    "variable in a list": ("  vars:\n    hubs: [{token: SECRET}]\n", 3, "`vars.hubs.0.token` looks like a secret"),
+    "variable in a list": ("  vars:\n    hubs: [{token: SECRET}]\n", 3, "`token` of item 1 of `vars.hubs` looks like a secret"),
     "proxy with a password": ("  env:\n    HTTPS_PROXY: http://ops:SECRET@proxy.lan:3128\n", 3,
                               "under the host's `secrets:`, as HTTPS_PROXY: {env: HTTPS_PROXY}"),
     "hub with a password": ("  env: {HF_ENDPOINT: 'https://ops:SECRET@hub.lan'}\n", 2, "Remove user and password from the URL"),

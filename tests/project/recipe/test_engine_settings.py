@@ -136,7 +136,7 @@ MISTAKES = [
     (HEAD + OPENAI + "  health: //other.host/x\n", "12: `openai.health` must be a path"),
     (HEAD + OPENAI + "  port: 0\n", "12: `openai.port` must be at least 1, got 0."),
     (HEAD + OPENAI + "  memory_gib: much\n", "12: `openai.memory_gib` must be a number, got 'much'."),
-    (HEAD + OPENAI + "  command:\n    - a\n    - 7\n", "14: `openai.command.1` must be text (quote a number), got 7."),
+    (HEAD + OPENAI + "  command:\n    - a\n    - 7\n", "14: item 2 of `openai.command` must be text (quote a number), got 7."),
     (HEAD + OPENAI + "  command: serve it\n", "12: `openai.command` must be a list of words, got 'serve it'."),
     (HEAD + OPENAI + "  metrics: {path: /m, tokens: t}\n", "12: `openai.metrics.tokens` is unknown; known keys:"),
     (HEAD + OPENAI + "  metrics: {running: t}\n", "12: `openai.metrics` needs `path`."),

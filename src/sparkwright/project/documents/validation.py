@@ -170,7 +170,7 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
         description = _key_description(model, error["loc"])
         return f"`{key}` is missing: {description}." if description else f"`{key}` is missing."
     is_mapping_key = error["loc"][-1] == "[key]"
-    shown_place = _format_place((*place[:-1], str(key)) if is_mapping_key else place)
+    shown_place = format_place((*place[:-1], str(key)) if is_mapping_key else place)
     if error["type"] == "value_error":
         return f"{shown_place}: {_error_message(error)}"
     if _is_secret_source(model, error["loc"]):
@@ -183,7 +183,7 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     return f"{shown_place}{problem}, got {received}{_quote_hint(error)}."
 
 
-def _format_place(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return the keys of a place for a message; in a list they begin at its item: "`name` of item 2 of `tasks`"."""
     keys, item_text = list[str](), ""
     for part in place:

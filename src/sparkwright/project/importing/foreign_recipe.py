@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
-from sparkwright.project.documents.validation import describe_type, suggest_name
+from sparkwright.project.documents.validation import describe_type, format_place, suggest_name
 from sparkwright.trust import secret_patterns, shapes
 from sparkwright.trust.shapes import OptionalField, Shape, ShapeError, optional
 from sparkwright.visible import one_line
@@ -178,10 +178,10 @@ def check_shape(document: Document, data: Any, shape: Shape) -> None:
         value: Any = data
         for step in error.path:
             value = value[step]
-        key, reason = one_line(".".join(map(str, error.path)), max_chars=120), error.reason
+        reason = error.reason
         if reason in YAML_MESSAGES:
             reason = f"{YAML_MESSAGES[reason]}, got {describe_type(value)}"
-        raise Refused(f"`{key}` {reason}.", where=document.where(*error.path)) from None
+        raise Refused(f"{format_place(error.path)} {reason}.", where=document.where(*error.path)) from None
 
 
 def scalar(value: Any) -> Any:

@@ -13,7 +13,7 @@ from sparkwright import visible
 from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.documents.validation import suggest_name
+from sparkwright.project.documents.validation import format_place, suggest_name
 from sparkwright.project.inventory.groups import Cluster, Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import ClusterFile, GatewayFile, GroupFile, HostFile, Shared
@@ -59,7 +59,7 @@ def secret_error(place: Place, source: Document, section: Place = (), *, fix: st
         f"Name its source under the host's `secrets:`, as {name}: {{env: {name}}}; "
         "it is then sent to the host over standard input only."
     )
-    message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
+    message = f"{format_place(place)} looks like a secret, readable by everyone."
     return Refused(message, where=source.where(*section, *place), fix=fix)
 
 

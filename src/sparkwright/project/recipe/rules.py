@@ -12,6 +12,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.validation import format_place
 from sparkwright.project.recipe import section_rules
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.recipe.section_rules import Mistake, flag_place, is_on_host_network, written_flags
@@ -104,11 +105,11 @@ def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_described_section(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield mistakes in the section of an engine that the recipe itself describes."""
     for place, reason in engine.get_engine(file.engine).find_mistakes(file.flags):
-        dotted_place = one_line(".".join(map(str, (file.engine, *place))), max_chars=200)
+        shown_place = format_place((file.engine, *place))
         fix = "Correct it." if place else "Add it."
         if len(place) == 1 and reason.startswith("is unknown"):
             fix = "Write the server's flags in `command`."
-        yield f"`{dotted_place}` {reason}.", (file.engine, *place), fix
+        yield f"{shown_place} {reason}.", (file.engine, *place), fix
 
 
 def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -259,8 +260,7 @@ def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             "A hub token belongs under the host's `secrets:`; the container does not need it. "
             "Mount any other secret as a file (`container.volumes`)."
         )
-        dotted_place = ".".join(map(str, place))
-        yield f"`{dotted_place}` looks like a secret: {SECRET_EXPOSURE_REASON}.", place, fix
+        yield f"{format_place(place)} looks like a secret: {SECRET_EXPOSURE_REASON}.", place, fix
 
 
 def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mistake]:
