@@ -39,3 +39,12 @@ def test_a_failed_rollback_reports_that_neither_server_serves(broken: SandboxPro
     assert failed.code == 1, failed.out[-3000:]
     assert failed.recap["msg"] == "A rollback was requested. The previous server failed: neither serves now."
     assert not broken.is_up()
+
+
+def test_a_restart_that_fails_twice_reports_that_the_server_does_not_serve(project: SandboxProject) -> None:
+    project.deployed()
+    project.before("Wait until it is ready", FAIL_TASK % "it is broken.")
+    project.before("Start previous server", FAIL_TASK % "full disk.")
+    failed = project.run("restart", "--host", "sandbox", "--json")
+    outcome = "it is broken. It was started once more and failed: it does not serve now."
+    assert (failed.code, failed.recap["msg"]) == (1, outcome)

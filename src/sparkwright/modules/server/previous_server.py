@@ -82,10 +82,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     With unified memory, the previous server can only start once the memory of the failed one is released (`memory`, then
     `started`).
 
-    Returns: to_start (there is a previous server to start), name (of its container), restart (its former policy; `no` if
-    unknown), base_url (empty if it publishes no port), cluster, rank and members (of the previous server, or of the
-    verified server that was left alone; cluster is empty for a single server), needs (its memory use: utilization,
-    needs_bytes and engine_memory; empty if it was never verified), why (the argument).
+    Returns: to_start (there is a previous server to start), replaced (a kept server was renamed back), name (of its container),
+    restart (its former policy; `no` if unknown), base_url (empty if it publishes no port), cluster, rank and members (of the
+    previous server, or of the verified server that was left alone; cluster is empty for a single server), needs (its memory
+    use: utilization, needs_bytes and engine_memory; empty if it was never verified), why (the argument).
     """
 
     @dataclass(frozen=True)
@@ -128,6 +128,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     def describe(self, args: Args, observed: RestorePreviousState) -> dict[str, Any]:
         previous = observed.previous or (observed.current if observed.is_not_renamed else {})
         data: dict[str, Any] = {"name": _serving_name(args, observed), "why": args.why}
+        data["replaced"] = bool(observed.previous)
         if not previous:
             message = (
                 "The previous server was not touched."
