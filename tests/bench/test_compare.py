@@ -103,6 +103,18 @@ def test_summary_shows_figures_and_refused_arms() -> None:
     assert "1,024.0" in text
 
 
+@pytest.mark.parametrize("width", [50, 60, 80, 100])
+def test_titles_of_a_narrow_table_are_wrapped_at_words(width: int) -> None:
+    out = io.StringIO()
+    summary.print_results(made.make_sweep_results(), out, width=width)
+    lines = out.getvalue().splitlines()
+    first_row = next(n for n, line in enumerate(lines) if line.startswith("serve c=8"))
+    all_titles = " ".join(("LOAD ARM", *(title for title, _, _ in summary.FIGURE_COLUMNS)))
+    title_lines = [line for line in lines[first_row - 3 : first_row] if not line.startswith(("arm ", "of ", "than "))]
+    assert set(" ".join(title_lines).split()) <= set(all_titles.split())
+    assert all(len(line) <= width for line in lines[: first_row + 2])
+
+
 TEXT = """
 INFO 11-21 some log line
 ============ Serving Benchmark Result ============

@@ -30,6 +30,8 @@ FIGURE_COLUMNS: tuple[tuple[str, str, int], ...] = (
 MEASURED_FROM = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
 #: width in a pipe, wider than any line, so that nothing is wrapped or truncated
 PIPE_WIDTH = 10_000
+#: minimum width of the loads, arms and runs of a table whose last figures are dropped
+MIN_LEADING_WIDTH = 30
 DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
@@ -56,7 +58,7 @@ def print_results(results: Results, out: TextIO | None = None, *, width: int | N
         console.print("the sandbox: simulated figures, not real measurements", style="yellow")
     _print_arms(console, results)
     if results.cells:
-        console.print(_figure_table(results))
+        console.print(_figure_table(results, console.width))
     for line in [*extra_lines(results), *problem_lines(results)]:
         console.print(line)
     differences = compare.compare_arms(results)
@@ -95,19 +97,34 @@ def figure_rows(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]
     return [title for title, _, _ in columns], list(zip(rows, value_texts, strict=True))
 
 
-def _figure_table(results: Results) -> Table:
+def _figure_table(results: Results, max_width: int) -> Table:
+    """Return the table of figures. If it is too wide, titles are wrapped at words, and then the last figures are dropped."""
     titles, rows = figure_rows(results)
     leading_columns: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.description}
     if len({row.arm for row, _ in rows}) > 1:
         leading_columns["ARM"] = lambda row: row.arm
     if any(len(row.cells) > 1 for row, _ in rows):
         leading_columns["RUNS"] = lambda row: str(len(row.cells))
+    leading_rows = [[format_cell(row) for format_cell in leading_columns.values()] for row, _ in rows]
+    leading_width = sum(map(_max_chars, leading_columns, zip(*leading_rows, strict=True))) + 2 * len(leading_columns)
+    value_columns = list(zip(titles, zip(*(texts for _, texts in rows), strict=True), strict=True))
+    widths = [_max_chars(title, values) for title, values in value_columns]
+    if leading_width + sum(widths) + 2 * len(widths) > max_width:
+        widths = [max(_max_chars(word, values) for word in title.split()) for title, values in value_columns]
+    while len(widths) > 1 and min(leading_width, MIN_LEADING_WIDTH) + sum(widths) + 2 * len(widths) > max_width:
+        widths.pop()
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in (*leading_columns, *titles):
-        table.add_column(title, justify="left" if title in leading_columns else "right", overflow="fold")
-    for row, value_texts in rows:
-        table.add_row(*(format_cell(row) for format_cell in leading_columns.values()), *value_texts)
+    for title in leading_columns:
+        table.add_column(title, overflow="fold")
+    for title, width in zip(titles, widths, strict=False):
+        table.add_column(title, justify="right", overflow="fold", width=width)
+    for cells, (_, value_texts) in zip(leading_rows, rows, strict=True):
+        table.add_row(*cells, *value_texts[: len(widths)])
     return table
+
+
+def _max_chars(title: str, values: Iterable[str]) -> int:
+    return max(len(title), *map(len, values))
 
 
 def format_number(value: float | None, digits: int) -> str:
