@@ -213,8 +213,14 @@ class _RedactedLog(io.TextIOBase):
 
 
 def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Return the events of the newest or the requested run, from the first one on."""
-    return journal.follow(_find_run(state, request))
+    """Yield the events of the newest or the requested run; for a measurement, also a note about its results."""
+    folder = _find_run(state, request)
+    is_bench = journal.command_of(str(journal.read_plan(folder).get("playbook", ""))) == journal.EXPERIMENT_COMMAND
+    for run_event in journal.follow(folder):
+        if is_bench and run_event["event"] == "recap":
+            text = "the results stay on this host: the same `bench` command, run again, fetches them."
+            yield event("note", task="", text=text)
+        yield run_event
 
 
 def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
