@@ -141,6 +141,20 @@ def check_volume_source(text: str) -> str:
         return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME_PATTERN.fullmatch(text):
         return ""
+    return _describe_relative_folder(text)
+
+
+def check_model_folder(text: str) -> str:
+    """Check a model's folder on the host, which is neither a volume nor the root, the user's home or a folder above it."""
+    if VOLUME_NAME_PATTERN.fullmatch(text):
+        return _describe_relative_folder(text)
+    folder = posixpath.normpath(text)
+    if text.startswith(("/", "~/")) and (not folder.strip("/~") or not folder.startswith(("/", "~/"))):
+        return f"{quote_text(text)} is more than a model's folder: use a folder of its own, such as ~/models/NAME."
+    return check_volume_source(text)
+
+
+def _describe_relative_folder(text: str) -> str:
     return f"{quote_text(text)} is not a folder on the host: it must begin with / or ~/."
 
 

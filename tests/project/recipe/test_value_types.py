@@ -44,6 +44,28 @@ def test_invalid_field_is_refused_with_its_line(field: str, message: str, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("/", "is more than a model's folder"),
+        ("//", "is more than a model's folder"),
+        ("~/", "is more than a model's folder"),
+        ("~/models/..", "is more than a model's folder"),
+        ("~/../other", "is more than a model's folder"),
+        ("models", "must begin with / or ~/"),
+        ("models/b", "must begin with / or ~/"),
+        ("~", "must begin with / or ~/"),
+    ],
+)
+def test_root_home_and_relative_folders_are_refused_for_a_model(folder: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as excinfo:
+        load_text(
+            tmp_path, f"image: a/b:v1\nmodel:\n  id: a/b\n  dir: '{folder}'\n  mount: /b\ncontainer: {{name: box}}\n"
+        )
+    assert message in excinfo.value.message
+    assert excinfo.value.where.endswith("recipes/one.yml:4")
+
+
+@pytest.mark.parametrize(
     ("image", "message"),
     [
         ("vllm/vllm-openai:v1 --privileged", "has an invalid tag"),

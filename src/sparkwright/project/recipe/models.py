@@ -56,7 +56,7 @@ class _Source(Strict):
     revision: Annotated[str, build_validator(model_files.check_revision)] = schema_field(
         "branch, tag or commit; spark.lock pins the commit", "main"
     )
-    dir: value_types.Source = schema_field("its directory on the host; ~ is the user's home")
+    dir: value_types.ModelFolder = schema_field("its directory on the host; ~ is the user's home")
     mount: value_types.Target = schema_field("its mount point in the container")
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field(
         "download method: auto, hf_transfer, plain or xet (the module `hf_model` describes them)", "auto"
@@ -102,7 +102,7 @@ class Adapter(SecondModel):
     """A LoRA adapter of the main model."""
 
     name: Annotated[str, build_validator(_adapter_name_error)] = schema_field("its name in requests")
-    dir: value_types.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
+    dir: value_types.ModelFolder = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
     mount: value_types.Target = schema_field("its mount point in the container (default: /adapters/NAME)", "")
 
     @model_validator(mode="before")
