@@ -113,11 +113,11 @@ def test_command_and_memory_before_the_model_is_pinned(tmp_path: Path) -> None:
     assert "needs_bytes" not in names["serve"]
 
 
-ENGINES = "Engines: llama_cpp, openai, sglang, vllm."
 OPENAI = "engine: openai\nopenai:\n  served_name: m\n"
 MISTAKES = [
-    (HEAD + "engine: vlm\nvllm: {}\n", "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? " + ENGINES),
-    (HEAD + "engine: ollama\n", "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? " + ENGINES),
+    (HEAD + "engine: vlm\nvllm: {}\n", "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`?"),
+    (HEAD + "engine: ollama\n", "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`?"),
+    (HEAD + "engine: tgi\n", "9: `engine`: 'tgi' is not an engine. Available: llama_cpp, openai, sglang, vllm."),
     (HEAD + "engine: 7\n", "9: `engine` must be a string, got 7"),
     (HEAD + "engine: vllm\n", "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`."),
     (HEAD + "engine: vllm\nllama_cpp: {}\n",

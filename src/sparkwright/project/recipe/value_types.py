@@ -93,10 +93,7 @@ Labels = Annotated[dict[str, str], build_message_validator(_labels_error)]
 def _engine_name_error(name: str) -> str:
     if name in engine.TITLES:
         return ""
-    suggestion = suggest_name(name, engine.TITLES)
-    return (
-        f"'{one_line(name, max_chars=80)}' is not an engine. {suggestion} Engines: {', '.join(sorted(engine.TITLES))}."
-    )
+    return f"'{one_line(name, max_chars=80)}' is not an engine. {suggest_name(name, engine.TITLES)}"
 
 
 EngineName = Annotated[
