@@ -66,6 +66,13 @@ def test_a_cold_start_that_hung_a_host_does_not_fit() -> None:
     assert build_budget(memory, WARM).fits, "a warm start has no compile peak"
 
 
+def test_the_largest_cache_in_bytes_is_written_as_a_whole_number() -> None:
+    memory = estimate_memory("vllm", {"kv-cache-memory-bytes": 200 * GIB}, lock_file(35))
+    flag, _, value = budget.format_largest_fit(memory, build_budget(memory)).partition(" ")
+    assert flag == "kv-cache-memory-bytes" and value.isdigit()
+    assert build_budget(estimate_memory("vllm", {flag: int(value)}, lock_file(35))).fits
+
+
 def test_a_cache_in_bytes_needs_the_share_of_the_startup_check() -> None:
     flags = {"kv-cache-memory-bytes": 10 * GIB}
     memory = estimate_memory("vllm", flags, lock_file(35))

@@ -289,7 +289,7 @@ def _start_check_rows(memory: Memory, total_bytes: int, counted_bytes: int) -> l
 def format_largest_fit(memory: Memory, budget: Budget) -> str:
     """Return the largest setting with which the server fits, as "FLAG VALUE"; empty if none does."""
     fit = memory.largest_fit(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
-    return f"{fit[0]} {fit[1]:g}" if fit else ""
+    return f"{fit[0]} {fit[1]:.12g}" if fit else ""
 
 
 #: DGX OS, its desktop and the driver, before anything is served
@@ -338,7 +338,7 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
         return
     parts = f"{format_gib(budget.owner_bytes('server'))} GiB for the engine, {format_gib(SYSTEM_ROW.size_bytes)} for the system, {RESERVE_GIB} reserve"
     parts += f", {format_gib(shm_bytes)} in /dev/shm" if shm_bytes else ""
-    subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "the engine"
+    subject = f"{case.memory.flag} {case.memory.value:.12g}" if case.memory.flag else "the engine"
     message = f"{subject} leaves too little of the shared memory for the host: {parts}; {format_gib(excess_bytes)} GiB more than a GB10 has."
     flag = "container.shm_size" if excess_bytes <= shm_bytes - SHM_BYTES else case.memory.flag
     yield Finding(
@@ -373,4 +373,4 @@ def _list_fixes(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: in
         yield Fix("serve a smaller model, or a shorter context")
         return
     flag, value = fit
-    yield Fix(f"set {flag} to {value:g}{shm_change}", {flag: value if memory.share else int(value)})
+    yield Fix(f"set {flag} to {value:.12g}{shm_change}", {flag: value if memory.share else int(value)})
