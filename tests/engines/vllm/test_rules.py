@@ -163,6 +163,12 @@ def test_image_tags_for_a_gb10(tag: str, rule: str | None) -> None:
     assert names & found.keys() == ({rule} if rule else set())
 
 
+@pytest.mark.parametrize(("tag", "named"), [("v0.9.0", False), ("v0.13.0", False), ("v0.14.0", True)])
+def test_a_cu130_tag_is_named_only_for_releases_that_have_one(tag: str, named: bool) -> None:
+    finding = find_problems({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}")["cuda13-image"]
+    assert (f"{tag}-cu130" in finding.ways_out[0].text) is named
+
+
 @pytest.mark.parametrize(
     ("version", "changes"),
     [("0.13.0", []), ("0.14.0", [{"default-chat-template-kwargs": {"enable_thinking": False}}])],

@@ -25,6 +25,7 @@ from sparkwright.visible import one_line
 OFFICIAL_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
 RELEASE_TAG_PATTERN = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
 FIRST_RELEASE_WITH_CUDA13_TAGS = (0, 20)
+FIRST_RELEASE_WITH_CU130_VARIANT = (0, 14)
 FROZEN_TAG_PATTERN = re.compile(r"^cu130-nightly(-aarch64)?$")
 MOVING_TAGS = ("latest", "nightly")
 #: allows a context longer than the model's, at the user's risk. Source: the engine's error message
@@ -79,7 +80,14 @@ def cuda13(case: Case) -> Iterator[Finding]:
     base = tag.replace("-cu129", "").replace("cu129-", "")
     replacement = f"{base}-cu130" if is_old and "cu129" not in variant else base
     message = f"{without_digest(case.request.image)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
-    fix = Fix(f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer")
+    has_replacement = (
+        match is None or not is_old or (int(match["major"]), int(match["minor"])) >= FIRST_RELEASE_WITH_CU130_VARIANT
+    )
+    fix = Fix(
+        f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer"
+        if has_replacement
+        else "use release 0.20 or newer"
+    )
     yield Finding("error", message, (fix,), "vLLM #39878")
 
 
