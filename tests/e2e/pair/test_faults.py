@@ -119,6 +119,7 @@ def test_each_command_reports_the_fault(pair: PairProject, row: str) -> None:
 
 def test_status_gives_the_reason_of_a_rank_that_failed_by_itself_after_a_failed_restart(pair: PairProject) -> None:
     ensure_serving(pair)
+    pair.deployed()  # an earlier test may have changed the recipe
     pair.run("sandbox.fault", "oom", "--host", HOSTS[1])
     restarted = pair.run("restart", "--host", "sandbox-pair")
     assert restarted.code == 1 and "did not come up again and was stopped" in restarted.out, restarted.out
