@@ -181,7 +181,7 @@ def test_the_same_command_finishes_an_interrupted_switch(turns: TurnsProject) ->
     path: Path = turns.project.sandbox / "home" / TURNS
     path.write_text(json.dumps({**json.loads(path.read_text()), "awake": CONTAINERS[SMALL]}))
     refused = turns.project.run("deploy", "--host", "sandbox", "--recipe", SMALL)
-    assert refused.code == 5 and f"switch --host sandbox --to {SMALL}` finishes it" in refused.out
+    assert refused.code == 5 and f"switch --host sandbox --to {SMALL}` keeps only this one awake" in refused.out
     assert turns.states()[LARGE] == "degraded"
     assert turns.switch(SMALL).proved
     assert turns.states() == {LARGE: "asleep", SMALL: "up"}

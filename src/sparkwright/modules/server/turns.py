@@ -82,12 +82,11 @@ def _other_server(server: Mapping[str, Any], containers_by_name: Mapping[str, An
 
 def _describe_turn(name: str, data: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     if not data["asleep"]:
-        interruption = (
-            f", but {data['other']['name']} is running: a switch was interrupted" if data["interrupted"] else ""
+        return f"it is the turn of {name}" + (
+            f", but {data['other']['name']} is running" if data["interrupted"] else ""
         )
-        return f"it is the turn of {name}{interruption}"
     if data["running"]:
-        return f"{name} is running, but it is the turn of {data['awake']}: a switch was interrupted"
+        return f"{name} is running, but it is the turn of {data['awake']}"
     if not data["proved"]:
         return f"{name} is asleep and was never verified: it is the turn of {data['awake']}"
     ended_s = containers.parse_time(str((container.get("State") or {}).get("FinishedAt") or ""))
