@@ -110,9 +110,9 @@ def newer_release(engine: str, newest: str, kind: str = "release", consequence: 
 
 def moving_tag(image: str, suggested_tag: str, source: str) -> Iterator[Finding]:
     """Yield a finding for a tag that may be moved to another image. suggested_tag: the tag to use."""
-    message = (
-        f"{without_digest(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
-    )
+    name = without_digest(image)
+    name += "" if ":" in name.rpartition("/")[2] else ":latest"  # Docker's default
+    message = f"{name} is a moving tag: spark.lock pins its current digest, which the registry may delete."
     yield Finding("info", message, (Fix(f"use {suggested_tag}"),), source)
 
 

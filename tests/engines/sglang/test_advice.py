@@ -59,6 +59,8 @@ def test_each_mistake_has_exactly_one_finding(changes: dict[str, Any], rule: str
         ({"open_to_network": True}, {"open-to-network": "warning"}),
         ({"image": "lmsysorg/sglang:v0.5.19-cu129"}, {"image-kernels": "warning"}),
         ({"image": "lmsysorg/sglang:latest-cu130"}, {"moving-tag": "info"}),
+        ({"image": "lmsysorg/sglang"}, {"moving-tag": "info"}),
+        ({"image": "lmsysorg/sglang-other:v1"}, {}),
         ({"image": "someone/sglang:latest"}, {}),
     ],
 )

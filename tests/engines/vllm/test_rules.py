@@ -148,18 +148,19 @@ def test_an_engine_older_than_its_model_is_refused(model: dict[str, Any], versio
 @pytest.mark.parametrize(
     ("tag", "rule"),
     [
-        ("v0.17.1", "cuda13-image"),
-        ("v0.17.1-cu130", None),
-        ("v0.20.0", None),
-        ("v0.20.0-cu129", "cuda13-image"),
-        ("cu129-nightly", "cuda13-image"),
-        ("cu130-nightly", "frozen-nightly"),
-        ("nightly", "moving-tag"),
+        (":v0.17.1", "cuda13-image"),
+        (":v0.17.1-cu130", None),
+        (":v0.20.0", None),
+        (":v0.20.0-cu129", "cuda13-image"),
+        (":cu129-nightly", "cuda13-image"),
+        (":cu130-nightly", "frozen-nightly"),
+        (":nightly", "moving-tag"),
+        ("", "moving-tag"),
     ],
 )
 def test_image_tags_for_a_gb10(tag: str, rule: str | None) -> None:
     names = {"cuda13-image", "frozen-nightly", "moving-tag"}
-    found = check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}")
+    found = check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai{tag}")
     assert names & found.keys() == ({rule} if rule else set())
 
 

@@ -37,7 +37,7 @@ FORMER_NAMES: Mapping[str, str] = {
 #: share that works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
 #: images whose tag is not that of a release
-MOVING_TAG_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
+MOVING_TAG_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang(?::(?!v\d)[\w.-]+|(?=@|$))")
 #: variable that allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 #: an image built with CUDA 12, by its tag

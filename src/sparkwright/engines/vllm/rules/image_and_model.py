@@ -22,7 +22,7 @@ from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
-OFFICIAL_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
+OFFICIAL_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai(?::(?P<tag>[\w.-]+)|(?=@|$))")
 RELEASE_TAG_PATTERN = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
 FIRST_RELEASE_WITH_CUDA13_TAGS = (0, 20)
 FIRST_RELEASE_WITH_CU130_VARIANT = (0, 14)
@@ -139,7 +139,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 
 def _official_tag(case: Case) -> str:
     match = OFFICIAL_IMAGE_PATTERN.match(case.request.image)
-    return match["tag"] if match else ""
+    return (match["tag"] or "latest") if match else ""
 
 
 @rule(
