@@ -44,5 +44,6 @@ def test_used_server_port_is_refused(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.port)):
         result = pair.deploy()
     messages = [message for name, _, message in failures(result) if name == "one"]
-    assert result.code == 5 and messages[0].startswith(f"port {pair.port} is in use by {psutil.Process().name()}"), messages
+    message = f"port {pair.port} is in use by {psutil.Process().name()} (pid"
+    assert result.code == 5 and messages[0].startswith(message), messages
     assert pair.running() == {}
