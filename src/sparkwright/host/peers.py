@@ -3,8 +3,8 @@
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
 few seconds. The process outlives the task that started it. It exits when all clients (the readers) are done, or after
-IDLE_TIMEOUT_S without requests; before every reader has connected, after FIRST_REQUEST_TIMEOUT_S. The bytes are not
-encrypted, because only their integrity matters, and every reader verifies it.
+IDLE_TIMEOUT_S without requests; before every reader has connected, after FIRST_REQUEST_TIMEOUT_S, or with the run of a
+cluster. The bytes are not encrypted, because only their integrity matters, and every reader verifies it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def start_server(machine: Machine, module: str, content_noun: str, request: Mapp
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
+    full_request = {**request, "token": token.reveal(), "runner_pid": os.getpid()}
+    process.stdin.write(json.dumps(full_request).encode() + b"\n")
     process.stdin.close()
     first_line = process.stdout.readline() if wait_for_readable([process.stdout], START_TIMEOUT_S) else b""
     process.stdout.close()
@@ -279,7 +280,8 @@ class PeerServer(ThreadingHTTPServer):
     """An HTTP server that limits connections.
 
     Args:
-        request: `token`, `readers`, `bind` (the address to listen on), and the fields that the handler needs.
+        request: `token`, `readers`, `bind` (the address to listen on; empty for all), `runner_pid` (the process that started
+            this one), and the fields that the handler needs.
     """
 
     daemon_threads = True
@@ -319,7 +321,10 @@ class PeerServer(ThreadingHTTPServer):
 
     def is_needed(self) -> bool:
         """Return False if all readers are done, or if there has been no request for too long."""
-        timeout_s = FIRST_REQUEST_TIMEOUT_S if self.awaited_readers > 0 else IDLE_TIMEOUT_S
+        # members of a cluster copy during its run; for `model_from`, which binds to no address, the runner exits at once
+        has_run_ended = bool(self.request["bind"]) and os.getppid() != self.request["runner_pid"]
+        awaits_readers = self.awaited_readers > 0 and not has_run_ended
+        timeout_s = FIRST_REQUEST_TIMEOUT_S if awaits_readers else IDLE_TIMEOUT_S
         is_idle = not self.active_requests and time.monotonic() - self.last_request_s >= timeout_s
         return self.remaining_readers > 0 and not is_idle
 

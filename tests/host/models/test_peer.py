@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import select
 import socket
 import threading
@@ -210,7 +211,9 @@ class NotFoundHandler(peers.PeerHandler):
 
 def test_a_slow_request_is_ended_and_an_idle_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REQUEST_HEAD_TIMEOUT_S", 0.5)
-    server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, NotFoundHandler)
+    server = peers.PeerServer(
+        {"token": "x", "readers": 1, "bind": "127.0.0.1", "runner_pid": os.getppid()}, NotFoundHandler
+    )
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])
@@ -229,7 +232,8 @@ def test_a_slow_request_is_ended_and_an_idle_reader_is_not(monkeypatch: pytest.M
 
 def test_a_server_waits_longer_for_readers_that_have_not_connected_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "IDLE_TIMEOUT_S", 0.0)
-    with peers.PeerServer({"token": "x", "readers": 2, "bind": "127.0.0.1"}, NotFoundHandler) as server:
+    request = {"token": "x", "readers": 2, "bind": "127.0.0.1", "runner_pid": os.getppid()}
+    with peers.PeerServer(request, NotFoundHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}{peers.HERE_PATH}"
         for _ in range(2):
@@ -237,6 +241,18 @@ def test_a_server_waits_longer_for_readers_that_have_not_connected_yet(monkeypat
             assert peers.ping(url, {"Authorization": "Bearer x"})
         assert not server.is_needed()
         server.shutdown()
+
+
+@pytest.mark.parametrize(("bind", "is_needed"), [("127.0.0.1", False), ("", True)])
+def test_a_clusters_server_does_not_wait_after_the_run(
+    monkeypatch: pytest.MonkeyPatch, bind: str, is_needed: bool
+) -> None:
+    """The run of `model_from` is on the reader, and the process that started the server has exited long before."""
+    monkeypatch.setattr(peers, "IDLE_TIMEOUT_S", 0.0)
+    request = {"token": "x", "readers": 1, "bind": "127.0.0.1", "runner_pid": -1}
+    with peers.PeerServer(request, NotFoundHandler) as server:
+        server.request = {**request, "bind": bind}
+        assert server.is_needed() is is_needed
 
 
 def test_a_redirect_of_a_peer_is_not_followed() -> None:
