@@ -252,6 +252,30 @@ def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
     assert "run-of-two" in stopped
 
 
+def test_ctrl_c_names_only_the_hosts_with_a_run() -> None:
+    """The second server of a machine waits until the first one's run ends."""
+    closed = threading.Event()
+
+    class Link(SimulatedLink):
+        def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            yield event("note", task="", text="at work")
+            assert closed.wait(20)
+            yield from super().request(header, secrets)
+
+    hosts = [Host(f"spark1/{name}", "spark1", shared_machine="spark1", server=name) for name in ("one", "two")]
+    servers = [Member(host, link=Link(host, 1)) for host in hosts]
+    fleet = Fleet(servers, [InterruptingUser()], ask_stop=lambda hosts, is_running: False)
+
+    def run(member: Member) -> None:
+        fleet.request(member, {"verb": "run", "plan": Plan("a-run", member.host.name, "Test", ()).to_json()})
+
+    try:
+        with pytest.raises(Inconclusive, match="^still running on spark1/(one|two)[.] "):
+            fleet.run_parallel(servers, run)
+    finally:
+        closed.set()
+
+
 @pytest.mark.parametrize("detail", [False, True])
 def test_note_of_the_laptop_has_the_published_format(detail: bool) -> None:
     recorder = Recorder()

@@ -390,9 +390,9 @@ class Fleet:
             return
         for member in running:
             member.open().close()
+        host_list = ",".join(member.host.name for member in running if member.run_id)
         if not host_list:
             raise Inconclusive("stopped by Ctrl-C.")
-        host_list = ",".join(member.host.name for member in running)
         raise Inconclusive(f"still running on {host_list}.", fix=f"Follow it with `invoke attach --host {host_list}`.")
 
     def _stop(self, member: Member) -> None:
