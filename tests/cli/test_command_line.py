@@ -87,6 +87,8 @@ VALUES = [
     ("schema x", "unknown kind of file 'x'."),
     ("sandbox.fault x", "the sandbox has no fault named 'x'."),
     ("sandbox.fault --host sandbox x", "the sandbox has no fault named 'x'."),
+    ("recipe.import --from-host x", "no container was named: pass --container NAME."),
+    ("sandbox.fault --host host x", "the sandbox has no fault named 'x'."),
     ("unlock --host sandbox --stop --kill", "--stop and --kill can't be combined."),
     ("logs --host sandbox --file x", "pass either --host NAME or --file PATH."),
     ("bench.serve --host sandbox --concurrency 0", "--concurrency must be above 0, got 0."),

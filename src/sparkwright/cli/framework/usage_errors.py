@@ -80,7 +80,8 @@ def _expand_word(program: Program, words: list[str]) -> None:
     for n, word in enumerate(words[1:], 1):
         if word.partition("=")[0] == f"--{option}":
             return
-        if not word.startswith("-") and words[n - 1].lstrip("-").replace("-", "_") not in value_options:
+        is_value = words[n - 1].startswith("-") and words[n - 1].lstrip("-") in value_options
+        if not word.startswith("-") and not is_value:
             words[n] = f"--{option}={word}"
             return
 
