@@ -100,7 +100,6 @@ def test_invalid_options_are_refused_with_their_line(options: str, line: int, se
         ("network: host", "", {"host-namespaces": 5}),
         ("network: host", "vllm: {host: 127.0.0.1}\n", {}),
         ("network: host", "server_key: {env: K}\n", {}),
-        ("log_driver: none", "", {"log-not-kept": 5}),
     ],
 )
 def test_unsafe_options_are_warnings(options: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
@@ -114,6 +113,14 @@ def test_unsafe_options_are_warnings(options: str, rest: str, rules: dict[str, i
     assert [line for line in findings.plan_warnings(loaded_recipe, settings) if "recipes/one.yml" in line] == [
         f"{location}: {finding.sentence}" for location, finding in zip(locations, warnings, strict=True)
     ]
+
+
+def test_a_container_without_a_log_is_an_error(tmp_path: Path) -> None:
+    loaded_recipe = load_recipe(tmp_path, "log_driver: none")
+    settings = resolve_settings(loaded_recipe, NO_LOCK)
+    (finding,) = (finding for finding in settings.findings if finding.flag == "container.log_driver")
+    assert (finding.rule, finding.severity) == ("log-not-kept", "error")
+    assert findings.finding_location(loaded_recipe, finding).endswith("recipes/one.yml:5")
 
 
 @pytest.mark.parametrize(

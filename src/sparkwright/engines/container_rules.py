@@ -385,4 +385,5 @@ def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
     """
     if request.container.get("log_driver") == "none":
         message = "log_driver: none: Docker keeps no log, which a deploy has to read."
-        yield _build_warning(message, "remove it; limit the log's size with `log_options`", "log_driver")
+        fix = Fix("remove it; limit the log's size with `log_options`")
+        yield Finding("error", message, (fix,), DOCKER_SOURCE, "container.log_driver")

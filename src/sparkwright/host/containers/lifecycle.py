@@ -98,8 +98,8 @@ def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
     _api(context).rename(ownership.require_ours(context, _inspect(context, container["Id"])), name)
 
 
-def require_running(container: Mapping[str, Any], name: str) -> None:
-    """Raise Failed if a container does not exist or is not running. container: Docker's inspection of it, or empty."""
+def require_running(container: Mapping[str, Any] | None, name: str) -> None:
+    """Raise Failed if a container does not exist or is not running. container: Docker's inspection; None or empty without one."""
     if not container or not container["State"]["Running"]:
         raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
 

@@ -253,7 +253,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
 
     def run(self, args: Args, context: Context) -> Result:
         if not context.check:
-            lifecycle.require_running(self.read(args, context).current, args.spec["name"])
+            lifecycle.require_running(containers.inspect(context.docker(), args.spec["name"]), args.spec["name"])
         return super().run(args, context)
 
     def act(self, args: Args, observed: GrantRestartState, changes: list[Change], context: Context) -> dict[str, Any]:

@@ -188,10 +188,8 @@ def format_place(place: Place) -> str:
     keys, item_text = list[str](), ""
     for part in place:
         if isinstance(part, int):
-            item_text = (
-                f"item {part + 1} of {_quote_keys(keys)}" if keys else ""
-            )  # a list that is the whole file has no name
-            keys = []
+            # a list that is the whole file has no name
+            item_text, keys = f"item {part + 1} of {_quote_keys(keys)}" if keys else "", []
         else:
             keys.append(part)
     return " of ".join(filter(None, [_quote_keys(keys) if keys or not item_text else "", item_text]))
