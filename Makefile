@@ -15,7 +15,7 @@ WORKERS ?= 4
 # one more where real programs are tested: the tests that share the Docker Engine run on one worker, those of the simulated Sparks on another
 ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 
-.PHONY: demo test test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist site release-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-quick test-ci test-all test-engine engine-release test-faults molecule lint lint-types lint-rest audit runtime-lock release dist site release-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -38,7 +38,11 @@ demo: .venv/.installed
 
 # tests/conftest.py lists the tests that `make test` leaves out (SLOW, CI_ONLY), and those of them that CI runs (CI_PARTS)
 test test-ci: export SPARKWRIGHT_FUZZ ?= 40
-test: .venv/.installed-test lint
+# the types are checked beside the tests, which wait for each other
+test: .venv/.installed-test lint-rest
+	@$(MAKE) --no-print-directory --jobs 2 lint-types test-quick
+
+test-quick: .venv/.installed-test
 	$(BIN)/pytest -n $(WORKERS) -m 'not engine and not slow'
 
 test-ci: .venv/.installed-test

@@ -8,15 +8,17 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
-from tests.gateway.loopback import KEY, RunningGateway, build_model, serve_models
+from tests.gateway.loopback import KEY, build_model, serve_models
 from tests.gateway.newer_haproxy import FOLDER, PROGRAM
 from tests.gateway.servers import JsonHandler, LoopbackServer, StreamServer, needs_haproxy
+
+if TYPE_CHECKING:  # each worker of pytest would import them for seconds, and one runs these tests
+    import anthropic
+    import openai
 
 pytestmark = needs_haproxy
 BODY: dict[str, Any] = {"model": "qwen", "messages": []}
@@ -117,27 +119,37 @@ def stream_messages(client: anthropic.Anthropic) -> Any:
     return client.messages.create(model="qwen", messages=content, max_tokens=9, stream=True)
 
 
-def build_client(lab: RunningGateway, kind: Any) -> Any:
-    path = "" if kind is anthropic.Anthropic else "/v1"
-    return kind(base_url=f"http://127.0.0.1:{lab.gateway.port}{path}", api_key=KEY, max_retries=0, timeout=20)
+def connect_openai(port: int) -> openai.OpenAI:
+    import openai
+
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0, timeout=20)
+
+
+def connect_anthropic(port: int) -> anthropic.Anthropic:
+    import anthropic
+
+    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key=KEY, max_retries=0, timeout=20)
 
 
 @pytest.mark.parametrize(
-    ("kind", "ask"),
+    ("connect", "ask"),
     [
-        (openai.OpenAI, stream_chat),
-        (openai.OpenAI, stream_completions),
-        (openai.OpenAI, stream_responses),
-        (anthropic.Anthropic, stream_messages),
+        (connect_openai, stream_chat),
+        (connect_openai, stream_completions),
+        (connect_openai, stream_responses),
+        (connect_anthropic, stream_messages),
     ],
 )
 def test_client_libraries_raise_an_error_for_a_broken_stream(
-    tmp_path: Path, dying: DyingServer, adds_errors: bool, kind: Any, ask: Callable[[Any], Any]
+    tmp_path: Path, dying: DyingServer, adds_errors: bool, connect: Callable[[int], Any], ask: Callable[[Any], Any]
 ) -> None:
     """With a newer HAProxy it is an error of the API, otherwise an error of the connection."""
+    import anthropic
+    import openai
+
     errors = (openai.APIError, anthropic.APIError) if adds_errors else (Exception,)
     with serve_models(tmp_path, build_model("qwen", dying)) as lab:
-        client = build_client(lab, kind)
+        client = connect(lab.gateway.port)
         stream = iter(ask(client))
         assert next(stream)
         dying.go_on.set()

@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from sparkwright.sandbox.hub import QWEN35_CONFIG
@@ -95,6 +93,10 @@ def test_count_tokens_agrees_with_the_usage_of_the_answer(servers: dict[bool, Ru
 
 
 def test_the_client_libraries_parse_the_streams(servers: dict[bool, RunningServer]) -> None:
+    # here, because each worker of pytest would import them for seconds, and one runs this test
+    import anthropic
+    import openai
+
     base = f"http://127.0.0.1:{servers[False].port}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     question: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
