@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +105,15 @@ def test_down_kills_the_run_that_holds_the_lock(folders: tuple[Path, Path]) -> N
         with lock.acquire(StateFolder.in_home(own / "home"), owner, host="sandbox"):
             control.down(own)
         assert run.wait(10) == -signal.SIGKILL
+
+
+def test_the_fault_ollama_loads_loads_a_model(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    url = f"http://{control.up(own)['OLLAMA_HOST']}/api/ps"
+    control.set_fault(own, "ollama-loads")
+
+    def list_loaded() -> list[str]:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return [model["name"] for model in json.load(response)["models"]]
+
+    wait_until(lambda: "gpt-oss:20b" in list_loaded(), "the model that the fault loads")

@@ -182,8 +182,8 @@ class Spark:
         if fault == "ollama-busy":
             self._load_ollama_model(LARGE_MODEL, with_delay=False)
         if fault == "ollama-loads":
-            arguments = {"model": MODELS["gpt-oss:20b"], "slowly": True}
-            threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
+            model = MODELS["gpt-oss:20b"]
+            threading.Thread(target=lambda: self._load_ollama_model(model, with_delay=True), daemon=True).start()
 
     def _load_ollama_model(self, model: Model, *, with_delay: bool) -> None:
         """Load a model in Ollama, as a client's request does. If too little memory is available, print the error."""
