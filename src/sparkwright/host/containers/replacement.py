@@ -76,12 +76,10 @@ def discard_created(context: Context) -> None:
     context.created_container = None
 
 
-def require_free_names(context: Context, name: str, *, may_adopt: bool = False) -> None:
+def require_free_names(context: Context, name: str) -> None:
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
-    Args:
-        name: the recipe's container name.
-        may_adopt: whether a foreign container with exactly this name may stay, because it matches the recipe and is adopted.
+    name: the recipe's container name.
     """
     server = find_current(context, name)
     is_own = bool(server) and _is_server(context, server, name)
@@ -90,9 +88,8 @@ def require_free_names(context: Context, name: str, *, may_adopt: bool = False) 
         prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
         fix = f"On the host: `{prefix}docker rename {ownership.name_of(server)} {name}`."
         raise Refused(f"container {ownership.describe_holder(context, server)}.", fix=fix)
-    may_stay = is_own or (may_adopt and not ownership.is_ours(context, server))
     allowed_ids = {
-        server.get("Id") if may_stay else None,
+        server.get("Id") if is_own else None,
         find_kept(context, name).get("Id"),
         *unstarted_ids(context).values(),
     }
