@@ -46,15 +46,15 @@ def run(command: str, arguments: dict[str, Any]) -> int:
         )
         return _print_results(*outcome, arguments)
     selection = connect_hosts(arguments["host"])
-    host_options = {"json": arguments["json"], "wait": arguments["wait"]}
+    json, wait = arguments["json"], arguments["wait"]
     if options.has_arms and clusters.find_cluster(selection):
         clusters.refuse_partial_or_mixed(selection)
         results, code, folder = experiment_plans.run_on_cluster(
-            selection, options, lambda: connect_hosts(arguments["host"]), **host_options
+            selection, options, lambda: connect_hosts(arguments["host"]), json=json, wait=wait
         )
     else:
         selection = clusters.exclude_workers(selection, f"bench.{command}")
-        results, code, folder = experiment_plans.run_on_host(selection, options, **host_options)
+        results, code, folder = experiment_plans.run_on_host(selection, options, json=json, wait=wait)
     return _print_results(results, code, folder, arguments) if results is not None else code
 
 

@@ -236,14 +236,14 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
 
 
 def _serve_loads(options: BenchOptions, default_load: Load, folder: Path) -> list[Load]:
-    lengths: dict[str, Any] = {"prompt_tokens": options.prompt_tokens, "output_tokens": options.output_tokens}
     arrival_settings: list[dict[str, Any]] = [{"rate": rate} for rate in options.rates] or [
         {"concurrency": streams} for streams in options.concurrency or DEFAULT_CONCURRENCY.get(options.command, (1, 8))
     ]
+    sized_load = replace(default_load, prompt_tokens=options.prompt_tokens, output_tokens=options.output_tokens)
     loads = []
     for setting in arrival_settings:
         requests = options.requests or max(16, 4 * int(setting.get("concurrency", 8)))
-        loads.append(replace(default_load, requests=requests, **lengths, **setting))
+        loads.append(replace(sized_load, requests=requests, **setting))
     if options.dataset:
         max_requests = max(load.requests for load in loads)
         prompts = tuple(read_prompts(folder / expand_home(options.dataset), max_requests, seed=options.seed))

@@ -118,8 +118,9 @@ def query_cells(
         progress(len(cells), len(TESTED_COMBINATIONS))
 
         def query(question: reference.Question, temperature: float = temperature) -> str:
-            options: dict[str, Any] = {"api_key": api_key, "timeout_s": timeout_s, "temperature": temperature}
-            return reference.query_answer(http, base_url, model, question.prompt, **options)
+            return reference.query_answer(
+                http, base_url, model, question.prompt, api_key=api_key, timeout_s=timeout_s, temperature=temperature
+            )
 
         try:
             with ThreadPoolExecutor(streams) as pool:

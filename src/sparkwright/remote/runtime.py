@@ -347,8 +347,8 @@ def _send_archive(channel: Channel, data: bytes) -> Iterator[Event]:
         for start in range(0, len(data), CHUNK_BYTES):
             channel.sendall(data[start : start + CHUNK_BYTES])
             done = min(start + CHUNK_BYTES, len(data))
-            label = {"task": "runtime", "text": "uploading the runtime", "unit": "bytes"}
-            yield event("progress", done=done, total=len(data), **label)
+            text = "uploading the runtime"
+            yield event("progress", task="runtime", done=done, total=len(data), unit="bytes", text=text)
         channel.shutdown_write()
     except TimeoutError:
         raise

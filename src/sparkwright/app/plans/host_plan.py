@@ -79,8 +79,9 @@ class Planner:
                 self._build_restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
             )
             server = summarize_planned_server(host, variables) if self._starts_server else None
-            compiler_inputs: dict[str, Any] = {"project": self._root, "registered": registered}
-            plan = playbook.compile(self._play, host, variables, options, run_id=new_run_id(), **compiler_inputs)
+            plan = playbook.compile(
+                self._play, host, variables, options, project=self._root, run_id=new_run_id(), registered=registered
+            )
         if self._cluster_token is not None:
             plan, draft.secrets = clusters.add_barrier(plan, host), {**draft.secrets, TOKEN_SECRET: self._cluster_token}
         return PlannedHost(

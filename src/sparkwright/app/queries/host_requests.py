@@ -102,8 +102,7 @@ def run_module(
         become: run as root.
     """
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
-    plan_fields: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
-    plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), exclusive=exclusive, **plan_fields)
+    plan = Plan(new_run_id(), member.host.name, "Ask", (task,), exclusive=exclusive, server=member.host.server)
     return _module_answer(
         member, name, fleet.request(member, {"verb": "run", "plan": plan.to_json()}, include_recap=False)
     )

@@ -116,8 +116,8 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
         source = {"host": host.name}
         if error := errors.get(host.name):
             engine = engines.get_engine(engines.DEFAULT_ENGINE)
-            error_fields: dict[str, Any] = {"error": error.message, "error_exit": error.exit}
-            return EngineLog(source, EngineState().to_json(), engine, title=host.title, **error_fields)
+            state = EngineState().to_json()
+            return EngineLog(source, state, engine, error=error.message, error_exit=error.exit, title=host.title)
         answer = answers[host.name]
         engine = engines.get_engine(answer["engine"])
         return EngineLog(source, answer["state"], engine, answer["text"], known=answer["known"], title=host.title)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -59,7 +59,7 @@ class Command(Task[Any]):
 def command(
     *,
     name: str | None = None,
-    help: Mapping[str, str] | None = None,
+    help: dict[str, str] | None = None,
     positional: Iterable[str] = (),
     optional: Iterable[str] = (),
     iterable: Iterable[str] = (),
@@ -77,14 +77,16 @@ def command(
     """
 
     def decorate(body: Body) -> Command:
-        settings: dict[str, Any] = {
-            "name": name,
-            "help": help,
-            "positional": positional,
-            "optional": optional,
-            "iterable": iterable,
-        }
-        task = Command(handle_errors(body), **settings, default=default, auto_shortflags=False)
+        task = Command(
+            handle_errors(body),
+            name=name,
+            help=help,
+            positional=positional,
+            optional=optional,
+            iterable=iterable,
+            default=default,
+            auto_shortflags=False,
+        )
         task.word = word
         return task
 

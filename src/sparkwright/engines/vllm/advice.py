@@ -156,8 +156,9 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
         return request
     values = {field.name: getattr(request, field.name) for field in fields(advice.ServerRequest)}
     if request.ascend is not None:
-        settings = {"enabled": request.ascend["scheduler"], "chunked": request.ascend["chunked_prefill"]}
-        values["flags"] = prediction.set_ascend_scheduler(vllm_flags.normalize(request.flags), **settings)
+        enabled, chunked = request.ascend["scheduler"], request.ascend["chunked_prefill"]
+        flags = vllm_flags.normalize(request.flags)
+        values["flags"] = prediction.set_ascend_scheduler(flags, enabled=enabled, chunked=chunked)
     return VllmRequest(**values)
 
 

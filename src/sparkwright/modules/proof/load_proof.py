@@ -136,8 +136,14 @@ def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, co
     requests = [server.build_sized_request(prompt_tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
     available_bytes_before = context.machine.meminfo()["MemAvailable"]
-    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
-    outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.token_count_keys, **options)
+    outcomes = load.send_all(
+        args.base_url,
+        requests,
+        cap_s=args.timeout_s,
+        timeout_s=args.timeout_s,
+        api_key=server.api_key,
+        counter_keys=server.http.token_count_keys,
+    )
     lowest_bytes = context.guards.lowest_bytes
     available_bytes_after = context.machine.meminfo()["MemAvailable"]
     failed_outcomes = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]

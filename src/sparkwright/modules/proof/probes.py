@@ -190,8 +190,10 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
     if probe.streamed:
         reply = _stream_reply(http, args, dialect, body, key)
     else:
-        options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s, "path": dialect.path}
-        reply = _parse_reply(http_probe.send_with_fewer_options(http, args.base_url, body, **options), dialect)
+        response = http_probe.send_with_fewer_options(
+            http, args.base_url, body, api_key=key, timeout_s=args.timeout_s, path=dialect.path
+        )
+        reply = _parse_reply(response, dialect)
     return _mark_truncated(reply, probe) if isinstance(reply, Reply) else reply
 
 
@@ -243,9 +245,11 @@ def _stream_reply(
     http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
 ) -> Reply | http_probe.Response:
     """Return the reply to a streamed request, assembled into the form of an answer without `stream`."""
-    options: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
+    stream_body, timeout_s = {**body, "stream": True}, args.timeout_s
     try:
-        recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **options)
+        recording = stream.record(
+            args.base_url, stream_body, cap_s=timeout_s, timeout_s=timeout_s, api_key=key, path=dialect.path
+        )
         if recording.capped:
             return http_probe.Response(0, error="timeout")
         events = (

@@ -7,7 +7,6 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line import PrintedOutput, resolve_command
@@ -25,8 +24,16 @@ def main() -> int:
         print(outcome.text, file=sys.stderr if outcome.code else sys.stdout)
         return outcome.code
     log = partial(print, flush=True)
-    options: dict[str, Any] = {"version": version, "log": log, "host_path": Path, "listen": None, "env": os.environ}
-    engine = Engine(outcome.argv, api=VllmApi, fault=_read_fault, **options)
+    engine = Engine(
+        outcome.argv,
+        version=version,
+        log=log,
+        host_path=Path,
+        listen=None,
+        env=os.environ,
+        api=VllmApi,
+        fault=_read_fault,
+    )
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     return engine.run()
 
