@@ -118,13 +118,8 @@ class Fleet:
             rollout.record_batch(names)
             if is_rolling or waiting_members:
                 is_canary = rollout.finished_batch_count == 0 and rollout.policy.canary > 0
-                progress = {
-                    "n": rollout.finished_batch_count + 1,
-                    "hosts": names,
-                    "left": len(waiting_members),
-                    "canary": is_canary,
-                }
-                self._notify(event("batch_started", host="", **progress))
+                number, left = rollout.finished_batch_count + 1, len(waiting_members)
+                self._notify(event("batch_started", host="", n=number, hosts=names, left=left, canary=is_canary))
             if rollout.all_or_none:
                 self._run_together(batch, plan_for)
             else:
@@ -260,33 +255,22 @@ class Fleet:
         Raises:
             Failed: The response lacks the recap that it must contain.
         """
-        options: dict[str, Any] = {
-            "include_recap": include_recap,
-            "progress_only": progress_only,
-            "withheld_kind": withheld_kind,
-        }
-        if header["verb"] != "run":
-            return self._exchange(member, header, **options)
-        with self._machine_locks[member.host.machine] if member.host.shared_machine else contextlib.nullcontext():
-            member.run_id = header["plan"]["run_id"]
-            return self._exchange(member, header, **options)
-
-    def _exchange(
-        self, member: Member, header: dict[str, Any], *, include_recap: bool, progress_only: bool, withheld_kind: str
-    ) -> list[Event]:
-        host_events = []
-        for host_event in member.request(header):
-            if host_event["event"] not in FOREIGN_EVENT_KINDS:
-                host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
-            host_event = {**host_event, "host": member.host.name}
-            host_events.append(host_event)
-            if host_event["event"] == withheld_kind:
-                continue
-            if progress_only:
-                if host_event["event"] == "progress":
-                    self._events.put(host_event)
-            elif include_recap or host_event["event"] != "recap":
-                self._record_event(member, host_event)
+        is_run, host_events = header["verb"] == "run", list[Event]()
+        is_exclusive = is_run and member.host.shared_machine
+        with self._machine_locks[member.host.machine] if is_exclusive else contextlib.nullcontext():
+            if is_run:
+                member.run_id = header["plan"]["run_id"]
+            for host_event in member.request(header):
+                kind = host_event["event"]
+                if kind not in FOREIGN_EVENT_KINDS:
+                    host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
+                host_event = {**host_event, "host": member.host.name}
+                host_events.append(host_event)
+                if progress_only:
+                    if kind == "progress":
+                        self._events.put(host_event)
+                elif kind != withheld_kind and (include_recap or kind != "recap"):
+                    self._record_event(member, host_event)
         if REQUEST_KINDS[header["verb"]].ends_with_recap and events.find_recap(host_events) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
         return host_events
