@@ -152,12 +152,9 @@ class PlanCacheEntry:
         name = json.dumps([str(project.resolve()), playbook, options.cache_key()], sort_keys=True)
         self._project = project
         self._path = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        #: empty if the command's plans can't be cached
         self._input_digest = ""
-        #: True if the command's plans can be cached
-        self.is_cacheable = (
-            shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.is_cacheable()
-        )
-        if self.is_cacheable:
+        if shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.is_cacheable():
             with contextlib.suppress(OSError, ValueError):
                 self._input_digest = input_digest(project)
 

@@ -110,8 +110,11 @@ def run_cached_plans(
     with closing_fleet(fleet):
         pending.assign_links(fleet.members)
         members = fleet.begin(cached_plans[0].plan.play, hosts)
-        plan_for = lambda member: renewed_plans.plan_for(member.host).prepare_member(member, fleet, output.store_server)  # noqa: E731
-        fleet.roll(members, plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
+        fleet.roll(
+            members,
+            lambda member: renewed_plans.plan_for(member.host).prepare_member(member, fleet, output.store_server),
+            PlayRollout(RolloutPolicy(max_fail_percentage=100)),
+        )
         for member, planned_host in zip(fleet.members, cached_plans, strict=True):
             if _has_new_engine_facts(member, planned_host):
                 _save_engine_facts(fleet, member, planned_host)

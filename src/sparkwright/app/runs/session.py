@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sparkwright.app.connect import Selection, select_machines
@@ -75,7 +76,7 @@ def run(
             with contextlib.closing(Peers(selection.inventory)) as peers:
                 planner = Planner(selection, play, compiler_options(options), preparation)
                 plans = _PlayPlans(planner, fleet, peers, output)
-                fleet.roll(members, plans.plan_for, play_rollout, plans.preview)
+                fleet.roll(members, plans.plan_for, play_rollout, partial(plans.plan_for, check=True))
             preparation.save_engines()
             is_cacheable = (
                 len(loaded_playbook.plays) == 1 and clusters.is_single_target(selection) and play_rollout.guard is None
@@ -107,9 +108,6 @@ class _PlayPlans:
         is_cacheable = planned_host.is_cacheable and plan_with_urls is plan
         self.planned_hosts[member.host.name] = replace(planned_host, is_cacheable=is_cacheable)
         return plan_with_urls
-
-    def preview(self, member: Member) -> Plan:
-        return self.plan_for(member, check=True)
 
 
 def _select_targets(selection: Selection, loaded_playbook: playbook.Playbook) -> Selection:
@@ -180,8 +178,16 @@ def run_tasks(
 
     def run_on(member: Member) -> list[Event]:
         host = member.host
-        plan_fields: dict[str, Any] = {"check": check, "exclusive": exclusive, "server": host.server}
-        plan = Plan(new_run_id(), host.name, play_name, tasks_for(host), who=user_at_host(), **plan_fields)
+        plan = Plan(
+            new_run_id(),
+            host.name,
+            play_name,
+            tasks_for(host),
+            check=check,
+            exclusive=exclusive,
+            who=user_at_host(),
+            server=host.server,
+        )
         return fleet.request(member, build_run_request(member, plan))
 
     fleet.query_all(run_on)
