@@ -162,9 +162,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         return {"container_id": observed.current.get("Id", "")}
 
     def act(self, args: Args, observed: GatewayKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
-        name = args.spec["name"]
-        if not observed.current or not observed.current["State"]["Running"]:
-            raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
+        lifecycle.require_running(observed.current, args.spec["name"])
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
         spec = container.resolve_spec(args.spec, context).to_json()
         record = {"spec": spec, "digest": args.digest, "container_id": observed.current["Id"]}
