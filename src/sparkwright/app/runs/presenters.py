@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sparkwright.app.connect import SelectedHosts
 from sparkwright.app.prompts import ask_to_stop
@@ -14,6 +14,9 @@ from sparkwright.console.events.subscriber import JsonLines, Subscriber
 from sparkwright.console.events.summary import ServerSummary, Summary
 from sparkwright.errors import Inconclusive
 from sparkwright.fleet.fleet import Fleet
+
+if TYPE_CHECKING:
+    from sparkwright.console.events.lines import Presenter
 
 
 class Listener(Subscriber, Protocol):
@@ -87,7 +90,7 @@ class RunOutput:
 
 
 def _pausing(
-    presenter: Any, ask: Callable[[str, Callable[[], bool]], bool]
+    presenter: Presenter, ask: Callable[[str, Callable[[], bool]], bool]
 ) -> Callable[[str, Callable[[], bool]], bool]:
     """Return a function that asks the question while the presenter shows nothing live, which would overwrite the answer."""
 
@@ -101,7 +104,7 @@ def _pausing(
     return ask_while_paused
 
 
-def _plan_presenter() -> Any:
+def _plan_presenter() -> Presenter:
     """Return the presenter that groups a plan's changes. On a terminal it shows the progress of the checks."""
     from sparkwright.console.events.plan_groups import PlanGroups
 
@@ -121,7 +124,7 @@ def _plan_presenter() -> Any:
     return PlanGroups(write=lambda style, text: print_line(console, style, text), show_progress=show_progress)
 
 
-def _line_presenter(*, diff: bool, prints_tasks: bool, prints_hosts: bool, has_cluster: bool) -> Any:
+def _line_presenter(*, diff: bool, prints_tasks: bool, prints_hosts: bool, has_cluster: bool) -> Presenter:
     """Return the presenter that prints a line per host or per task, or else per stage on a terminal and per task elsewhere."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines

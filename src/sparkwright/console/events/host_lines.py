@@ -170,7 +170,7 @@ def _display_priority(row: HostRow) -> int:
     return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2
 
 
-class HostLines:
+class HostLines(lines.Presenter):
     """Prints one line of plain text per host.
 
     In a cluster, failed members are printed once the root cause is known, root cause first. Notes from tasks are shown as well,
@@ -187,13 +187,11 @@ class HostLines:
     def __init__(
         self, *, write: Callable[[str, str], None] = print_plain, board: Board | None = None, is_cluster: bool = False
     ) -> None:
-        self.write = write
+        super().__init__(write)
         self.board = board or Board()
         self._is_cluster = is_cluster
         self._unprinted_rows: list[HostRow] = []
         self._reported_hosts: set[str] = set()
-        self._announced_sandboxes: set[str] = set()
-        self._rollout_event: Event | None = None
 
     def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run."""
@@ -201,31 +199,31 @@ class HostLines:
         self._host_width = max(map(len, names), default=0)
 
     def on(self, event: Event) -> None:
-        kind, host = event["event"], event.get("host", "")
         self.board.on(event)
-        if kind == "play_started":
-            self.write("title", f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}")
-        elif kind == "looking":
-            self.write("muted", lines.checking_message(event))
-        elif kind == "batch_started":
-            self.write("title", lines.batch_title(event))
-        elif kind == "run_started" and event.get("sandbox") and host not in self._announced_sandboxes:
-            self._announced_sandboxes.add(host)
-            self.write("muted", formatters.sandbox_notice(host))
-        elif (
-            kind == "note"
-            and (self._is_cluster or not event["task"])
-            and (self.shows_details or not event.get("detail"))
-        ):
-            prefix = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
+        super().on(event)
+
+    def _on_play_started(self, event: Event) -> None:
+        self.write("title", f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}")
+
+    def _on_run_started(self, event: Event) -> None:
+        if notice := self._sandbox_notice(event):
+            self.write("muted", notice)
+
+    def _on_note(self, event: Event) -> None:
+        if (self._is_cluster or not event["task"]) and (self.shows_details or not event.get("detail")):
+            prefix = f"{'':<{VERDICT_WIDTH}} {event['host']:<{self._host_width}}  "
             self.write("muted", prefix + event["text"].replace("\n", "\n" + " " * len(prefix)))
-        elif kind == "host_finished" or (kind == "recap" and host not in self._reported_hosts):
-            self._reported_hosts.add(host)
-            self._unprinted_rows.append(self.board.rows[host])
-            if not self._is_cluster or self._is_cause_known(self.board.rows[host]):
-                self._print_ended_hosts()
-        elif kind == "rolled":
-            self._rollout_event = event
+
+    def _on_host_finished(self, event: Event) -> None:
+        row = self.board.rows[event["host"]]
+        self._reported_hosts.add(row.host)
+        self._unprinted_rows.append(row)
+        if not self._is_cluster or self._is_cause_known(row):
+            self._print_ended_hosts()
+
+    def _on_recap(self, event: Event) -> None:
+        if event["host"] not in self._reported_hosts:
+            self._on_host_finished(event)
 
     def _is_cause_known(self, last_row: HostRow) -> bool:
         """Return True if all hosts have ended, or if `last_row` was refused for a reason unrelated to other members."""
@@ -238,18 +236,11 @@ class HostLines:
         for row in order_by_cause(rows) if self._is_cluster else rows:
             self.print_host(row)
 
-    def pause(self) -> None:
-        """Remove the live part of the output, if there is one, for a question."""
-
-    def resume(self) -> None:
-        """Show the live part again."""
-
     def close(self) -> None:
         self._print_ended_hosts()
         self.write("", "")
         self.write("title", self.board.format_totals())
-        for style, text in lines.rollout_summary(self._rollout_event) if self._rollout_event else ():
-            self.write(style, text)
+        super().close()
 
     def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""

@@ -38,7 +38,57 @@ ROLLOUT_ROWS = (
 )
 
 
-class TaskLines:
+class Presenter:
+    """Base of the subscribers that print a run for a person. Each event is passed to the method `_on_KIND`, if there is one.
+
+    Args:
+        write: called with the style and the text of a line.
+    """
+
+    def __init__(self, write: Callable[[str, str], None]) -> None:
+        self.write = write
+        self._announced_sandboxes: set[str] = set()
+        self._rollout_event: Event | None = None
+
+    def set_hosts(self, names: list[str]) -> None:
+        """Set the hosts of the run."""
+
+    def on(self, event: Event) -> None:
+        handle = getattr(self, f"_on_{event['event']}", None)
+        if handle is not None:
+            handle(event)
+
+    def pause(self) -> None:
+        """Remove the live part of the output, if there is one, for a question."""
+
+    def resume(self) -> None:
+        """Show the live part again."""
+
+    def close(self) -> None:
+        """Print the end of the output."""
+        for style, text in rollout_summary(self._rollout_event) if self._rollout_event else ():
+            self.write(style, text)
+
+    def _on_looking(self, event: Event) -> None:
+        self.write("muted", f"checking {count_hosts(event['hosts'])} before changing any")
+
+    def _on_batch_started(self, event: Event) -> None:
+        kind = "canary" if event["canary"] else f"batch {event['n']}"
+        remaining_clause = f", {event['left']} left" if event["left"] else ""
+        self.write("title", f"{kind}: {formatters.join_names(event['hosts'])}{remaining_clause}")
+
+    def _on_rolled(self, event: Event) -> None:
+        self._rollout_event = event
+
+    def _sandbox_notice(self, event: Event) -> str:
+        """Return the notice that a host is a sandbox at the start of its first run; otherwise an empty string."""
+        if not event.get("sandbox") or event["host"] in self._announced_sandboxes:
+            return ""
+        self._announced_sandboxes.add(event["host"])
+        return formatters.sandbox_notice(event["host"])
+
+
+class TaskLines(Presenter):
     """Prints one line of plain text per task and host.
 
     Args:
@@ -47,11 +97,10 @@ class TaskLines:
     """
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
+        super().__init__(write or print_plain)
         self.diff = diff
-        self.write = write or print_plain
         self._progress_times_s: dict[str, float] = {}
         self._task_names: dict[tuple[str, str], str] = {}
-        self._announced_sandboxes: set[str] = set()
         self._skipped_names: dict[str, list[str]] = {}
         self._failure_messages: dict[str, set[str]] = {}
         self._stages: dict[str, dict[str, float]] = {}  # seconds by stage, by host
@@ -59,7 +108,6 @@ class TaskLines:
         self._host_width = 0
         self._has_many_hosts = False
         self._recaps: list[Event] = []
-        self._rollout_event: Event | None = None
 
     def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run. Lines name the host only if there are several."""
@@ -67,17 +115,10 @@ class TaskLines:
         self._host_width = max(map(len, names), default=0)
 
     def on(self, event: Event) -> None:
-        handle = getattr(self, f"_on_{event['event']}", None)
-        if handle is not None:
-            if event["event"] not in SILENT_EVENTS and not _is_skip(event):
-                self._print_skipped(event["host"])
-            handle(event)
-
-    def pause(self) -> None:
-        """Remove the live part of the output, if there is one, for a question."""
-
-    def resume(self) -> None:
-        """Show the live part again."""
+        is_shown = hasattr(self, f"_on_{event['event']}")
+        if is_shown and event["event"] not in SILENT_EVENTS and not _is_skip(event):
+            self._print_skipped(event["host"])
+        super().on(event)
 
     def close(self) -> None:
         for host in list(self._skipped_names):
@@ -89,25 +130,14 @@ class TaskLines:
                 self._print_recap(recap, first_hosts)
         if self._rollout_event is not None:
             self.write("", "")
-            for style, text in rollout_summary(self._rollout_event):
-                self.write(style, text)
+        super().close()
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
-    def _on_looking(self, event: Event) -> None:
-        self.write("muted", checking_message(event))
-
-    def _on_batch_started(self, event: Event) -> None:
-        self.write("title", batch_title(event))
-
-    def _on_rolled(self, event: Event) -> None:
-        self._rollout_event = event
-
     def _on_run_started(self, event: Event) -> None:
-        if event.get("sandbox") and event["host"] not in self._announced_sandboxes:
-            self._announced_sandboxes.add(event["host"])
-            self.write("muted", formatters.sandbox_notice(event["host"]))
+        if notice := self._sandbox_notice(event):
+            self.write("muted", notice)
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
 
@@ -277,19 +307,9 @@ def print_plain(style: str, text: str) -> None:
     sys.stdout.flush()
 
 
-def checking_message(event: Event) -> str:
-    return f"checking {count_hosts(event['hosts'])} before changing any"
-
-
 def count_hosts(names: Collection[str]) -> str:
     """Return the number of hosts as text, or the number of servers if a host has several."""
     return format_count(len(names), "server" if any("/" in name for name in names) else "host")
-
-
-def batch_title(event: Event) -> str:
-    kind = "canary" if event["canary"] else f"batch {event['n']}"
-    remaining_clause = f", {event['left']} left" if event["left"] else ""
-    return f"{kind}: {formatters.join_names(event['hosts'])}{remaining_clause}"
 
 
 def rollout_summary(event: Event) -> list[tuple[str, str]]:

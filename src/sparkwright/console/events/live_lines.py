@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich.console import Console
 from rich.live import Live as Display
 from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
@@ -40,8 +42,8 @@ class LiveTaskLines(TaskLines):
     """Prints coloured lines, with a progress bar per host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
-        super().__init__(diff=diff, write=self._print)
         self._console = console or build_console()
+        super().__init__(diff=diff, write=partial(print_line, self._console))
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
             text_column("{task.fields[host]:>8}"),
@@ -99,9 +101,6 @@ class LiveTaskLines(TaskLines):
             self._progress.remove_task(bar)
             self._progress.refresh()
 
-    def _print(self, style: str, text: str) -> None:
-        print_line(self._console, style, text)
-
 
 def print_line(console: Console, style: str, text: str) -> None:
     """Print a line, wrapped between words. Continuation lines are aligned with the text after the first word."""
@@ -129,8 +128,8 @@ class HostTable(HostLines):
     shows_details = False
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None, is_cluster: bool = False) -> None:
-        super().__init__(write=self._print, board=board, is_cluster=is_cluster)
         self._console = console or build_console()
+        super().__init__(write=partial(print_line, self._console), board=board, is_cluster=is_cluster)
         self._is_closed = self._is_paused = False
         self._live = Display(
             get_renderable=self._table,
@@ -159,9 +158,6 @@ class HostTable(HostLines):
         """Explain a failure above the table; the host's row shows everything else."""
         if row.failure is not None and not row.same_as:
             super().print_host(row)
-
-    def _print(self, style: str, text: str) -> None:
-        print_line(self._console, style, text)
 
     def _table(self) -> Text:
         """Return the table with as many rows as fit on the terminal; after the run, with all rows in full."""

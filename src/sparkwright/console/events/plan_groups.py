@@ -7,7 +7,14 @@ from typing import Any
 
 from sparkwright.console import formatters
 from sparkwright.console.events.host_lines import Board
-from sparkwright.console.events.lines import changed_fields, changed_rows, count_hosts, failure_lines, print_plain
+from sparkwright.console.events.lines import (
+    Presenter,
+    changed_fields,
+    changed_rows,
+    count_hosts,
+    failure_lines,
+    print_plain,
+)
 from sparkwright.protocol.events import Event
 
 #: modules whose changes follow from those of other tasks, so only the task's name is shown
@@ -25,7 +32,7 @@ PREFIX_STYLES = {"-": "removed", "+": "added"}
 ChangeLines = tuple[tuple[str, str], ...]
 
 
-class PlanGroups:
+class PlanGroups(Presenter):
     """Prints the changes once all hosts have been checked.
 
     Args:
@@ -39,7 +46,7 @@ class PlanGroups:
         write: Callable[[str, str], None] = print_plain,
         show_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.write = write
+        super().__init__(write)
         self._show_progress = show_progress
         self._board = Board()
         self._changes: dict[str, dict[ChangeLines, None]] = {}
@@ -65,11 +72,8 @@ class PlanGroups:
         self._show_progress(f"{ended_count} of {count_hosts(self._board.rows)} checked")
 
     def pause(self) -> None:
-        """Remove the progress, for a question."""
+        """Remove the progress, for a question. The next event shows it again."""
         self._show_progress("")
-
-    def resume(self) -> None:
-        """Do nothing: the next event shows the progress again."""
 
     def close(self) -> None:
         self._show_progress("")

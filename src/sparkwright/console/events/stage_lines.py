@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,7 +14,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import formatters
 from sparkwright.console.command_output import wrap_sentence
-from sparkwright.console.events.lines import batch_title, checking_message, rollout_summary
+from sparkwright.console.events.lines import Presenter
 from sparkwright.console.events.live_lines import STYLES, print_line
 from sparkwright.console.terminal import build_console
 from sparkwright.program import rewrite_commands
@@ -74,7 +75,7 @@ class HostRun:
     has_incident: bool = False
 
 
-class StageLines:
+class StageLines(Presenter):
     """Prints a line for each stage, and a live line for each running host below them.
 
     Args:
@@ -83,13 +84,12 @@ class StageLines:
 
     def __init__(self, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console or build_console()
+        super().__init__(partial(print_line, self._console))
         self._clock = clock
         self._runs: dict[str, HostRun] = {}
         self._play = self._title = ""
         self._host_width = 0
-        self._announced_sandboxes: set[str] = set()
         self._recaps: list[Event] = []
-        self._rollout_event: Event | None = None
         self._is_paused = False
         self._live = Live(
             get_renderable=self._status_lines,
@@ -103,19 +103,12 @@ class StageLines:
         """Set the hosts of the run. Lines name the host only if there are several."""
         self._host_width = max(map(len, names)) if len(names) > 1 else 0
 
-    def write(self, style: str, text: str) -> None:
-        """Print a line, wrapped between words."""
-        print_line(self._console, style, text)
-
     def on(self, event: Event) -> None:
         if event["event"] not in ("play_started", "run_started"):
             self._print_title("")
-        handle = getattr(self, f"_on_{event['event']}", None)
-        if handle is not None:
-            handle(event)
+        super().on(event)
 
     def pause(self) -> None:
-        """Remove the live lines, for a question."""
         self._is_paused = True
         self._live.stop()
 
@@ -132,8 +125,7 @@ class StageLines:
         self._live.stop()
         for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
             self._print_recap(recap)
-        for style, text in rollout_summary(self._rollout_event) if self._rollout_event else ():
-            self.write(style, text)
+        super().close()
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -145,10 +137,7 @@ class StageLines:
         self._title = f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}"
 
     def _on_run_started(self, event: Event) -> None:
-        host, notice = event["host"], ""
-        if event.get("sandbox") and host not in self._announced_sandboxes:
-            self._announced_sandboxes.add(host)
-            notice = formatters.sandbox_notice(host)
+        host, notice = event["host"], self._sandbox_notice(event)
         if notice and self._title.endswith(f" {host}"):
             self._print_title(f": {formatters.SANDBOX_DESCRIPTION}")
         else:
@@ -157,15 +146,6 @@ class StageLines:
                 self.write("muted", notice)
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {host}.")
-
-    def _on_looking(self, event: Event) -> None:
-        self.write("muted", checking_message(event))
-
-    def _on_batch_started(self, event: Event) -> None:
-        self.write("title", batch_title(event))
-
-    def _on_rolled(self, event: Event) -> None:
-        self._rollout_event = event
 
     def _on_task_started(self, event: Event) -> None:
         run = self._find_run(event)
@@ -186,13 +166,13 @@ class StageLines:
             run.stage.facts.append(("muted", event["text"]))
             return
         self._end_stage(event["host"])
-        self._print_line(event["host"], "muted", "", event["text"])
+        self._on_raw(event)
 
     def _on_raw(self, event: Event) -> None:
-        self._print_line(event["host"], "muted", "", event["text"])
+        self._print_line(event["host"], "muted", event["text"])
 
     def _on_run(self, event: Event) -> None:
-        self._print_line(event["host"], "", "", formatters.format_run(event))
+        self._print_line(event["host"], "", formatters.format_run(event))
 
     def _on_task_finished(self, event: Event) -> None:
         run = self._find_run(event)
@@ -260,8 +240,8 @@ class StageLines:
                 head.stylize(style, 0, 1)
             yield Text.assemble(head, *line)
 
-    def _print_line(self, host: str, style: str, mark: str, text: str) -> None:
-        prefix = f"{mark:<2}{self._format_host(host)}"
+    def _print_line(self, host: str, style: str, text: str) -> None:
+        prefix = f"  {self._format_host(host)}"
         max_width = max(MIN_RESULTS_WIDTH, self._console.width - len(prefix))
         for n, line in enumerate(wrap_sentence(escape_invisible(text), max_width)):
             self._console.print(
