@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host import peers
 from sparkwright.host.images import image_copy
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.modules.image.docker_image import ShareImage
 from sparkwright.secret import Secret
 from sparkwright.transport import connection
+from sparkwright.trust.secret_names import PEER_TOKEN
 from tests.host.test_peers import TWINS, Relay
 from tests.modules.context import RecordingContext
 
@@ -73,7 +73,7 @@ class Members:
 def members(tmp_path: Path, second_engine: str) -> Iterator[Members]:
     def context(name: str, engine: str) -> RecordingContext:
         return RecordingContext(
-            tmp_path / name, secrets={peers.TOKEN_NAME: TOKEN}, docker_host=engine, architecture=os.uname().machine
+            tmp_path / name, secrets={PEER_TOKEN: TOKEN}, docker_host=engine, architecture=os.uname().machine
         )
 
     giver, taker = context("one", ""), context("two", second_engine)

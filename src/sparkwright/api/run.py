@@ -14,13 +14,12 @@ from sparkwright import here
 from sparkwright.api.results import Change, Event, HostResult, RunResult, TaskResult
 from sparkwright.app.outcome import worst_exit_code
 from sparkwright.app.runs.presenters import Listener
+from sparkwright.console.events.subscriber import HIDDEN_EVENTS
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import convert_error
 from sparkwright.protocol import events
 
-#: keep-alive events
-HIDDEN_EVENTS = ("alive",)
 #: maximum time that `close` waits for the connections to close
 CLOSE_TIMEOUT_S = 10.0
 

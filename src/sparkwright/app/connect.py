@@ -15,6 +15,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.host import Host
 from sparkwright.remote import RequestKind, open_link
+from sparkwright.trust.secret_names import BECOME_PASSWORD
 
 if TYPE_CHECKING:
     from sparkwright.fleet.fleet import Fleet
@@ -161,7 +162,7 @@ def select_machines(selection: Selection) -> Selection:
 def assign_become_password(selection: Selection, member: Member) -> None:
     """Set a member's secrets to the host's password for sudo, or to none if the host has no such secret."""
     secrets = selection.inventory.secrets(member.host)
-    member.secrets = {name: secret for name, secret in secrets.items() if name == "BECOME_PASSWORD"}
+    member.secrets = {name: secret for name, secret in secrets.items() if name == BECOME_PASSWORD}
 
 
 def restrict_to_recipe(pattern: str, recipe: str) -> str:

@@ -16,10 +16,10 @@ from typing import Any, Literal
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Fix, Rules
 from sparkwright.engines.http import OPEN_SERVER_ON_HOST_NETWORK_FIX
+from sparkwright.engines.shared_rules import DOCKER_SOURCE
 from sparkwright.trust import process_option_rules, security_option_rules
 from sparkwright.visible import one_line
 
-DOCKER_SOURCE = "docker's documentation"
 #: maximum length of a recipe's value in a message
 MAX_SHOWN_CHARS = 80
 DangerKind = Literal["root", "data", "code"]

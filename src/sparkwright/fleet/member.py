@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.console.events.summary import PROOF_MODULES
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
@@ -19,8 +20,6 @@ from sparkwright.trust.names import VERSION
 from sparkwright.trust.shapes import check_engine_options
 
 SUCCESS_CODES = (Exit.OK, Exit.CHANGES)
-#: modules whose success verifies that a host serves, unless their data contains `serves: False`
-PROOF_MODULES = ("verify_health", "liveness")
 
 
 @dataclass

@@ -39,8 +39,8 @@ from sparkwright.secret import Secret
 from sparkwright.transport import http
 from sparkwright.transport.connection import TransportError
 from sparkwright.trust.names import PEER_URL, require_match
+from sparkwright.trust.secret_names import PEER_TOKEN
 
-TOKEN_NAME = "NEIGHBOUR_TOKEN"
 #: time limits on a request to HERE_PATH or DONE_PATH; the second for a busy peer, if no address answered within the first
 REACH_TIMEOUT_S, BUSY_TIMEOUT_S = 3.0, 15.0
 MAX_ANSWER_BYTES = 4096
@@ -68,8 +68,8 @@ def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
 
     The cluster's token itself is never sent over HTTP, so an eavesdropper can read only the copied files.
     """
-    if TOKEN_NAME in secrets or cluster.TOKEN_SECRET not in secrets:
-        return secrets.get(TOKEN_NAME)
+    if PEER_TOKEN in secrets or cluster.TOKEN_SECRET not in secrets:
+        return secrets.get(PEER_TOKEN)
     return wire.derive_token(secrets[cluster.TOKEN_SECRET], purpose)
 
 

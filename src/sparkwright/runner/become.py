@@ -31,9 +31,9 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Change, Result
 from sparkwright.ready import wait_for_readable
 from sparkwright.secret import Secret
+from sparkwright.trust.secret_names import BECOME_PASSWORD
 from sparkwright.visible import one_line
 
-PASSWORD_SECRET = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, and a directory server even longer
 SUDO_TIMEOUT_S = 60.0
 #: maximum size of the error output that is read from sudo and its modules
@@ -100,7 +100,7 @@ class Sudo:
             if not self._password or not refusal.contains_any(_PASSWORD_REQUIRED_MESSAGES):
                 raise self._sudo_error(refusal) from None
         if "\n" in self._password:
-            raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
+            raise Refused(f"the secret {BECOME_PASSWORD} has more than one line.")
         sudo_command = [sudo_path, "-S", "-p", ""]
         try:
             # the pipe is closed after the password, so that sudo neither waits for a second password nor reads requests as one
@@ -156,10 +156,10 @@ class Sudo:
     def _sudo_error(self, refusal: _SudoRefusal) -> Refused:
         user = getpass.getuser()
         if self._password and refusal.contains_any(_WRONG_PASSWORD_MESSAGES):
-            fix = f"Correct the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+            fix = f"Correct the secret {BECOME_PASSWORD} (hosts/groups.yml, `secrets`)."
             return Refused(f"sudo rejected the password for {user} on {self._host}.", fix=fix)
         fix = (
-            f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+            f"Give {user} a NOPASSWD rule, or the password as a secret {BECOME_PASSWORD} (hosts/groups.yml, `secrets`)."
         )
         if refusal.contains_any(_PASSWORD_REQUIRED_MESSAGES):
             return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
@@ -234,10 +234,10 @@ class Become:
     def _launch(self) -> RootProcess:
         machine = self.machine
         path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
-        sudo = Sudo(self.host, self.secrets.get(PASSWORD_SECRET), path=path)
+        sudo = Sudo(self.host, self.secrets.get(BECOME_PASSWORD), path=path)
         library = root_runtime.resolve_library() if not machine.sandbox else Path(sparkwright.__file__).parents[1]
         process = sudo.start([sys.executable, "-I", "-B", "-c", SERVER_PROGRAM, str(library)], READY_LINE.encode())
-        secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD_SECRET}
+        secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != BECOME_PASSWORD}
         env = {name: machine.env[name] for name in PASSED_VARIABLES if name in machine.env}
         fields = {"state": str(self.state.path), "server": self.state.server, "run_id": self.run_id}
         _send(process, {**fields, "env": {**env, "PATH": path}, "secrets": secrets})

@@ -45,6 +45,10 @@ _ASSIGNMENT_PATTERN = re.compile(
 _URL_WITH_PASSWORD_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or shell variable, which may refer to a secret
 _REFERENCE_PATTERN = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
+#: the secret with the user's password for sudo
+BECOME_PASSWORD = "BECOME_PASSWORD"
+#: the secret with the token for copying a model or an image from a peer
+PEER_TOKEN = "NEIGHBOUR_TOKEN"
 #: proxy variables; their URLs may contain a password, and they are set in the environment of sparkwright's process on the host
 PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 

@@ -22,6 +22,7 @@ from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
+from sparkwright.trust.secret_names import PEER_TOKEN
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.waiting import wait_until
@@ -33,7 +34,7 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN.reveal()}"}
 
 def make_host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
-    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peers.TOKEN_NAME: TOKEN})
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={PEER_TOKEN: TOKEN})
 
 
 def model_arguments(hub: LoopbackHub) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from sparkwright.engines.vllm import (
     architecture_support,
     environment,
+    flags,
     option_history,
     option_values,
     options,
@@ -204,7 +205,7 @@ def _gone(row: option_history.OptionChange) -> Seen:
 
 
 def _setting_changes() -> Iterator[Change]:
-    for row in prediction.DEFAULTS[prediction.MEMORY_UTILIZATION][1:]:
+    for row in prediction.DEFAULTS[flags.MEMORY_UTILIZATION][1:]:
         defaults = repr(row.value)
         yield Change(
             row.since,

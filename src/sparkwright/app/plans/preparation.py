@@ -20,13 +20,12 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task, new_run_id, tasks_of
 from sparkwright.secret import Secret
 from sparkwright.trust.names import PEER_URL, require_match
+from sparkwright.trust.secret_names import PEER_TOKEN
 
 if TYPE_CHECKING:
     from sparkwright.project.recipe.engine_settings import ServerSettings
 
 MODEL_MODULE = "hf_model"
-#: name, as on the hosts, of the secret with the token for downloading a model
-PEER_TOKEN_SECRET = "NEIGHBOUR_TOKEN"
 MAX_URLS = 64
 MODEL_FIELDS = ("id", "commit", "files", "dir")
 
@@ -172,7 +171,7 @@ class Peers:
         from sparkwright.app.queries.host_requests import run_module
 
         member = self._get_member(source_name)
-        member.secrets = {PEER_TOKEN_SECRET: token}
+        member.secrets = {PEER_TOKEN: token}
         args = {**{key: model[key] for key in MODEL_FIELDS}, "readers": reader_count}
         try:
             answer = run_module(Fleet([member]), member, "share_model", args)
@@ -199,7 +198,7 @@ class Peers:
         if not verification["wrong"] or check:
             return dataclasses.replace(task, args=local_args)
         token = Secret(secrets.token_urlsafe(32))
-        member.secrets = {**member.secrets, PEER_TOKEN_SECRET: token}
+        member.secrets = {**member.secrets, PEER_TOKEN: token}
         urls = self.serve_model(source_name, task.args, token, reader_count=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
 

@@ -24,6 +24,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.secret import Secret
+from sparkwright.trust.secret_names import PEER_TOKEN
 from sparkwright.visible import format_count, join_first, one_line
 
 #: columns of `models.list`
@@ -120,7 +121,7 @@ def copy(source_pattern: str, pattern: str, *, check: bool, as_json: bool) -> li
         def copy_to(member: Member) -> None:
             model = models[member.host.name]
             key = (model["id"], model["commit"])
-            member.secrets = {preparation.PEER_TOKEN_SECRET: tokens_by_model[key]}
+            member.secrets = {PEER_TOKEN: tokens_by_model[key]}
             args = {**model, "from": source_machine.name, "peer": urls_by_model[key]}
             name = f"Copy {model['id']} from {source_machine.name}"
             task = Task(id="copy", name=name, module=preparation.MODEL_MODULE, args=args)

@@ -20,9 +20,9 @@ from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.transport.connection import Deadline, TimedOut
+from sparkwright.trust.secret_names import BECOME_PASSWORD
 from sparkwright.visible import one_line, parse_list
 
-PASSWORD_SECRET = "BECOME_PASSWORD"
 SUDO = "sudo"
 BEGIN_MARKER = b"sparkwright-begin\n"
 #: time limit for sending the runtime (11 MB) and installing it with sudo, in seconds
@@ -60,7 +60,7 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         raise Refused("root's runtime is only for hosts that are reached over ssh.", where=where)
     interpreter = runtime.parse_interpreter(_query_python(link, where), where)
     data = runtime.ensure_archive(interpreter.version, interpreter.machine).read_bytes()
-    secret = selection.inventory.secrets(member.host).get(PASSWORD_SECRET)
+    secret = selection.inventory.secrets(member.host).get(BECOME_PASSWORD)
     password = secret.reveal() if secret else ""
     unpack_command = [
         interpreter.path,
@@ -91,7 +91,7 @@ def _install_error(reason: str, where: str, *, answered: bool) -> Failed:
     fix = (
         f"It needs about 80 MB in {FOLDER}; check with `df -h {FOLDER.parent}` on the host."
         if answered
-        else f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+        else f"sudo needs a NOPASSWD rule there, or the secret {BECOME_PASSWORD} (hosts/groups.yml, `secrets`)."
     )
     return Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
 

@@ -9,6 +9,7 @@ from typing import Protocol, TextIO
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
+#: keep-alive events
 HIDDEN_EVENTS = ("alive",)
 
 

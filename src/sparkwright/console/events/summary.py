@@ -14,7 +14,7 @@ from sparkwright.protocol.events import Event
 GRANT_MODULE = "grant_restart"
 #: field of that module's diff that is present if the server differs from the previous one
 LAST_GOOD_FIELD = "last good state"
-#: modules that check that the server answers
+#: modules whose success verifies that a host serves, unless their data contains `serves: False`
 PROOF_MODULES = ("verify_health", "liveness")
 
 

@@ -14,7 +14,7 @@ from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.memory import host_budget, service_guard
-from sparkwright.host.memory.memory_fit import PlannedServer
+from sparkwright.host.memory.memory_fit import SHM_FOLDER, PlannedServer
 from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.units import GB, GIB, format_gib
 
@@ -123,7 +123,6 @@ def check_swap(host: Host) -> Iterator[Finding]:
 
 
 SHM_CHECK = "shared memory"
-SHM_FOLDER = "/dev/shm"
 BLOCK_BYTES = 512
 
 

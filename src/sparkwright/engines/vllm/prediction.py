@@ -178,8 +178,6 @@ CHUNKED_PREFILL = "chunked prefill"
 PREFIX_CACHING_DENSE = "prefix caching, dense"
 PREFIX_CACHING_HYBRID = "prefix caching, recurrent hybrid"
 PREFIX_CACHING_ATTENTION_FREE = "prefix caching, no attention"
-MEMORY_UTILIZATION = "gpu-memory-utilization"
-MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
 MAX_NUM_SEQS = "max-num-seqs"
 
 #: first releases in which the flags have an effect. Until 0.11.0, V1 always set chunked prefill to True (source; issues 18547, 20914),
@@ -204,11 +202,11 @@ DEFAULTS: dict[str, tuple[ReleaseDefault, ...]] = {
         ReleaseDefault("0.28.0", True, "#50991; the config dumps of real 0.32.0 logs"),
     ),
     PREFIX_CACHING_ATTENTION_FREE: (ReleaseDefault("", False, "source of 0.33.0"),),
-    MEMORY_UTILIZATION: (
+    vllm_flags.MEMORY_UTILIZATION: (
         ReleaseDefault("", 0.9, "the help of 0.11 to 0.19"),
         ReleaseDefault("0.20.0", 0.92, "#38284; the help of 0.22.1 and 0.32.0"),
     ),
-    MAX_NUM_BATCHED_TOKENS: (
+    vllm_flags.BATCHED_TOKENS: (
         ReleaseDefault(
             "", 2048, "the small tier: NVML reports no memory size on a GB10; from 0.33 on by the GPU's name"
         ),
@@ -277,7 +275,7 @@ def predict_effective_settings(
         budget=_predict_budget(request, chunked_prefill, max_length),
         max_num_seqs=_flag_number(request, "max-num-seqs") or default_value(MAX_NUM_SEQS, version),
         max_model_len=max_length,
-        memory_utilization=default_value(MEMORY_UTILIZATION, version) if share is None else share,
+        memory_utilization=default_value(vllm_flags.MEMORY_UTILIZATION, version) if share is None else share,
     )
 
 
@@ -318,7 +316,7 @@ def _predict_budget(request: VllmRequest, chunked_prefill: bool | None, max_leng
     requested = _flag_number(request, "max-num-batched-tokens")
     if requested is not None:
         return requested
-    default_budget = int(DEFAULTS[MAX_NUM_BATCHED_TOKENS][0].value)
+    default_budget = int(DEFAULTS[vllm_flags.BATCHED_TOKENS][0].value)
     if chunked_prefill is False:  # raised so that a whole prompt fits in one step (source of 0.11.0, 0.17.1, 0.33.0)
         return max(default_budget, max_length) if max_length else None
     return default_budget
