@@ -210,7 +210,6 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
     """Return the loads that a command's options ask for.
 
     Args:
-        options: the command's options.
         limits: limits on the loads.
         folder: base of relative paths.
     """

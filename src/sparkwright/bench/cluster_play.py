@@ -76,8 +76,6 @@ def arm_tasks(
     """Return the tasks of `play.arm_tasks` for all members of a cluster. Raises Refused if there are more than MAX_TURNS turns.
 
     Args:
-        experiment: the experiment.
-        series: name of the series.
         parts_path: path from the playbook to playbooks/cluster/parts.
         known_settings: settings that were read earlier, by arm.
         changed_flags: flags in which two arms differ.

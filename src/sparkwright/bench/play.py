@@ -32,9 +32,7 @@ def render_play(tasks: list[Task], hosts: str, name: str, variables: Mapping[str
     """Return a playbook with these tasks.
 
     Args:
-        tasks: tasks of the play.
         hosts: pattern of the play's hosts.
-        name: name of the play.
         variables: variables in addition to `to_serve`, the previous server.
     """
     production = as_templates({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
@@ -53,8 +51,6 @@ def server_tasks(experiment: Experiment, series: str, parts_path: str, *, takes_
     Nothing is restarted, except a server that the memory guard had to stop.
 
     Args:
-        experiment: the experiment.
-        series: name of the series.
         parts_path: see `arm_tasks`.
         takes_turns: whether the server takes turns with others of the host.
     """
@@ -109,8 +105,6 @@ def arm_tasks(
     """Return the tasks that start and measure the arms in turn, and then restore the previous server.
 
     Args:
-        experiment: the experiment.
-        series: name of the series.
         parts_path: path from the playbook to the shared parts.
         known_settings: settings that were read earlier, by arm.
         changed_flags: flags in which two arms differ.

@@ -77,9 +77,6 @@ def send_with_fewer_options(
 
     Args:
         api: the engine's HTTP API.
-        base_url: URL of the server.
-        body: body of the request.
-        api_key: key of the server.
         timeout_s: time limit for each attempt.
         path: path of the API.
     """
@@ -156,11 +153,8 @@ def request_tokens(
 
     Args:
         api: the engine's HTTP API.
-        url: URL of the server.
-        model: served name.
         max_tokens: number of tokens to generate.
         timeout_s: time limit for each attempt.
-        api_key: key of the server.
         priority: see `openai_api.build_request`.
     """
     if api.task != GENERATE:

@@ -65,7 +65,6 @@ def measure_load(
 
     Args:
         target: the server to measure.
-        spec: the load.
         timeout_s: maximum time between two tokens of a stream.
         idle_s: how long to wait for other requests to finish.
         progress: called with the number of finished requests and the total.

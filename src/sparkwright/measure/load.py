@@ -54,10 +54,7 @@ def send_all(
     Errors are part of the outcomes. Responses are parsed after all have arrived. TTFT does not include waiting for a worker.
 
     Args:
-        base_url: URL of the server.
-        requests: requests to send.
         counter_keys: keys of a chunk that hold the number of tokens so far.
-        api_key: key of the server.
         concurrency: number of workers, each of which sends one request after another; 0 to send each request at its own time.
         cap_s: seconds after which a stream is closed.
         timeout_s: maximum time that a stream may send no data.

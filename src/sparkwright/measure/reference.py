@@ -123,7 +123,6 @@ class Unanswered(Exception):
     """A prompt was not answered.
 
     Args:
-        message: the error.
         timed_out: True if the request timed out, possibly because of other requests.
     """
 
@@ -187,10 +186,6 @@ def query_texts(
     """Send the prompts one after another and return the generated texts. Raises Unanswered.
 
     Args:
-        http: the engine's HTTP API.
-        base_url: URL of the server.
-        model: served name.
-        api_key: key of the server.
         timeout_s: time limit for each request.
         with_long_prompt: also send LONG_PROMPT; its text is omitted if the server refuses the prompt as too long.
     """

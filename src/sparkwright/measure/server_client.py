@@ -116,12 +116,8 @@ def measure_prefix_reuse(
     """Send requests with the same new prefix and return a measurement of each. Raises stream.StreamError.
 
     Args:
-        http: the engine's HTTP API.
-        base_url: URL of the server.
-        model: served name.
         word_count: length of the prefix in words.
         get_counters: returns the server's current counters by role.
-        api_key: key of the server.
         timeout_s: time limit for each request.
         progress: called with the number of finished requests and the total.
     """

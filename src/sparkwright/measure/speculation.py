@@ -106,10 +106,6 @@ def query_cells(
     """Ask the questions in each of TESTED_COMBINATIONS, but stop after the first cell with a missing answer.
 
     Args:
-        http: the engine's HTTP API.
-        base_url: URL of the server.
-        model: served name.
-        api_key: key of the server.
         timeout_s: time limit for an answer.
         progress: called with the number of finished cells and the total.
     """

@@ -45,7 +45,6 @@ class StreamError(Exception):
     """The server refused a request, or a stream was interrupted.
 
     Args:
-        message: the error.
         status: the HTTP status; 0 if there was no response.
         tokens: number of tokens received before the error.
     """
@@ -176,14 +175,10 @@ def record(
     """Send a streaming request and record its chunks without parsing them.
 
     Args:
-        base_url: URL of the server.
-        body: body of the request.
-        api_key: key of the server.
         cap_s: seconds after which the connection is closed, which is not an error.
         timeout_s: maximum time without data from the server.
         on_chunk: called with the number of pieces so far.
         connection: an open connection to use.
-        path: path of the API.
 
     Raises:
         StreamError: the stream did not begin. A later interruption is recorded in `Recording.error`.
@@ -264,7 +259,6 @@ def parse_events(recording: Recording, final_types: Collection[str]) -> list[dic
     """Return the JSON of each event of a recording, for an API whose events have types.
 
     Args:
-        recording: recording of the stream.
         final_types: types of the event that ends a stream.
 
     Raises:

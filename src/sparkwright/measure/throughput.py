@@ -235,13 +235,9 @@ def measure_decode_rate(
     """Measure the decode rate of a single stream and evaluate it. Raises stream.StreamError.
 
     Args:
-        http: the engine's HTTP API.
-        base_url: URL of the server.
-        model: served name.
         bounds: expected and maximum rate.
         baseline: baseline of the server; None if it has none yet.
         tokens: number of tokens per run.
-        api_key: key of the server.
         progress: called with the number of chunks so far and the estimated total.
         on_decoding: called after the warm-up.
     """

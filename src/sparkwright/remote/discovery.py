@@ -127,7 +127,6 @@ def find_candidates(
     Takes two seconds. From known_hosts, which may list any machine, only `.local` names and names like a Spark's are returned.
 
     Args:
-        ssh_folder: the folder ~/.ssh.
         find_network_hosts: returns the hosts on the local network; replaced in tests.
     """
     with ThreadPoolExecutor(max_workers=3) as pool:

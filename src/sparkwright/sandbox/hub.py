@@ -173,7 +173,6 @@ def file_content(model: str, path: str, *, moved: bool = False) -> bytes:
 
     Args:
         model: name of the repository.
-        path: path in the repository.
         moved: return the content at the second commit instead of the first.
     """
     if path == "adapter_config.json":

@@ -152,7 +152,6 @@ class Ollama:
         """Load a model, or extend its time in memory.
 
         Args:
-            model: the model.
             keep_s: seconds in memory after the request; None for Ollama's default.
             with_delay: load with delay; None for the sandbox's speed.
 
@@ -292,7 +291,6 @@ class OllamaApi(Handler):
         """Answer a generate or chat request.
 
         Args:
-            body: the request.
             answer_field: name of the answer's field in the response.
             prompt_field: name of the prompt's field in the request.
         """

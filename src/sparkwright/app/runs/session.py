@@ -58,7 +58,6 @@ def run(
     """Run a playbook on the selected hosts. Return the hosts' exit codes, and one for a run that was stopped without a failure.
 
     Args:
-        name: name of the playbook.
         command: the command to suggest for resuming a rolling run.
         cache_entry: where to save the plans; None to save none.
         on_event: see `RunOutput`.
@@ -168,7 +167,6 @@ def run_tasks(
     """Run tasks on each selected host, show them as a play, and return the exit codes.
 
     Args:
-        play_name: name of the play.
         tasks_for: returns the tasks of a host.
         exclusive: hold the host's lock.
         check: run in check mode.

@@ -132,7 +132,6 @@ def can_read_private_file(user: str, security_options: Iterable[str], dropped_ca
     """Return True if a container can read a file that only this user may read.
 
     Args:
-        user: the container's user.
         security_options: Docker's security options.
         dropped_capabilities: root needs DAC_OVERRIDE to read another user's file.
     """

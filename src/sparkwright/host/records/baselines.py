@@ -101,7 +101,6 @@ def build_key(configuration: Mapping[str, Any], machine: Machine, http: Http) ->
 
     Args:
         configuration: image, model, arguments and environment of the server.
-        http: the engine's HTTP API.
     """
     key = {name: _canonicalize(value) for name, value in configuration.items()}
     return {

@@ -166,7 +166,6 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
     """Return the answer that a chat request without a tool call calls for.
 
     Args:
-        body: the request.
         accepts_pictures: the model accepts pictures.
         parses_thinking: the server returns thinking in its own field.
     """

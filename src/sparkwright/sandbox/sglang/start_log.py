@@ -41,7 +41,6 @@ def loading_lines(config: Config, free_bytes: int) -> TimedLines:
     """Yield the log lines that are written while the weights are loaded.
 
     Args:
-        config: the settings.
         free_bytes: free memory before the load.
     """
     remaining_bytes = free_bytes - config.weight_bytes
@@ -57,7 +56,6 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> TimedLines:
     """Yield the log lines about the KV cache, the CUDA graphs and the scheduler.
 
     Args:
-        config: the settings.
         free_bytes: free memory after the weights and the cache were allocated.
         device: cuda or cpu.
     """

@@ -52,7 +52,6 @@ def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser:
     """Return the answer that a chat request calls for.
 
     Args:
-        engine: the simulated engine.
         body: JSON of the request.
         require_parser: reject tools if no parser is configured; otherwise the calls remain in the text.
 
@@ -175,7 +174,6 @@ class ChatShape:
         """Return the choice of an answer that is not streamed.
 
         Args:
-            tokens: the generated tokens.
             calls: tool calls, which replace the content.
             top_logprobs: number of candidates returned with each token; None returns no logprobs.
         """

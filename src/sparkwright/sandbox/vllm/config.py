@@ -270,11 +270,8 @@ def validation_error(
     """Return the error for a config that Pydantic rejects, with the end of the traceback.
 
     Args:
-        config_class: name of the config class.
-        message: the error message.
         kind: Pydantic's error type.
         field: the invalid field; empty if the config as a whole is invalid.
-        value: value of the field.
     """
     shown_input = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
     if field:

@@ -332,7 +332,6 @@ def nccl_lines(rank: int, world_size: int, env: Mapping[str, str], *, uses_socke
     Yields nothing unless NCCL_DEBUG is INFO and the container has an adapter.
 
     Args:
-        rank: the member's rank.
         world_size: number of ranks.
         env: environment variables of the container.
         uses_sockets: NCCL finds no usable adapter and falls back to sockets.

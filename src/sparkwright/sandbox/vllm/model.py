@@ -135,7 +135,6 @@ def load_adapters(
     Source: vllm/lora/peft_helper.py, lora_model.py and entrypoints/openai/models/serving.py, and real starts.
 
     Args:
-        arguments: arguments of the engine.
         model: the model's config.json.
         host_path: returns the host path of a path in the container.
     """

@@ -148,8 +148,6 @@ def loading_lines(config: Config, version: str, device: str, moe_backend: str) -
     """Yield the config dump, and the log lines that are written while the weights are loaded.
 
     Args:
-        config: the settings.
-        version: version of vLLM.
         device: cuda or cpu.
         moe_backend: kernel backend of a mixture of experts.
     """
@@ -187,8 +185,6 @@ def cache_lines(config: Config, version: str, device: str, *, has_compile_cache:
     """Yield the log lines about compilation, the KV cache and the warm-up.
 
     Args:
-        config: the settings.
-        version: version of vLLM.
         device: cuda or cpu.
         has_compile_cache: the graphs are loaded from a compile cache.
     """

@@ -24,7 +24,6 @@ def check(
 
     Args:
         request: the settings of the recipe.
-        architecture: the model's architecture.
         version: the engine's version; None if unknown.
         listed_options: the options in the engine's own help. If given, all others count as unknown, and values are checked against their shapes.
     """
