@@ -96,7 +96,7 @@ def _clean_host(
     selection: Selection, member: Member, scope: RemovalScope, *, check: bool, yes: bool, json: bool
 ) -> Exit:
     name, fleet = member.host.name, selection.fleet
-    assign_become_password(selection, member)
+    assign_become_password(member)
     args = {**asdict(scope), **_recipe_repositories(selection, member)}
     answer = query_module(fleet, member, "clean_host", args)
     removable_items = [row for row in answer["items"] if not row["kept"]]

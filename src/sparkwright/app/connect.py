@@ -12,7 +12,7 @@ from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
-from sparkwright.project.inventory import patterns
+from sparkwright.project.inventory import patterns, secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.remote import RequestKind, open_link
 from sparkwright.trust.secret_names import BECOME_PASSWORD
@@ -159,9 +159,9 @@ def select_machines(selection: Selection) -> Selection:
     return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 
-def assign_become_password(selection: Selection, member: Member) -> None:
+def assign_become_password(member: Member) -> None:
     """Set a member's secrets to the host's password for sudo, or to none if the host has no such secret."""
-    secrets = selection.inventory.secrets(member.host)
+    secrets = secret_source.read_secrets(member.host)
     member.secrets = {name: secret for name, secret in secrets.items() if name == BECOME_PASSWORD}
 
 

@@ -28,6 +28,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.fleet.rollout import PlayRollout
 from sparkwright.program import rewrite_commands
 from sparkwright.project import playbook, recipe
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
@@ -113,7 +114,7 @@ class BenchRun:
     def _compile_plans(self) -> dict[str, Plan]:
         """Return the plan of each host, by host name."""
         run_id, fleet, member = new_run_id(), self.selection.fleet, self.head
-        member.secrets = self.selection.inventory.secrets(self.host)
+        member.secrets = secret_source.read_secrets(self.host)
         pins = Pins(lock_folder(self.selection.project, self.host), save=True)
         pins_by_arm = {"": pins.complete(fleet, member, self.served_recipe, run_id)}
         arms = self._build_arms(pins.complete(fleet, member, self.base_recipe, run_id))
@@ -135,7 +136,7 @@ class BenchRun:
         plans = {}
         for target in fleet.members:
             host = target.host
-            target.secrets = {**self.selection.inventory.secrets(host), **server_secrets, **cluster_secrets}
+            target.secrets = {**secret_source.read_secrets(host), **server_secrets, **cluster_secrets}
             variables = {
                 **recipe.scope(
                     host,

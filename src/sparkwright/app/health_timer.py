@@ -157,7 +157,7 @@ def _run_on_hosts(
         clusters.refuse_partial_clusters(selection)
     tokens: dict[str, Secret] = defaultdict(new_token)
     for member in selection.fleet.members:
-        assign_become_password(selection, member)
+        assign_become_password(member)
         if is_healing and member.host.cluster:
             member.secrets[HEAL_TOKEN_SECRET] = tokens[member.host.cluster.name]
     if needs_restart_plans and not is_removal:
@@ -251,7 +251,7 @@ def _configure_textfile(
 ) -> list[int]:
     """Make the checks of each host write their metrics to a folder, and change nothing else about the timer."""
     for member in selection.fleet.members:
-        assign_become_password(selection, member)
+        assign_become_password(member)
     args: dict[str, Any] = {"textfile": textfile_folder, "system": system, "keep": True}
     name = "Write metrics where node_exporter reads them"
     task = Task(id="textfile", name=name, module="health_timer", args=args, become=system)

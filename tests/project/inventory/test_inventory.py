@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.inventory import Inventory
 
 
@@ -89,7 +90,7 @@ def test_secrets_from_environment_file_and_command(project: Path, monkeypatch: p
     )
     (project / "hosts/spark1.yml").write_text(f"secrets: {{{sources}}}\n")
     inventory = Inventory.load(project)
-    secrets = inventory.secrets(inventory.hosts["spark1"])
+    secrets = secret_source.read_secrets(inventory.hosts["spark1"])
     revealed = {name: secret.reveal() for name, secret in secrets.items()}
     assert revealed == {"A": "one-secret", "B": "two-secrets", "C": "three-secrets"}
     assert "one" not in str(secrets)
@@ -100,6 +101,6 @@ def test_short_secret_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch)
     (project / "hosts/spark1.yml").write_text("secrets: {A: {env: TOKEN}}\n")
     inventory = Inventory.load(project)
     with pytest.raises(Refused, match="the secret A is shorter than 8 characters") as excinfo:
-        inventory.secrets(inventory.hosts["spark1"])
+        secret_source.read_secrets(inventory.hosts["spark1"])
     assert excinfo.value.where == "the environment variable TOKEN"
     assert "1234567" not in str(excinfo.value)

@@ -15,6 +15,7 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, close_links
 from sparkwright.project import lockfile, playbook, recipe
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task, new_run_id, tasks_of
@@ -89,7 +90,7 @@ class Preparation:
 
     def read_secrets(self, host: Host) -> dict[str, Secret]:
         """Return the secrets in a host's file. Those that `query_members` has read are returned once, then read again."""
-        return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
+        return self._secrets.pop(host.name, None) or secret_source.read_secrets(host)
 
     def save_engines(self) -> None:
         """Save the versions and options of engines that tasks of this play read from images."""
@@ -108,7 +109,7 @@ class Preparation:
 
     def _query_member(self, member: Member) -> None:
         try:
-            member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
+            member.secrets = self._secrets[member.host.name] = secret_source.read_secrets(member.host)
             self._query_gateway(member) if self._uses_gateway else self._complete_pins(member)
         except (SparkwrightError, OSError) as error:  # for example if spark.lock can't be written
             self.errors[member.host.name] = error

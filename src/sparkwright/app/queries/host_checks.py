@@ -25,6 +25,7 @@ from sparkwright.doctor.host import FIXES, format_counts
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
@@ -135,7 +136,7 @@ def _apply_fixes(pattern: str, reports: Sequence[HostReport]) -> list[HostReport
 
     def repair_host(member: Member) -> None:
         report = reports_by_host[member.host.name]
-        member.secrets = selection.inventory.secrets(member.host)
+        member.secrets = secret_source.read_secrets(member.host)
         for fix_name in report.repairs:
             try:
                 args = {"name": fix_name, "user": report.user}

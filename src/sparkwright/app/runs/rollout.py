@@ -22,6 +22,7 @@ from sparkwright.fleet.guard import Guard, compute_floors
 from sparkwright.fleet.member import SUCCESS_CODES, Member, build_module_request, close_links
 from sparkwright.fleet.rollout import Fingerprints, PlayRollout, RecordFile, RolloutRecord, refuse_changed_run
 from sparkwright.project import recipe, shipped_files
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.playbook import Play, Playbook
 from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 from sparkwright.protocol.events import event
@@ -244,7 +245,7 @@ class _ServingChecks:
         host = member.host
         name = recipe.load(self._selection.project.root, host.recipe).file.container.name if host.recipe else ""
         try:
-            secrets = self._selection.inventory.secrets(host)
+            secrets = secret_source.read_secrets(host)
             events = list(member.request(build_module_request("serving", {"name": name}), secrets))
         except SparkwrightError:
             return False

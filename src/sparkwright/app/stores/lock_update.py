@@ -26,6 +26,7 @@ from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, close_links, convert_error
 from sparkwright.project import lockfile
 from sparkwright.project.documents.validation import suggest_name
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.plan import new_run_id
 
@@ -148,7 +149,7 @@ def recipe_entries(
     Args:
         lock: the host's lock, if it has already been read.
     """
-    member.secrets = selection.inventory.secrets(member.host)
+    member.secrets = secret_source.read_secrets(member.host)
     folder = lock_folder(selection.project, member.host)
     model_settings = recipe.file.model
     keys = {

@@ -15,6 +15,7 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER
+from sparkwright.project.inventory import secret_source
 from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
@@ -60,7 +61,7 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
         raise Refused("root's runtime is only for hosts that are reached over ssh.", where=where)
     interpreter = runtime.parse_interpreter(_query_python(link, where), where)
     data = runtime.ensure_archive(interpreter.version, interpreter.machine).read_bytes()
-    secret = selection.inventory.secrets(member.host).get(BECOME_PASSWORD)
+    secret = secret_source.read_secrets(member.host).get(BECOME_PASSWORD)
     password = secret.reveal() if secret else ""
     unpack_command = [
         interpreter.path,

@@ -14,13 +14,12 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import collect_refusals, describe_type, validate
-from sparkwright.project.inventory import patterns, rules, secret_source, variables
+from sparkwright.project.inventory import patterns, rules, variables
 from sparkwright.project.inventory.groups import Cluster, Fabric, Gateway
 from sparkwright.project.inventory.host import NO_WAKE, Host, Wake
 from sparkwright.project.inventory.models import GroupFile, HostFile, ServedFile, Shared
 from sparkwright.project.inventory.patterns import ALL_HOSTS, GROUPS_FILE
 from sparkwright.project.inventory.rules import GroupsDocument, HostDocument, Mistake
-from sparkwright.secret import Secret
 from sparkwright.trust.names import PATH_COMPONENT, check_file_name
 
 MERGED_SETTINGS = ("env", "secrets", "vars")
@@ -118,10 +117,6 @@ class Inventory:
     def servers_of(self, machine: str) -> list[Host]:
         """Return the hosts of a machine: one for each recipe that it serves."""
         return [host for host in self.hosts.values() if host.machine == machine]
-
-    def secrets(self, host: Host) -> dict[str, Secret]:
-        """See `secret_source.read_secrets`."""
-        return secret_source.read_secrets(host)
 
 
 def find_errors(project: Path) -> list[Refused]:
