@@ -115,9 +115,9 @@ def ask(question: str, default: str = "") -> str:
         raise Inconclusive(INPUT_ENDED_MESSAGE) from None
 
 
-def choose(question: str, names: Sequence[str], default: int = 0) -> str:
-    """Ask for one of several names, by number or name. Any other text is returned as typed."""
-    answer = ask(question, str(default + 1))
+def choose(question: str, names: Sequence[str]) -> str:
+    """Ask for one of several names, by number or name; the default is the first. Any other text is returned as typed."""
+    answer = ask(question, "1")
     return names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer
 
 

@@ -115,7 +115,7 @@ class DangerDetector:
 
     def _danger_kind(self, time_s: float, available: int, free: int) -> str:
         floors = self.floors
-        if available < floors.exhausted and self._previous_available(1) < floors.exhausted:
+        if available < floors.exhausted and self._previous_available() < floors.exhausted:
             return "gone"
         rate = self.rate(SHORT_WINDOW_S)
         is_unexpected = not floors.expected or available < floors.expected * UNEXPECTED_SHARE
@@ -174,9 +174,9 @@ class DangerDetector:
         seconds = self._time_s[newest] - self._time_s[previous]
         return self._available[previous] - self._available[newest] > rate * seconds / 4
 
-    def _previous_available(self, steps: int) -> int:
-        """Return the available memory of an earlier sample, or MemTotal if there is none."""
-        return self._available[(self._count - 1 - steps) % MAX_SAMPLES] if self._count > steps else self.floors.total
+    def _previous_available(self) -> int:
+        """Return the available memory of the sample before the newest, or MemTotal if there is none."""
+        return self._available[(self._count - 2) % MAX_SAMPLES] if self._count > 1 else self.floors.total
 
     def _stalled_share(self, time_s: float) -> float:
         """Return the share of the last two seconds during which all processes waited for memory."""

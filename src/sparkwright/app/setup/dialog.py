@@ -231,10 +231,10 @@ def print_next_steps(surveyed: SurveyedHost, folder: Path) -> None:
         )
 
 
-def host_from_options(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
+def host_from_options(address: str, *, name: str, groups: tuple[str, ...]) -> NewHost:
     """Return the host described by the options. Raises Refused for invalid options."""
     host = NewHost.parse_address(address)
-    host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
+    host = replace(host, name=name or host.name, groups=groups or host.groups)
     for group in host.groups:
         proposal.refuse_name(group, "group")
     proposal.refuse_name(host.name)

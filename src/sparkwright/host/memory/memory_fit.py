@@ -87,10 +87,11 @@ def compute_budget(
     )
 
 
-def used_memory_row(context: Context, name: str = "memory in use now") -> Row:
+def used_memory_row(context: Context) -> Row:
     """Return a row for all memory in use."""
     memory = context.machine.meminfo()
-    return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
+    used_bytes = memory["MemTotal"] - memory["MemAvailable"]
+    return Row("memory in use now", used_bytes, "MemTotal less MemAvailable", "host")
 
 
 def engine_bytes(context: Context, server: PlannedServer) -> int:

@@ -71,13 +71,13 @@ def settings_lines(config: Config, arguments: Arguments, version: str) -> TimedL
     yield 0, _info_line(API_PREFIX, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and release >= CHUNKED_OFF_WARNING_SINCE:
         message = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
-        yield 0, _warning_line(API_PREFIX, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
+        yield 0, _warning_line("arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
     if config.hybrid:
         yield from _recurrent_lines(config, arguments, release)
     if config.eager:
         message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
         message = f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
-        yield 0, _warning_line(API_PREFIX, "vllm.py:1703", message)
+        yield 0, _warning_line("vllm.py:1703", message)
 
 
 def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> TimedLines:
@@ -95,7 +95,7 @@ def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> 
             f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers (GDN, Mamba,"
             " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
         )
-        yield 0, _warning_line(API_PREFIX, "config.py:702", message)
+        yield 0, _warning_line("config.py:702", message)
     if release < WORKER_BLOCK_SIZE_SINCE:
         yield from _block_size_lines(config, API_PREFIX, "config.py")
 
@@ -104,14 +104,9 @@ def _mode_lines(config: Config, requested_mode: str, release: Release) -> TimedL
     mode = config.mamba_cache_mode
     if release >= FIRST_RELEASE_IGNORING_CACHE_MODE and requested_mode:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
-        yield 0, _warning_line(API_PREFIX, "config.py:688", f"{message} --enable-prefix-caching.")
+        yield 0, _warning_line("config.py:688", f"{message} --enable-prefix-caching.")
     elif mode == "none" and requested_mode not in ("", "none"):
-        yield (
-            0,
-            _warning_line(
-                API_PREFIX, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled"
-            ),
-        )
+        yield 0, _warning_line("config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
     elif mode != "none" and not requested_mode:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
@@ -126,7 +121,7 @@ def _mode_lines(config: Config, requested_mode: str, release: Release) -> TimedL
         )
     elif requested_mode == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
-        yield 0, _warning_line(API_PREFIX, "config.py:691", f"{message} 'align' mode.")
+        yield 0, _warning_line("config.py:691", f"{message} 'align' mode.")
     if mode != "none" and release < FIRST_RELEASE_WITH_HYBRID_CACHING_ON:
         message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
         yield (
@@ -320,5 +315,5 @@ def _info_line(process: str, source: str, message: str) -> str:
     return _format_line("INFO", process, source, message)
 
 
-def _warning_line(process: str, source: str, message: str) -> str:
-    return _format_line("WARNING", process, source, message)
+def _warning_line(source: str, message: str) -> str:
+    return _format_line("WARNING", API_PREFIX, source, message)
