@@ -118,7 +118,7 @@ class Prober:
                 if not crash_loop_reason:
                     self._record_restart_count(inspected)
             drift = snapshot.find_drift(self.context, self.verified_state, inspected)
-            rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
+            rank = probe_rank(self.context, observation.rank, container, inspected, self.history)
         except SparkwrightError as error:
             return {}, replace(observation, engine_error=error.message, container=Container(name))
         except Exception as error:  # raised by requests or docker: the Engine hangs or its answer is invalid
@@ -282,20 +282,14 @@ def deployed_rank(verified_state: Mapping[str, Any]) -> Rank:
     return Rank(membership.cluster, membership.rank, len(membership.members)) if membership.cluster else Rank()
 
 
-def read_rank(
-    context: Context,
-    verified_state: Mapping[str, Any],
-    container: Container,
-    history: CheckHistory,
-    current_start_id: str,
-) -> Rank:
-    """Return the observed state of this host's rank, given the current container and its `start_id`."""
+def read_rank(context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory) -> Rank:
+    """Return the observed state of this host's rank, given the current container."""
     deployed = deployed_rank(verified_state)
     if not deployed.cluster or container.status in ("", "absent"):
         return deployed
     try:
         inspected = containers.inspect(context.docker(), container.name) or {}
-        return probe_rank(context, deployed, container, inspected, history, current_start_id)
+        return probe_rank(context, deployed, container, inspected, history)
     except SparkwrightError as error:
         return replace(deployed, error=error.message.rstrip("."))
     except Exception as error:  # raised by requests or docker: the Docker Engine hangs or its answer is invalid
@@ -303,22 +297,15 @@ def read_rank(
 
 
 def probe_rank(
-    context: Context,
-    deployed: Rank,
-    container: Container,
-    inspected: Mapping[str, Any],
-    history: CheckHistory,
-    current_start_id: str,
+    context: Context, deployed: Rank, container: Container, inspected: Mapping[str, Any], history: CheckHistory
 ) -> Rank:
     """Return the observed state of a member's rank.
 
     A rank keeps its place in the group for the life of the process, so the log is read only until it shows the place.
-
-    Args:
-        current_start_id: see `start_id`.
     """
     if not deployed.cluster or not inspected:
         return deployed
+    current_start_id = start_id(container)
     if container.status == "running" and history.joined.get("start") == current_start_id:
         group = history.joined
         return replace(deployed, group_rank=group["rank"], group_world=group["world"], transport=group["transport"])

@@ -168,15 +168,12 @@ def _observe_rank(
     ):
         return Rank()
     from sparkwright.health import probe
-    from sparkwright.health.probe import start_id
     from sparkwright.health.store import CheckHistory
     from sparkwright.host.runs.context import DockerEngine, RunContext
 
     engine = DockerEngine(machine, timeout_s=int(snapshot.DOCKER_TIMEOUT_S))
     context = RunContext(machine, state, "status", lambda event: None, engine=engine)
-    return probe.read_rank(
-        context, verified_state, current.container, CheckHistory.load(state), start_id(current.container)
-    )
+    return probe.read_rank(context, verified_state, current.container, CheckHistory.load(state))
 
 
 def _read_memory(machine: Machine) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sparkwright.errors import Exit
 from sparkwright.health import current_state
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.ranks import BACKOFF_RESET_S, MIN_LOOP_RESTARTS
-from sparkwright.health.probe import read_rank, start_id
+from sparkwright.health.probe import read_rank
 from sparkwright.health.record import Container
 from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
@@ -357,9 +357,7 @@ def worker_state(
     labels = (verified_state.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
-    rank = read_rank(
-        context, verified_state, server.container, CheckHistory.load(context.state), start_id(server.container)
-    )
+    rank = read_rank(context, verified_state, server.container, CheckHistory.load(context.state))
     state, message = current_state.evaluate_snapshot(
         Snapshot(server.now_s, server.container, error=server.engine_error), verified_state, rank, limits=limits
     )

@@ -123,7 +123,7 @@ def _check_restart_policy(observation: Observation, limits: Limits) -> Answer:
 
 
 def _check_rank(observation: Observation, limits: Limits) -> Answer:
-    return ranks.check_running_rank(observation, limits, start_limit_s(observation.ready_s, limits))
+    return ranks.check_running_rank(observation, start_limit_s(observation.ready_s, limits))
 
 
 def _check_health(observation: Observation, limits: Limits) -> Answer:

@@ -7,7 +7,7 @@ members helps.
 from __future__ import annotations
 
 from sparkwright import units
-from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.observation import Observation
 from sparkwright.health.record import Container, Cure, Level, State
 from sparkwright.protocol import cluster
 
@@ -40,7 +40,7 @@ def check_stopped_rank(observation: Observation) -> Answer:
     return "bad", f"{message}{f': {reason}' if reason else ', while in service'}", "down", "restart"
 
 
-def check_running_rank(observation: Observation, limits: Limits, start_limit_s: float) -> Answer:
+def check_running_rank(observation: Observation, start_limit_s: float) -> Answer:
     """Evaluate a member whose container is running. start_limit_s: how long a start may take."""
     container, rank = observation.container, observation.rank
     if observation.active_run or not rank.cluster or rank.rank is None or container.status != "running":
