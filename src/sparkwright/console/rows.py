@@ -11,6 +11,9 @@ from typing import Any
 
 from sparkwright.errors import Exit
 
+#: states of a host whose server answers
+SERVING_STATES = ("ok", "up")
+
 
 @dataclass(frozen=True)
 class Upstream:

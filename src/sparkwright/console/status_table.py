@@ -9,20 +9,19 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import formatters, grid
 from sparkwright.console.command_output import terminal_width
-from sparkwright.console.rows import GatewayRow, HostStatus
+from sparkwright.console.rows import SERVING_STATES, GatewayRow, HostStatus
 from sparkwright.console.terminal import build_console, style_table_line
 from sparkwright.engines.log import state as log_state
 from sparkwright.health.record import UNCONFIRMED_PREFIX, format_drift
 
 DIGEST_CHARS, COMMIT_CHARS = 12, 8
 STYLES = {
-    **dict.fromkeys(("ok", "up"), "green"),
+    **dict.fromkeys(SERVING_STATES, "green"),
     **dict.fromkeys(("starting", "in progress"), "cyan"),
     **dict.fromkeys(("asleep", "unknown", "asking"), "dim"),
     "degraded": "yellow",
     "unreachable": "bold red",
 }
-HEALTHY_STATES = ("ok", "up")
 COLUMNS = grid.columns(
     *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("ENGINE", 7), ("MODEL", 9)),
     *(("TOK/S", 3), ("UP", 5), ("LOAD", 10), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
@@ -150,5 +149,5 @@ def state_reason(row: HostStatus) -> str:
         details = [flapping_reason, row.why if row.why.startswith(UNCONFIRMED_PREFIX) else ""]
     reason = row.busy or row.interrupted or "; ".join(filter(None, details))
     return formatters.format_value(
-        "; ".join(filter(None, (reason, row.outdated if row.state in HEALTHY_STATES and not row.busy else "")))
+        "; ".join(filter(None, (reason, row.outdated if row.state in SERVING_STATES and not row.busy else "")))
     )

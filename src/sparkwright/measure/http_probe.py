@@ -25,7 +25,6 @@ from sparkwright.units import MIB
 MAX_MESSAGE_CHARS, MAX_SERVER_ERROR_CHARS = 200, 500
 #: finish reasons of requests that the server aborted
 ABORTED_FINISH_REASONS = ("error", "abort")
-CHECK_PROMPT = "Say ok."
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def request_tokens(
     if api.task != GENERATE:
         path, request_body = tasks.PROOFS[api.task].request(model)
         return send_request(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
-    body = openai_api.build_request(api, model, CHECK_PROMPT, max_tokens, priority=priority)
+    body = openai_api.build_request(api, model, tasks.PROOF_TEXT, max_tokens, priority=priority)
     return send_with_fewer_options(api, url, body, api_key=api_key, timeout_s=timeout_s)
 
 

@@ -12,6 +12,7 @@ from sparkwright.engines import dialects
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.probes import fields
 from sparkwright.engines.probes.probe import Reply, quote_text
+from sparkwright.engines.tasks import PROOF_TEXT
 from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
 from sparkwright.measure import http_probe, stream
 from sparkwright.transport import http
@@ -23,7 +24,7 @@ from sparkwright.visible import format_count, one_line
 ANSWER_TIMEOUT_S = 180.0
 MAX_SHOWN_CHARS = 300
 #: request for clients that are not agents; the token limit leaves room for reasoning
-CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
+CHAT_REQUEST = {"messages": [{"role": "user", "content": PROOF_TEXT}], "max_tokens": 1024}
 
 
 def check(client_format: ClientFormat, endpoint: Endpoint) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from sparkwright.engines import api_paths
+from sparkwright.engines.tasks import PROOF_TEXT
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.shell import quote
@@ -206,7 +207,7 @@ def _format_cline(endpoint: Endpoint) -> str:
 
 
 def _format_curl(endpoint: Endpoint) -> str:
-    body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Say ok."}]})
+    body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": PROOF_TEXT}]})
     header = f' -H "Authorization: Bearer ${endpoint.key_variable}"' if endpoint.key_variable else ""
     return f"curl {quote(f'{endpoint.url}/v1/chat/completions')}{header} -H 'Content-Type: application/json' -d {quote(body)}"
 

@@ -14,7 +14,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import lock_entries, lock_folder
 from sparkwright.app.queries import gateway_status, host_requests
 from sparkwright.console.command_output import print_json_line
-from sparkwright.console.rows import HostStatus
+from sparkwright.console.rows import SERVING_STATES, HostStatus
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member, close_links
 from sparkwright.health.judging.judge import EXIT_CODES
@@ -29,7 +29,6 @@ STATE_EXIT_CODES: dict[str, Exit] = {str(state): code for state, code in EXIT_CO
     "in progress": Exit.INCONCLUSIVE,
 }
 
-SERVING_STATES = ("ok", "up")
 #: states of a cluster's member in which the whole cluster stops serving
 OUTAGE_STATES = ("unreachable", "down", "crash-looping")
 
