@@ -124,7 +124,7 @@ class BenchRun:
             pins_by_arm[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
         experiment = self._build_experiment(arms, pins_by_arm)
         self.collector = self._build_collector(experiment, arms, pins_by_arm)
-        tasks, known_settings = self._build_tasks(member, experiment, pins_by_arm)
+        tasks, known_settings = self._build_tasks(member, experiment)
         fleet.subscribers.append(self.collector)
         path = self.folder.path / "play.yml"
         cluster_play_text = cluster_play.render_play(tasks, self.cluster, experiment.name) if self.cluster else None
@@ -220,9 +220,7 @@ class BenchRun:
         head = self.cluster.head if self.cluster else ""
         return ResultsCollector(self.folder, experiment, self.title, "host", arms_data, head_name=head)
 
-    def _build_tasks(
-        self, member: Member, experiment: Experiment, pins_by_arm: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _build_tasks(self, member: Member, experiment: Experiment) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return the tasks for the cells that the host has not finished yet, and the known settings by arm name."""
         assert self.collector is not None
         config_keys = {arm.name: play.config_key(arm.name) for arm in experiment.arms}

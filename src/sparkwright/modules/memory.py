@@ -88,7 +88,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
             "freed_bytes": held.freed_bytes,
             "need_bytes": budget.need_bytes,
         }
-        need_text = memory_fit.describe_need(server, budget)
+        need_text = memory_fit.describe_need(budget)
         if not budget.fits:
             return memory_fit.refusal(context, server, budget, _refusal_message(server, budget, held), data)
         data |= memory_fit.budget_data(context, server, budget)
@@ -108,7 +108,7 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
         names = f"{', '.join([server.name, *other_names[:-1]])} and {other_names[-1]}"
         need, total = format_gib(budget.need_bytes), format_gib(budget.total_bytes)
         return f"{names} do not fit together: {need} GiB needed, but the host has {total} GiB."
-    need_text = memory_fit.describe_need(server, budget)
+    need_text = memory_fit.describe_need(budget)
     if held.unknown_size_message or budget.owner_bytes("server") > budget.total_bytes:
         return f"{need_text}, but the host has {format_gib(budget.total_bytes)} GiB."
     freed_bytes, available_bytes = held.freed_bytes or 0, budget.available_bytes or 0
@@ -180,7 +180,7 @@ class Memory(Module["Memory.Args"]):
         server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
         budget = memory_fit.compute_budget(context, server, args.reserve_gib)
         if not budget.fits:
-            need_text = memory_fit.describe_need(server, budget)
+            need_text = memory_fit.describe_need(budget)
             message = f"{need_text}, but the host has {format_gib(budget.total_bytes)} GiB."
             return memory_fit.refusal(context, server, budget, message, {"available_bytes": budget.available_bytes})
         engine_bytes = budget.owner_bytes("server")
@@ -210,9 +210,7 @@ class Memory(Module["Memory.Args"]):
             can_wait = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available_bytes, now_s)
             if context.check or not can_wait:
                 budget = self._compute_budget(args, server, context)
-                message = (
-                    f"{memory_fit.describe_need(server, budget)}, but {format_gib(available_bytes)} GiB are available."
-                )
+                message = f"{memory_fit.describe_need(budget)}, but {format_gib(available_bytes)} GiB are available."
                 return memory_fit.refusal(context, server, budget, message, data)
             if args.ollama != "leave" and now_s - rechecked_s > RECHECK_INTERVAL_S:
                 rechecked_s = now_s

@@ -160,7 +160,7 @@ def _model_aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
 def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, server: Server) -> model.Upstream:
     request = ServerRequest(server.recipe.file.flags, server.recipe.image)
     slots = server.recipe.engine.advice.effective_settings(request, {}, None).max_num_seqs
-    address = _upstream_address(inventory, gateway, server.host)
+    address = _upstream_address(gateway, server.host)
     interim_port = gateway_servers.interim_port(project, inventory, server)
     progress = progress_metrics(server.recipe.engine.http, server.recipe.file.task)
     wakes = server.host.wake.on_request
@@ -182,7 +182,7 @@ def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     )
 
 
-def _upstream_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
+def _upstream_address(gateway: Gateway, host: Host) -> str:
     """Return the address at which the gateway reaches a host. Simulated and local hosts are on the same machine."""
     is_same_machine = host.machine == gateway.host or host.connection != "ssh"
     return gateway.file.addresses.get(host.machine) or (LOOPBACK if is_same_machine else host.address)

@@ -52,10 +52,10 @@ def install(selection: Selection) -> list[Exit]:
 
     Files in the user's folders on the host are neither run nor read. Raises Refused for a host that is not reached over ssh.
     """
-    return act_on_each(selection, lambda member: _install_on_host(selection, member), json=False)
+    return act_on_each(selection, _install_on_host, json=False)
 
 
-def _install_on_host(selection: Selection, member: Member) -> Exit:
+def _install_on_host(member: Member) -> Exit:
     link, where = member.open(), member.host.name
     if not isinstance(link, SshLink):
         raise Refused("root's runtime is only for hosts that are reached over ssh.", where=where)

@@ -163,7 +163,7 @@ def find_existence(flag: str, version: Version | None, listed_options: Collectio
     row = CHANGES_BY_FLAG.get(name)
     if listed_options:
         return _find_in_list(name, row, listed_options)
-    row_existence = _find_in_rows(name, row, version)
+    row_existence = _find_in_rows(row, version)
     if row_existence.exists is not None:
         return row_existence
     return _find_in_releases(name, row, version) or _find_in_reference_releases(name, version) or row_existence
@@ -181,7 +181,7 @@ def _find_in_list(name: str, row: OptionChange | None, listed_options: Collectio
     )
 
 
-def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) -> Existence:
+def _find_in_rows(row: OptionChange | None, version: Version | None) -> Existence:
     if row is None:
         return Existence(None)
     if row.added_again and at_least(version, row.added_again):

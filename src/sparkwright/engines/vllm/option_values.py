@@ -165,7 +165,7 @@ def find_invalid_value(name: str, value: Any, option: Option | None = None) -> I
         and len(value) > 1
     ):
         return InvalidValue("kind", f"takes one value, got {len(value)}")
-    problems = (_check_word(name, word, option) for word in value_words(value, option))
+    problems = (_check_word(word, option) for word in value_words(value, option))
     return next((problem for problem in problems if problem), None)
 
 
@@ -179,7 +179,7 @@ def value_words(value: Any, option: Option | None) -> list[str]:
     ]
 
 
-def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
+def _check_word(word: str, option: Option) -> InvalidValue | None:
     received_text = f"got {one_line(repr(word), max_chars=MAX_SHOWN_CHARS)}"
     if _looks_like_option(word):
         return InvalidValue("kind", f"can't begin with a dash, {received_text}")

@@ -328,12 +328,11 @@ def _has_contents(parent: Path) -> bool:
         return True  # owned by root and not readable: it has contents
 
 
-def _ensure_open_folder(path: Path) -> Path:
-    """Return a folder that any user in the container can write to; create it if missing."""
+def _ensure_open_folder(path: Path) -> None:
+    """Create a folder, if it is missing, that any user in the container can write to."""
     if not path.exists():
         path.mkdir(exist_ok=True)
         path.chmod(OPEN_FOLDER_MODE)
-    return path
 
 
 def _write_record(context: Context, record: CacheRecord) -> None:

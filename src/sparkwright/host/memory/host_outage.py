@@ -126,13 +126,11 @@ def _build_outage(path: Path, header: dict[str, str], samples: list[tuple[float,
     )
 
 
-def record_outages(context: Context) -> list[HostOutage]:
-    """Record new outages in the history, as incidents and as a block on the next start. Returns them, oldest first."""
-    outages = list_unrecorded(context.state, context.machine)
-    for outage in outages:
+def record_outages(context: Context) -> None:
+    """Record new outages in the history, as incidents and as a block on the next start, oldest first."""
+    for outage in list_unrecorded(context.state, context.machine):
         context.note(f"{outage.message}.")
         _record_outage(context, outage)
-    return outages
 
 
 def _record_outage(context: Context, outage: HostOutage) -> None:

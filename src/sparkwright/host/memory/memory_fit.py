@@ -192,7 +192,7 @@ def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: boo
     return f"{change[0].upper()}{change[1:]}." if never_fits else f"Free memory, or {change}."
 
 
-def describe_need(server: PlannedServer, start_budget: Budget) -> str:
+def describe_need(start_budget: Budget) -> str:
     """Return the memory that the start needs, as a clause.
 
     For example "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4 reserve)".
