@@ -37,37 +37,6 @@ DRAINED_RECORD, INTERIM_RECORD = "drained", "interim"
 
 #: runs a plan on this host with its secrets, and returns the recap
 RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
-Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
-
-#: reasons against a restart; the first that applies is reported
-_REASONS_AGAINST_RESTART: tuple[tuple[Predicate, str], ...] = (
-    (lambda record, history, settings, now_s: settings.heal == "none", "healing is disabled"),
-    (lambda record, history, settings, now_s: bool(record.busy), "a run is in progress on the host"),
-    (lambda record, history, settings, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
-    (lambda record, history, settings, now_s: record.cure != "restart", "a restart would not help"),
-    (
-        lambda record, history, settings, now_s: bool(record.rank.rank),
-        "not restarted: the head of its cluster decides",
-    ),
-    (
-        lambda record, history, settings, now_s: bool(record.drift),
-        "not restarted: the running server differs from the last good state",
-    ),
-    (
-        lambda record, history, settings, now_s: history.cures < MIN_CHECKS_BEFORE_RESTART,
-        "not restarted yet: a second check has to confirm it",
-    ),
-    (
-        lambda record, history, settings, now_s: history.failed >= MAX_FAILED_RESTARTS,
-        "not restarted: the last restarts did not help",
-    ),
-    (
-        lambda record, history, settings, now_s: any(
-            0 <= now_s - restart_time_s < settings.heal_every_s for restart_time_s in history.heals
-        ),
-        "not restarted: the last restart was less than --heal-every ago",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +75,26 @@ def decide_from_saved_plan(state: StateFolder) -> Decision:
 
 
 def reason_against_restart(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
-    """Return the reason against a restart; empty if there is none."""
-    return next(
-        (message for applies, message in _REASONS_AGAINST_RESTART if applies(record, history, settings, now_s)), ""
-    )
+    """Return the first reason against a restart; empty if there is none."""
+    if settings.heal == "none":
+        return "healing is disabled"
+    if record.busy:
+        return "a run is in progress on the host"
+    if record.cure == "power":
+        return f"{NOT_RESTARTED}{POWER_CYCLE_FIX}"
+    if record.cure != "restart":
+        return "a restart would not help"
+    if record.rank.rank:
+        return f"{NOT_RESTARTED}the head of its cluster decides"
+    if record.drift:
+        return f"{NOT_RESTARTED}the running server differs from the last good state"
+    if history.cures < MIN_CHECKS_BEFORE_RESTART:
+        return "not restarted yet: a second check has to confirm it"
+    if history.failed >= MAX_FAILED_RESTARTS:
+        return f"{NOT_RESTARTED}the last restarts did not help"
+    if any(0 <= now_s - restart_time_s < settings.heal_every_s for restart_time_s in history.heals):
+        return f"{NOT_RESTARTED}the last restart was less than --heal-every ago"
+    return ""
 
 
 def restart(
