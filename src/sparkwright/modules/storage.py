@@ -23,15 +23,7 @@ from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import format_count
 
 
-@dataclass(frozen=True, slots=True)
-class PruneCachesState:
-    """The compile caches of the host."""
-
-    #: the most recently used first
-    caches: tuple[CompileCache, ...] = ()
-
-
-class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
+class PruneCaches(StateModule["PruneCaches.Args", list[CompileCache]]):
     """Remove compile caches that are not needed, and those that were moved aside.
 
     Never removed: the cache of a container, running or not, of the last verified state, or of the state that a rollback
@@ -45,28 +37,28 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
     class Args:
         only: list[str] | None = arg("names of the caches to remove; null: all removable ones", default=None)
 
-    def read(self, args: Args, context: Context) -> PruneCachesState:
-        return PruneCachesState(tuple(cache_removal.list_caches(context)))
+    def read(self, args: Args, context: Context) -> list[CompileCache]:
+        return cache_removal.list_caches(context)
 
-    def differences(self, args: Args, observed: PruneCachesState) -> list[Change]:
+    def differences(self, args: Args, observed: list[CompileCache]) -> list[Change]:
         return [
             Change("compile cache", cache.name, None, cache.why_aside or "unused")
             for cache in _removable_caches(args, observed)
         ]
 
-    def describe(self, args: Args, observed: PruneCachesState) -> dict[str, Any]:
+    def describe(self, args: Args, observed: list[CompileCache]) -> dict[str, Any]:
         removable_caches = _removable_caches(args, observed)
         freed_bytes = sum(cache.size_bytes for cache in removable_caches)
         msg = f"{format_count(len(removable_caches), 'compile cache')}, {units.format_size(freed_bytes)}"
-        return {"caches": [asdict(cache) for cache in observed.caches], "freed_bytes": freed_bytes, "msg": msg}
+        return {"caches": [asdict(cache) for cache in observed], "freed_bytes": freed_bytes, "msg": msg}
 
-    def act(self, args: Args, observed: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: list[CompileCache], changes: list[Change], context: Context) -> dict[str, Any]:
         names = [cache.name for cache in _removable_caches(args, observed)]
         return {"freed_bytes": cache_removal.remove(context, names)}
 
 
-def _removable_caches(args: PruneCaches.Args, observed: PruneCachesState) -> list[CompileCache]:
-    return [cache for cache in observed.caches if not cache.kept and (args.only is None or cache.name in args.only)]
+def _removable_caches(args: PruneCaches.Args, observed: list[CompileCache]) -> list[CompileCache]:
+    return [cache for cache in observed if not cache.kept and (args.only is None or cache.name in args.only)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +73,7 @@ class Image:
     kept: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PruneImagesState:
-    """The images of the selected repositories."""
-
-    #: the largest first
-    images: tuple[Image, ...] = ()
-
-
-class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
+class PruneImages(StateModule["PruneImages.Args", list[Image]]):
     """Remove images that are not needed, and the compile caches made with them.
 
     Never removed: an image that a container uses, running or not; the image of the last verified state, which a rollback
@@ -107,7 +91,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         )
         only: list[str] | None = arg("ids of the images to remove; null: all removable ones", default=None)
 
-    def read(self, args: Args, context: Context) -> PruneImagesState:
+    def read(self, args: Args, context: Context) -> list[Image]:
         api: Any = context.docker().api
         pinned_reasons = dict.fromkeys(_find_ids(api, args.pinned), "pinned in spark.lock")
         reasons = {**pinned_reasons, **_images_of_verified_states(api, context), **_images_in_use(api)}
@@ -120,22 +104,22 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
                 continue
             freed_bytes = unique_bytes.get(image["Id"], image.get("Size") or 0)
             images.append(Image(image["Id"], tuple(names), freed_bytes, reasons.get(image["Id"], "")))
-        return PruneImagesState(tuple(sorted(images, key=lambda image: -image.frees_bytes)))
+        return sorted(images, key=lambda image: -image.frees_bytes)
 
-    def differences(self, args: Args, observed: PruneImagesState) -> list[Change]:
+    def differences(self, args: Args, observed: list[Image]) -> list[Change]:
         return [
             Change(image.names[0] if image.names else f"image {image.id[7:19]}", image.id, None, "unused")
             for image in self._removable_images(args, observed)
         ]
 
-    def describe(self, args: Args, observed: PruneImagesState) -> dict[str, Any]:
+    def describe(self, args: Args, observed: list[Image]) -> dict[str, Any]:
         removable_images = self._removable_images(args, observed)
         freed_bytes = sum(image.frees_bytes for image in removable_images)
-        images = [{**asdict(image), "names": list(image.names)} for image in observed.images]
+        images = [{**asdict(image), "names": list(image.names)} for image in observed]
         msg = f"{format_count(len(removable_images), 'image')}, {units.format_size(freed_bytes)}"
         return {"images": images, "freed_bytes": freed_bytes, "msg": msg}
 
-    def act(self, args: Args, observed: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
+    def act(self, args: Args, observed: list[Image], changes: list[Change], context: Context) -> dict[str, Any]:
         removable_ids = [image.id for image in self._removable_images(args, observed)]
         cache_removal.remove_for_images(context, set(removable_ids))
         for image_id in removable_ids:
@@ -144,8 +128,8 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         return {}
 
     @staticmethod
-    def _removable_images(args: Args, observed: PruneImagesState) -> list[Image]:
-        return [image for image in observed.images if not image.kept and (args.only is None or image.id in args.only)]
+    def _removable_images(args: Args, observed: list[Image]) -> list[Image]:
+        return [image for image in observed if not image.kept and (args.only is None or image.id in args.only)]
 
 
 def remove_image(api: Any, image_id: str) -> None:

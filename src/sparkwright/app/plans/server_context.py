@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +217,11 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
         ):
             return dict(cached_entry["plan"])
     plays = [_select_play(selection, playbook_path, host) for playbook_path in (path, switch_path) if playbook_path]
-    options: dict[str, Any] = {"project": root, "registered": {CHECK_RESULT_VARIABLE: {"why": ""}}}
-    plan = playbook.compile(plays[0], host, variables, HEAL_OPTIONS, run_id=RESTART_PLAYBOOK, **options)
+    compile_play = partial(playbook.compile, project=root, registered={CHECK_RESULT_VARIABLE: {"why": ""}})
+    plan = compile_play(plays[0], host, variables, HEAL_OPTIONS, run_id=RESTART_PLAYBOOK)
     stored_plan = {"runtime": host_side.content_hash(), "plan": clusters.add_barrier(plan, host).to_json()}
     if switch_path:
-        plan = playbook.compile(plays[1], host, variables, SWITCH_OPTIONS, run_id=SWITCH_PLAYBOOK, **options)
+        plan = compile_play(plays[1], host, variables, SWITCH_OPTIONS, run_id=SWITCH_PLAYBOOK)
         stored_plan["wake"] = {**asdict(host.wake), "gateways": variables["host"]["gateways"], "plan": plan.to_json()}
     file_digests = _digest_files(path.resolve() for play in plays for path in play.document.paths())
     with contextlib.suppress(OSError):  # the plan is compiled again next time

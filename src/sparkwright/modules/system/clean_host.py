@@ -157,7 +157,7 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
     if not args.repositories:
         return
     try:
-        images = PruneImages().read(PruneImages.Args(repositories=args.repositories), context).images
+        images = PruneImages().read(PruneImages.Args(repositories=args.repositories), context)
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:
         return
