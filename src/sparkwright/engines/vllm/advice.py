@@ -37,20 +37,8 @@ MAX_UNCHUNKED_TOKENS = 32768
 COMPUTE_BYTES = 4 * GIB
 SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
 
-
-def version(text: str | None) -> Version | None:
-    """See `versions.parse`."""
-    return versions.parse(text)
-
-
-def kind(model: Mapping[str, Any]) -> Architecture:
-    """See `architecture.classify`."""
-    return architecture.classify(model)
-
-
-def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `architecture.relevant_config`."""
-    return architecture.relevant_config(config)
+#: see engines.advice.Advice
+version, kind, relevant_config = versions.parse, architecture.classify, architecture.relevant_config
 
 
 def decide_chunked_prefill(
