@@ -14,12 +14,10 @@ from sparkwright.engines.http import GENERATE, OPEN_SERVER_FIX, OPEN_SERVER_PROB
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files
-from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.names import ErrorLocator
 from sparkwright.project.recipe.rules import is_loopback
-from sparkwright.protocol import expressions
+from sparkwright.project.recipe.scope import render_template_file
 
 if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
@@ -108,8 +106,4 @@ def summarize_planned_server(host: Host, variables: Mapping[str, Any]) -> Server
 
 def render_template(project: Path, name: str, variables: Mapping[str, Any]) -> str:
     """Render the project's template of this name, or else the shipped one. Raises Refused, with the line, for a mistake."""
-    path = shipped_files.resolve_path(project, f"templates/{name}")
-    try:
-        return str(expressions.render(document.read_text(path), variables))
-    except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None
+    return render_template_file(shipped_files.resolve_path(project, f"templates/{name}"), variables)

@@ -248,9 +248,9 @@ class Document:
         return {self.path}.union(*(included.paths() for included in self.included_documents.values()))
 
 
-def load(path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> Document:
+def load(path: Path) -> Document:
     """Read a YAML file. Raises Refused if it is missing, too large, not valid YAML, or has a duplicate key."""
-    data, lines = _compose_cached(read_text(path, max_bytes=max_bytes), format_path(path))
+    data, lines = _compose_cached(read_text(path), format_path(path))
     return Document(path, copy.deepcopy(data), lines)
 
 

@@ -49,8 +49,6 @@ RECIPE_NAMES = (
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
 #: Docker's default size of /dev/shm
 DEFAULT_SHM_SIZE = "64m"
-#: maximum size of a file, as written and as rendered
-MAX_FILE_BYTES = 1 << 20
 SECRET_FIX = "A secret belongs under the host's `secrets:`, or in `server_key`; anyone on the host can read this file."
 
 
@@ -290,6 +288,14 @@ def render_files(recipe: Recipe, variables: Mapping[str, Any]) -> dict[str, str]
     return {path: _render_file(recipe, path, variables) for path in recipe.file.files}
 
 
+def render_template_file(path: Path, variables: Mapping[str, Any]) -> str:
+    """Return a rendered template. Raises Refused, with the line, for a mistake."""
+    try:
+        return str(expressions.render(document.read_text(path), variables))
+    except expressions.ExpressionError as error:
+        raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None
+
+
 def content_digest(content: str) -> str:
     """Return the digest under which a file's content is stored."""
     return hashlib.sha256(content.encode()).hexdigest()
@@ -319,14 +325,9 @@ def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str
     if not exists:
         name = visible.display_name(f"templates/{source.template}" if source.template else source.file)
         raise Refused(f"`files.{path}`: no such file: {name}.", where=where, fix="Create it, or correct the name.")
-    text = document.read_text(file, max_bytes=MAX_FILE_BYTES)
-    if source.template:
-        try:
-            text = str(expressions.render(text, variables))
-        except expressions.ExpressionError as error:
-            raise Refused(f"{error}.", where=ErrorLocator.in_template(file)(error.line)) from None
-    if len(text.encode()) > MAX_FILE_BYTES:
-        message = f"`files.{path}` renders to more than {MAX_FILE_BYTES >> 20} MiB."
+    text = render_template_file(file, variables) if source.template else document.read_text(file)
+    if len(text.encode()) > document.MAX_FILE_BYTES:
+        message = f"`files.{path}` renders to more than {document.MAX_FILE_BYTES >> 20} MiB."
         raise Refused(message, where=where, fix="Shorten it.")
     for number, line in enumerate(text.splitlines(), 1):
         if has_secret(line):
