@@ -139,7 +139,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        count_steps()
+        count_step()
         if operator == "*":
             _check_sizes(
                 _size_of(left) * right if isinstance(right, int) else 0,
@@ -154,7 +154,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        count_steps()
+        count_step()
         method = getattr(target, "__wrapped__", target)  # the sandbox wraps `str.format`
         if isinstance(getattr(method, "__self__", None), str):
             _check_text_method(method, args)
@@ -175,9 +175,9 @@ def reset_steps() -> None:
     _usage.steps = 0
 
 
-def count_steps(count: int = 1) -> None:
-    """Add steps to the count. Raises SecurityError if a rendering takes more than MAX_STEPS."""
-    _usage.steps = getattr(_usage, "steps", 0) + count
+def count_step() -> None:
+    """Count a step. Raises SecurityError if a rendering takes more than MAX_STEPS."""
+    _usage.steps = getattr(_usage, "steps", 0) + 1
     if _usage.steps > MAX_STEPS:
         raise SecurityError(f"the template takes more than {MAX_STEPS:,} steps")
 
@@ -202,12 +202,12 @@ def _with_step_counts(items: Iterable[Any]) -> Iterable[Any]:
 
 def _iter_counted(items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
-        count_steps()
+        count_step()
         yield item
 
 
 def _join_counted(parts: list[Any]) -> str:
-    count_steps()
+    count_step()
     return LimitedEnvironment.concat(map(str, parts))
 
 

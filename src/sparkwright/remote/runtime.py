@@ -86,7 +86,7 @@ def content_hash() -> str:
     return hashlib.sha256(REQUIREMENTS_FILE.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
-def ensure_archive(python_version: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
+def ensure_archive(python_version: str, machine: str) -> Path:
     """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz in the laptop's cache.
 
     It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if the Python or processor is invalid.
@@ -95,7 +95,7 @@ def ensure_archive(python_version: str, machine: str, progress: Progress = lambd
     target = f"{python_version}-{require_match(MACHINE, machine, 'the processor')}"
     path = resolve_inside(host_side.cache_folder() / "runtime", f"{content_hash()}-{target}.tar.gz")
     if not _is_intact(path):
-        wheels = fetch_wheels(python_version, machine, progress)
+        wheels = fetch_wheels(python_version, machine)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary_file:
             _pack(wheels, f"{target}\n", temporary_file)

@@ -114,7 +114,8 @@ class SglangApi(ModelApi):
         engine, body = self.engine, self.body()
         error_message = self._request_error(body)
         if error_message:
-            self.send(400, error_body(error_message))
+            error = {"object": "error", "message": error_message, "type": "BadRequestError", "param": None, "code": 400}
+            self.send(400, error)
             return
         if engine.fault() == "engine-exits" or engine.dead:
             engine.exit_silently()
@@ -185,10 +186,6 @@ class SglangApi(ModelApi):
 def _max_tokens(body: dict[str, Any]) -> int | None:
     max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
     return max_tokens if isinstance(max_tokens, int) and max_tokens > 0 else None
-
-
-def error_body(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
-    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
 
 @dataclass
