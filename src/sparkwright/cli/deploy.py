@@ -33,7 +33,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         (),
         """Show what deploy would change, field by field.
 
-        Changes nothing. A running server that matches its recipe but was not verified is measured and tested, as by deploy. Exit
+        Changes nothing and sends no test load: the tests of a running server that was not verified are listed as `later`. Exit
         code 2 if anything would change.
         """,
     ),
