@@ -20,9 +20,9 @@ DEFAULT_TAIL_LINES = 1000
 def status(host: str = "", recipe: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
     """Show each host: state, recipe, tok/s, memory, drift.
 
-    Uses the last health check. If there is none or it is no longer valid, /health is requested now, but no token, as the line
-    shows. Exit code: 0 every server and gateway is up, asleep or starting, 2 one is degraded, 1 down or worse, 3 its host is
-    unreachable, 4 unknown. With --watch it is 0.
+    Requests /health but no token, and shows the last health check as long as it is valid. Exit code: 0 every server and gateway
+    is up, asleep or starting, 2 one is degraded, 1 down or worse, 3 its host is unreachable, 4 unknown or a run is in progress.
+    With --watch it is 0.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
