@@ -355,7 +355,7 @@ def _metrics() -> str:
 
 METRICS = """# Metrics
 
-Every health check writes its record as Prometheus text too. `invoke monitoring.install --host HOST --textfile DIR` makes the checks
+Every health check writes its record as Prometheus text too. `invoke health.install --host HOST --textfile DIR` makes the checks
 write it where node_exporter reads it ([alerts](alerts.md)): as `sparkwright.prom` in DIR, or on a host with several servers as
 `sparkwright-CONTAINER.prom` for each, with the label `server`. Without `--textfile` the file is `health.prom` in the host's state folder.
 
