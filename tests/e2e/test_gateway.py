@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright.sandbox import control
 from tests import published
 from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
+from tests.e2e.two_hosts import HOSTS, TwoHostProject
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
@@ -202,6 +204,17 @@ def test_a_gateway_that_fails_verification_is_replaced_by_the_last_verified_one(
     assert gate.request().status == 200
     assert gate.status()["restarted_s"] is None, "a restore is not a restart by Docker"
     assert gate.deploy().recap["changed"] == 0
+
+
+def test_a_gateway_without_any_server_names_all_hosts_to_deploy(tmp_path: Path) -> None:
+    two = TwoHostProject(tmp_path)
+    try:
+        result = two.run("gateway.deploy", "--host", "box", "--json")
+    finally:
+        for name in HOSTS:
+            control.down(two.sandbox / "hosts" / name)
+    assert result.code == 1
+    assert "Run `sparkwright deploy --host side1,side2` first." in {event.get("fix") for event in result.events()}
 
 
 def test_the_port_of_a_server_is_refused(gate: GatewayProject) -> None:

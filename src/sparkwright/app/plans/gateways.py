@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def build_variables(
         "lock": {"manifests": (image or {}).get("manifests")},
         "files": render.render_files(config),
         "models": [name for served in config.models for name in served.names],
-        "proof": _proof_arguments(config),
+        "proof": _proof_arguments(config, servers),
         "client_key": secret_names[_key_secret_name(gateway)],
         "clients": {name: _client_key_secret_name(gateway, name) for name in gateway.file.clients},
         "certificate": secret_names[_certificate_secret_name(gateway)],
@@ -111,7 +111,7 @@ def load_client_key(selection: Selection, host: Host) -> tuple[str, dict[str, Se
     return next(iter(secrets), ""), secrets
 
 
-def _proof_arguments(config: model.Gateway) -> dict[str, Any]:
+def _proof_arguments(config: model.Gateway, servers: Iterable[Server]) -> dict[str, Any]:
     """Return the arguments of `gateway_proof`, which the host saves for a rollback."""
     requests = {
         name: {
@@ -120,6 +120,11 @@ def _proof_arguments(config: model.Gateway) -> dict[str, Any]:
             "on_demand": served.on_demand,
             "waits": config.waits,
             "dialects": list(served.dialects),
+            "hosts": [
+                server.host.cluster.name if server.host.cluster else server.host.name
+                for server in servers
+                if server.recipe.served_name == served.name
+            ],
         }
         for served in config.models
         for name in served.names

@@ -261,7 +261,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         port: int = arg("the port on which it listens")
         models: dict[str, dict[str, Any]] = arg(
             "for each model its `task`, the `body` of the request to send, whether it is `on_demand`, whether requests "
-            "for it wait for a server (`waits`), and the other APIs that its recipe promises (`dialects`)"
+            "for it wait for a server (`waits`), the other APIs that its recipe promises (`dialects`), and its `hosts`"
         )
         client_key: str = arg("the name of the secret with the clients' API key; empty if none is required", default="")
         tls: bool = arg("whether it uses https", default=False)
@@ -285,7 +285,11 @@ class GatewayProof(Module["GatewayProof.Args"]):
                     f"{name} returned no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
         if not answering_models:
-            raise Failed(f"no server of {', '.join(not_up_models)} is up.", fix="Run `invoke deploy` first.")
+            hosts = dict.fromkeys(host for name in not_up_models for host in args.models[name].get("hosts") or ())
+            host_option = f" --host {','.join(hosts)}" if hosts else ""
+            raise Failed(
+                f"no server of {', '.join(not_up_models)} is up.", fix=f"Run `invoke deploy{host_option}` first."
+            )
         for name in answering_models:
             self._check_dialects(name, args.models[name], args, context)
         self._check_model_list(answering_models, args, context)
