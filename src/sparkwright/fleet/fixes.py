@@ -1,9 +1,10 @@
-"""Add `--host` to the commands in a host's messages, because the host does not know its name in the inventory."""
+"""Add to a host's messages what only the laptop knows: the host's name in commands, and where its secrets are defined."""
 
 from __future__ import annotations
 
 import re
 
+from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 
@@ -13,6 +14,8 @@ _COMMAND_PATTERN = re.compile(
     r"gateway\.deploy)"
     r"(?=[` ])(?![^`]{0,200} --host )"
 )
+#: the name of a secret, and where to define it
+_SECRET_PATTERN = re.compile(rf"\b(?P<name>\w{{1,100}}) \({re.escape(secret_source.DEFAULT_LOCATION)}\)")
 #: commands that operate on a whole cluster
 CLUSTER_COMMANDS = ("restart", "rollback", "deploy", "plan", "history", "cluster.check", "cluster.inspect")
 
@@ -25,7 +28,18 @@ def add_host_option(text: str, host: Host) -> str:
     )
 
 
-def add_host_to_event(event: Event, host: Host) -> Event:
-    """Add `--host` to the commands in an event's message and fix."""
-    texts = {key: add_host_option(event[key], host) for key in ("msg", "fix") if isinstance(event.get(key), str)}
+def locate_secrets(text: str, host: Host) -> str:
+    """Replace the place where a secret can be defined with the one where it is, and say what its source lacks."""
+    return _SECRET_PATTERN.sub(
+        lambda match: f"{match['name']} ({secret_source.describe_location(match['name'], host)})", text
+    )
+
+
+def complete_event(event: Event, host: Host) -> Event:
+    """Add what only the laptop knows to an event's message and fix."""
+    texts = {
+        key: locate_secrets(add_host_option(event[key], host), host)
+        for key in ("msg", "fix")
+        if isinstance(event.get(key), str)
+    }
     return {**event, **texts}

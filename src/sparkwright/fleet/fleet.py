@@ -263,7 +263,7 @@ class Fleet:
             for host_event in member.request(header):
                 kind = host_event["event"]
                 if kind not in FOREIGN_EVENT_KINDS:
-                    host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
+                    host_event = rewrite_commands_in(fixes.complete_event(host_event, member.host))
                 host_event = {**host_event, "host": member.host.name}
                 host_events.append(host_event)
                 if progress_only:

@@ -15,7 +15,8 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER
-from sparkwright.project.inventory import secret_source
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.secret_source import describe_location, read_secrets
 from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event
 from sparkwright.remote import runtime
@@ -61,7 +62,7 @@ def _install_on_host(member: Member) -> Exit:
         raise Refused("root's runtime is only for hosts that are reached over ssh.", where=where)
     interpreter = runtime.parse_interpreter(_query_python(link, where), where)
     data = runtime.ensure_archive(interpreter.version, interpreter.machine).read_bytes()
-    secret = secret_source.read_secrets(member.host).get(BECOME_PASSWORD)
+    secret = read_secrets(member.host).get(BECOME_PASSWORD)
     password = secret.reveal() if secret else ""
     unpack_command = [
         interpreter.path,
@@ -78,23 +79,23 @@ def _install_on_host(member: Member) -> Exit:
         # sudo must not read the archive as passwords: each attempt counts towards a lockout of the account
         _, code, reason = _run_sudo(link, [*sudo_command, "-v"], stdin_line)
         if code:
-            raise _install_error(reason, where, answered=False)
+            raise _install_error(reason, member.host, answered=False)
     argv = [*sudo_command, "sh", "-c", _INSTALL_SCRIPT, str(FOLDER.parent), *unpack_command]
     answer, code, reason = _run_sudo(link, argv, stdin_line + BEGIN_MARKER + runtime.unpacker_source() + data)
     if answer.get("event") != "shipped" or code:
-        raise _install_error(reason, where, answered=bool(answer))
+        raise _install_error(reason, member.host, answered=bool(answer))
     print_text(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
 
 
-def _install_error(reason: str, where: str, *, answered: bool) -> Failed:
+def _install_error(reason: str, host: Host, *, answered: bool) -> Failed:
     """Return the error of a failed installation. answered: True if sudo ran the unpacker, which gave the reason."""
     fix = (
         f"It needs about 80 MB in {FOLDER}; check with `df -h {FOLDER.parent}` on the host."
         if answered
-        else f"sudo needs a NOPASSWD rule there, or the secret {BECOME_PASSWORD} (hosts/groups.yml, `secrets`)."
+        else f"sudo needs a NOPASSWD rule there, or the secret {BECOME_PASSWORD} ({describe_location(BECOME_PASSWORD, host)})."
     )
-    return Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
+    return Failed(f"the runtime was not installed: {one_line(reason, max_chars=300)}.", where=host.name, fix=fix)
 
 
 def _run_sudo(link: SshLink, argv: Sequence[str], data: bytes) -> tuple[Event, int, str]:

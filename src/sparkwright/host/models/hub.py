@@ -54,6 +54,7 @@ _ETAG_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 REDIRECT_LOOP_CLAUSE = "redirects in a loop, or to a URL that is not http(s)"
 OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
+TOKEN_HINT = "a token, such as the secret HF_TOKEN (hosts/groups.yml, `secrets`)"
 UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _NETWORK_FIX = "Check the host's network."
 _FILE_TOO_LARGE_MESSAGE = "a file is larger than its size in spark.lock."
@@ -238,7 +239,7 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
         return
     code, id_, hub_url = response.headers.get("X-Error-Code", ""), source.id, source.url
     if code == "GatedRepo":
-        fix = f"Accept its license at {hub_url}/{id_}, then set a token (hosts/groups.yml, `secrets`)."
+        fix = f"Accept its license at {hub_url}/{id_}, then set {TOKEN_HINT}."
         raise Failed(f"{id_} is gated.", fix=fix)
     if code == "RevisionNotFound":
         raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
@@ -247,7 +248,7 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
     if code == "RepoNotFound" or response.status == 401:
-        fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
+        fix = f"Check `model.id` in the recipe; a private model needs {TOKEN_HINT}."
         raise Failed(f"the hub {hub_url} has no model {id_}.", fix=fix)
     message = one_line(response.headers.get("X-Error-Message", ""), max_chars=300)
     raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".")

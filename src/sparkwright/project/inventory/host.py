@@ -61,7 +61,7 @@ class Host:
     key_variable: str = ""
     #: path of its file, for messages
     where: str = ""
-    #: "file:line" of each setting, for messages; keys: `recipe`, `model_from`, `serve_port` and `vars.NAME`
+    #: "file:line" of each setting, for messages; keys: `recipe`, `model_from`, `serve_port`, `vars.NAME`, `secrets.NAME`
     set_at: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     cluster: Cluster | None = None

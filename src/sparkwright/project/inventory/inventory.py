@@ -47,7 +47,12 @@ class _SettingsLayer:
             for key in LOCATED_SETTINGS
             if getattr(self.file, key) is not None
         }
-        return locations | {f"vars.{name}": self.source.where(*self.section, "vars", name) for name in self.file.vars}
+        named_settings = {"vars": self.file.vars, "secrets": self.file.secrets}
+        return locations | {
+            f"{key}.{name}": self.source.where(*self.section, key, name)
+            for key, settings in named_settings.items()
+            for name in settings
+        }
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from sparkwright.trust.names import expand_home
 from sparkwright.trust.redact import MIN_SECRET_CHARS
 from sparkwright.trust.secret_names import is_secret
 
+#: where a secret can be defined, for messages
+DEFAULT_LOCATION = "hosts/groups.yml, `secrets`"
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 64 * 2**10
 
@@ -72,6 +74,19 @@ def describe_source(source: Source) -> str:
     if source.env is not None:  # hidden if it looks like the secret itself, entered by mistake
         return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"
     return f"the file {source.file}" if source.file is not None else "the command"
+
+
+def describe_location(name: str, host: Host) -> str:
+    """Return where a host's secret is defined, and what its source lacks; DEFAULT_LOCATION if it is not defined."""
+    source = host.secret_sources.get(name)
+    if source is None:
+        return DEFAULT_LOCATION
+    where = host.set_at.get(f"secrets.{name}", host.where)
+    if source.env is not None and not os.environ.get(source.env):
+        return f"{where}: {describe_source(source)} is not set"
+    if source.file is not None and not expand_home(source.file).exists():
+        return f"{where}: {describe_source(source)} does not exist"
+    return where
 
 
 def _read_file(name: str, path: str) -> Secret | None:
