@@ -29,6 +29,29 @@ def test_failure_stops_the_run_and_resume_continues(tmp_path: Path) -> None:
     assert project.roll("--resume").code == 5
 
 
+def test_resume_leaves_out_hosts_that_were_removed_from_the_group(tmp_path: Path) -> None:
+    project = HostsProject(tmp_path, 3)
+    (project.home("s2") / "broken").touch()
+    assert project.roll("--host", "lab").code == 1
+    project.host("s2", f"connection: local\nenv: {{HOME: {project.home('s2')}}}\n")
+    second = project.roll("--resume", "--host", "lab")
+    assert (second.code, second.ran) == (0, ["s3"])
+    assert [note["text"] for note in second.events("note")] == [
+        "--host lab no longer selects s2: left out of this run."
+    ]
+    assert "nothing to resume" in project.roll("--resume").err
+
+
+def test_resume_is_refused_after_all_remaining_hosts_were_removed(tmp_path: Path) -> None:
+    project = HostsProject(tmp_path, 3)
+    (project.home("s3") / "broken").touch()
+    assert project.roll("--host", "lab").code == 1
+    (project.root / "hosts/s3.yml").unlink()
+    result = project.roll("--resume")
+    assert (result.code, result.ran) == (5, [])
+    assert "nothing to resume: `--host lab` no longer selects s3." in result.err
+
+
 def test_canary_and_serial_of_the_command_line_override_the_playbook(tmp_path: Path) -> None:
     result = HostsProject(tmp_path, 5).roll("--host", "lab", "--canary", "1", "--serial", "50%")
     assert result.code == 0

@@ -64,7 +64,13 @@ FINGERPRINT = {"recipes/a.yml": "1", "spark.lock": "x"}
 
 def unfinished_record() -> RolloutRecord:
     return RolloutRecord(
-        "restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(FINGERPRINT)}, failed={"s2": "no"}, began_s=1000
+        "restart",
+        ["s1", "s2", "s3"],
+        "lab",
+        {"tags": []},
+        done={"s1": dict(FINGERPRINT)},
+        failed={"s2": "no"},
+        began_s=1000,
     )
 
 

@@ -12,7 +12,7 @@ from sparkwright.mcp import output
 from tests.fuzz.harness import damaged_texts, damaged_values, feed, feed_json, via_file
 
 FILES = {"spark1": {"recipes/a.yml": "ab"}}
-RECORD = RolloutRecord("deploy", ["spark1", "spark2"], {"serial": "1"}, FILES, {"spark2": "why"})
+RECORD = RolloutRecord("deploy", ["spark1", "spark2"], "lab", {"serial": "1"}, FILES, {"spark2": "why"})
 DIFF = [{"field": "image", "before": "a", "after": ["b"] * 300, "why": "x" * 5000}]
 
 

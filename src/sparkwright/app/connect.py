@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sparkwright.console.formatters import join_names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.project.documents import document
@@ -95,12 +96,19 @@ def guess_request_kind(playbook: str) -> RequestKind:
 def remaining_hosts_pattern(playbook: str, pattern: str) -> str:
     """Return the hosts that an interrupted rolling run has not reached yet (`--resume`), as a pattern.
 
+    Hosts that its `--host` no longer selects, such as those removed from a group since, are left out.
+
     Raises Refused if there are none, or if --host selects other hosts.
     """
     from sparkwright.fleet.rollout import RecordFile, refuse_other_hosts
 
     project = Project.here()
     record = RecordFile(project.root, playbook).load()
+    if record.pattern:
+        removed_names = record.remove_unfinished([host.name for host in select_hosts(record.pattern).hosts])
+        if not record.unfinished_hosts:
+            message = f"nothing to resume: `--host {record.pattern}` no longer selects {join_names(removed_names)}."
+            raise Refused(message, fix="Start a run without --resume.")
     if pattern:
         refuse_other_hosts(record, [host.name for host in select_hosts(pattern).hosts])
     return ",".join(record.unfinished_hosts)

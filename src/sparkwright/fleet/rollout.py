@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ RECORD_SHAPE = Partial(
     {
         "schema": int,
         "playbook": str,
+        "pattern": line,
         **{key: [line] for key in ("hosts", "under_way")},
         "options": {str: object},
         "done": {str: {str: str}},
@@ -54,6 +55,8 @@ class RolloutRecord:
     playbook: str
     #: all hosts of the run, in order
     hosts: list[str]
+    #: the pattern that selected them (`--host`); empty in a record of an earlier version
+    pattern: str = ""
     #: options of the command that must be the same when the run is resumed
     options: dict[str, Any] = field(default_factory=dict)
     #: finished hosts, with the fingerprints of their inputs
@@ -69,6 +72,12 @@ class RolloutRecord:
     def unfinished_hosts(self) -> list[str]:
         """The hosts that are not finished."""
         return [name for name in self.hosts if name not in self.done]
+
+    def remove_unfinished(self, names: Collection[str]) -> list[str]:
+        """Remove the unfinished hosts that are not among these names, and return them."""
+        removed_names = [name for name in self.unfinished_hosts if name not in names]
+        self.hosts = [name for name in self.hosts if name not in removed_names]
+        return removed_names
 
 
 class RecordFile:

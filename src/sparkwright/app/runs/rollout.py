@@ -93,14 +93,18 @@ class RolloutRun:
         names = [host.name for host in self._selection.hosts]
         if self._options.resume:
             record = self._record_file.load()
+            removed_names = record.remove_unfinished(names)
             refuse_changed_run(record, self._fixed_options(), self._fingerprints)
             self.record, self._is_recorded = record, True
+            if removed_names:
+                note = f"--host {record.pattern} no longer selects {join_names(removed_names)}: left out of this run."
+                self._selection.fleet.add_note(self._selection.fleet.members[0], note)
             for member in self._selection.fleet.members:
                 if member.host.name in record.under_way:
                     note = "it was in progress when the run was interrupted, so it is checked again."
                     self._selection.fleet.add_note(member, note)
         elif any(policy.is_rolling(len(names)) for policy in self._policies):
-            self.record = RolloutRecord(self._record_file.playbook, names, self._fixed_options())
+            self.record = RolloutRecord(self._record_file.playbook, names, self._options.host, self._fixed_options())
 
     def can_start(self) -> bool:
         """Return False if a host of a rolling run or a member of a cluster is unreachable, and set `fleet.stop_reason`.
