@@ -106,6 +106,17 @@ def test_textfile_folder_is_changed_and_other_settings_stay(host: RecordingConte
     assert not HealthTimer().run(textfile_only, host).changed
 
 
+def test_an_installation_names_the_settings_that_it_replaces(host: RecordingContext) -> None:
+    """The settings may be those of another project, which calls the host otherwise."""
+    first = HealthTimer.Args(host="spark1", every_s=120, heal="restart", webhook="http://127.0.0.1:9/x")
+    assert "replaced settings" not in HealthTimer().run(first, host).msg
+    second = HealthTimer().run(HealthTimer.Args(host="gb10"), host)
+    assert second.msg.endswith(
+        "; replaced settings: host spark1, every 120 s, heal restart, webhook http://127.0.0.1:9/x"
+    )
+    assert {change.field: (change.before, change.after) for change in second.diff}["heal"] == ("restart", "none")
+
+
 DENIED = "#!/bin/sh\necho 'You (ops) are not allowed to use this program (crontab)' >&2\nexit 1\n"
 
 

@@ -62,6 +62,14 @@ class HealthTimerState:
     check_files: tuple[Path, ...] = ()
     #: settings of the installed timer
     previous_settings: Settings = field(default_factory=Settings)
+    intended_settings: Settings = field(default_factory=Settings)
+
+    @property
+    def setting_changes(self) -> list[Change]:
+        """Differences from the settings of the installed timer; empty if none is installed."""
+        before, after = self.previous_settings.to_json(), self.intended_settings.to_json()
+        names = SETTINGS_ARGS if self.previous_settings.every_s else ()
+        return [Change(name, before[name], after[name]) for name in names if before[name] != after[name]]
 
 
 class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
@@ -141,6 +149,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
                 path for path in schedule.list_leftover_files(context, previous_settings) if path.exists()
             ),
             previous_settings=previous_settings,
+            intended_settings=settings,
         )
 
     def differences(self, args: Args, observed: HealthTimerState) -> list[Change]:
@@ -149,10 +158,12 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             names += [path.name for path in observed.check_files]
             names += [CRONTAB] if schedule.CRON_MARK in observed.current_files[CRONTAB] else []
             return [Change(name, "present", None) for name in names]
-        changes = [
+        changes = observed.setting_changes
+        changes += [
             Change(Path(name).name, "different" if observed.current_files.get(name) else None, "as requested")
             for name, texts in observed.intended_files.items()
             if not _is_up_to_date(name, observed, texts)
+            and not (changes and name == str(observed.scheduler.settings_file))
         ]
         if _find_leftover_wake_unit(observed):
             changes.append(Change(schedule.WAKE_UNIT, "present", None))
@@ -283,7 +294,18 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
     if scheduler.scope == "cron":
         every_s = schedule.cron_interval_s(every_s)
         scheduler_name += "" if schedule.is_cron_running() else ", which is not running: start it on the host"
-    return {**data, "msg": f"every {every_s:g} s by {scheduler_name}{restriction}{first_check}"}
+    replaced = ", ".join(map(_describe_replaced_setting, observed.setting_changes))
+    replaced_note = f"; replaced settings: {replaced}" if replaced else ""
+    return {**data, "msg": f"every {every_s:g} s by {scheduler_name}{restriction}{first_check}{replaced_note}"}
+
+
+def _describe_replaced_setting(change: Change) -> str:
+    """Return a setting of the previous installation, such as "heal-every 3600 s"."""
+    name, value = change.field.removesuffix("_s").replace("_", "-"), change.before
+    if change.field.endswith("_s"):
+        return f"{name} {value:g} s"
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value or "none")
+    return f"{name} {one_line(text, max_chars=80)}"
 
 
 def _run_first_check(context: Context) -> None:
