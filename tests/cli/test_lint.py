@@ -70,3 +70,37 @@ def test_an_error_that_concerns_two_host_files_is_reported(tmp_path: Path) -> No
     (tmp_path / "hosts/spark1.yml").write_text("address: spark1\nmodel_from: spark9\n")
     result = commands.run("lint", cwd=tmp_path)
     assert result.returncode == 5 and result.stderr.startswith("hosts/spark1.yml:2: ")
+
+
+def test_missing_templates_and_files_are_reported_with_their_lines(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    path = tmp_path / RECIPE
+    lines = len(path.read_text().splitlines())
+    path.write_text(
+        path.read_text() + "files:\n  /etc/a.yml: {template: a.yml.j2}\n  /etc/b.jinja: {file: chat/b.jinja}\n"
+    )
+    (tmp_path / "playbooks").mkdir()
+    playbook = "- hosts: all\n  tasks:\n    - template: {src: c.j2, dest: /tmp/c}\n"
+    (tmp_path / "playbooks/own.yml").write_text(playbook)
+    result = commands.run("lint", cwd=tmp_path)
+    assert result.returncode == 5 and [line.rpartition(" no ")[0] for line in result.stderr.splitlines()] == [
+        f"{RECIPE}:{lines + 2}: `files./etc/a.yml`:",
+        f"{RECIPE}:{lines + 3}: `files./etc/b.jinja`:",
+        "playbooks/own.yml:3:",
+    ]
+    assert "Other files of the project: 3 errors" in result.stdout
+
+
+def test_expectations_that_cannot_hold_and_a_flag_without_a_value_are_reported(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    path, text = tmp_path / RECIPE, (tmp_path / RECIPE).read_text()
+    text = re.sub("tok_per_s: .*", "tok_per_s: 120", text)
+    text = re.sub("load: .*", "load: {context: 8k, streams: 9}", text)
+    path.write_text(re.sub("enable-prefix-caching: .*", "enable-prefix-caching:", text))
+    out = " ".join(commands.run("lint", "--recipe", "qwen3.5-35b", cwd=tmp_path).stdout.split())
+    assert "`expect.tok_per_s` is 120, but the memory's bandwidth allows one stream at most 74.8 tok/s" in out
+    assert "`expect.load.streams` is 9, but the server runs 8 requests at a time (max-num-seqs)." in out
+    assert "enable-prefix-caching has no value: it is not passed to the engine, which uses its default." in out
+    speculation = "  speculative-config: {method: mtp, num_speculative_tokens: 2}\n"
+    path.write_text(text.replace("  max-num-seqs:", f"{speculation}  max-num-seqs:"))
+    assert "bandwidth" not in commands.run("lint", "--recipe", "qwen3.5-35b", cwd=tmp_path).stdout

@@ -17,7 +17,7 @@ from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines import recipe_rules
 from sparkwright.engines.budget import SYSTEM_ROW
-from sparkwright.engines.model.roofline import BANDWIDTH_BYTES_PER_S
+from sparkwright.engines.model.roofline import BANDWIDTH_BYTES_PER_S, GB10
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member, close_links
 from sparkwright.host.records import start_memory
@@ -34,7 +34,6 @@ from sparkwright.protocol.events import Event
 from sparkwright.units import GIB, MINUTE_FORMAT, format_time, today
 from sparkwright.visible import format_count, one_line
 
-GPU = "NVIDIA GB10"
 #: kinds of evidence, best first; simulated figures rank low because they do not describe real hardware
 EVIDENCE_ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: `fits` in JSON, by verdict
@@ -95,7 +94,7 @@ class CatalogueRow:
         if self.entry.vendor_run is not None:
             return "served", 0.0, str(self.entry.vendor_run)
         if self.entry.bytes_per_token:
-            rate = BANDWIDTH_BYTES_PER_S[GPU] / self.entry.bytes_per_token
+            rate = BANDWIDTH_BYTES_PER_S[GB10] / self.entry.bytes_per_token
             return (
                 "ceiling",
                 rate,

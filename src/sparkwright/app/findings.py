@@ -275,7 +275,7 @@ def finding_location(recipe: Recipe, finding: Finding) -> str:
     """Return "file:line" of the flag or key that a finding is about."""
     if finding.flag in recipe.file.flags:
         return recipe.where(finding.flag)
-    if finding.flag.startswith("container."):
+    if finding.flag.startswith(("container.", "expect.")):
         return recipe.source.where(*finding.flag.split("."))
     if finding.rule == EXPECTED_PREFILL_RULE or finding.flag == (recipe.engine.advice.CHUNKED_PREFILL_FLAG or None):
         return recipe.source.where("expect", "chunked_prefill")
@@ -309,7 +309,8 @@ def plan_warnings(recipe: Recipe, settings: ServerSettings) -> list[str]:
     return [
         f"{finding_location(recipe, finding)}: {finding.sentence}"
         for finding in settings.findings
-        if finding.severity == "warning" and (finding.rule == "flag-value" or finding.flag.startswith("container."))
+        if finding.severity == "warning"
+        and (finding.rule == "flag-value" or finding.flag.startswith(("container.", "expect.")))
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import collect_refusals
 from sparkwright.project.inventory import inventory
 from sparkwright.project.playbook import playbook
-from sparkwright.project.playbook.compiler import TEMPLATE_MODULES, load_signature, split_module
+from sparkwright.project.playbook.compiler import TEMPLATE_MODULES, find_template, load_signature, split_module
+from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.scope import find_file
 from sparkwright.protocol import expressions, signature
 
 #: states of files that are not the project's own
@@ -36,6 +39,11 @@ def find_errors(root: Path) -> list[Refused]:
     return list(distinct_errors.values())
 
 
+def find_file_errors(recipes: Iterable[Recipe]) -> list[Refused]:
+    """Return the errors of missing files in `files` of recipes."""
+    return collect_refusals(partial(find_file, recipe, path) for recipe in recipes for path in recipe.file.files)
+
+
 def check_playbook(path: Path, project: Path) -> None:
     """Check keys, modules, and arguments without expressions of a playbook or a part (a list of tasks that playbooks include).
 
@@ -49,28 +57,30 @@ def check_playbook(path: Path, project: Path) -> None:
         source = playbook.splice_includes(source, project)
         playbook.check_steps(source, source.data, ())
         playbook.refuse_secrets(source)
-        _check_modules(source, source.data, ())
+        _check_modules(source, source.data, (), project)
         return
     for play in playbook.load(path, project).plays:
-        _check_modules(play.document, play.file.tasks, (*play.place, "tasks"))
-        _check_modules(play.document, play.file.handlers, (*play.place, "handlers"))
+        _check_modules(play.document, play.file.tasks, (*play.place, "tasks"), project)
+        _check_modules(play.document, play.file.handlers, (*play.place, "handlers"), project)
 
 
-def _check_modules(source: Document, steps: list[dict[str, Any]], place: Place) -> None:
+def _check_modules(source: Document, steps: list[dict[str, Any]], place: Place, project: Path) -> None:
     """Check the modules of a list of tasks and blocks, at any depth. place: place of the list."""
     for n, step in enumerate(steps):
         step_place = (*place, n)
         if "block" not in step:
-            _check_module(source, step, step_place)
+            _check_module(source, step, step_place, project)
             continue
         for key in ("block", "rescue", "always"):
-            _check_modules(source, step.get(key, []), (*step_place, key))
+            _check_modules(source, step.get(key, []), (*step_place, key), project)
 
 
-def _check_module(source: Document, task: dict[str, Any], place: Place) -> None:
+def _check_module(source: Document, task: dict[str, Any], place: Place, project: Path) -> None:
     module, arguments = split_module(source, task, place)
     if module in TEMPLATE_MODULES and "src" in arguments:
-        del arguments["src"]
+        name = arguments.pop("src")
+        if not expressions.has_expression(name):
+            find_template(project, str(name), source.where(*place, module, "src"))
         arguments["content"] = "{{ the rendered template }}"
     unresolved = frozenset(key for key, value in arguments.items() if expressions.has_expression(value))
     try:

@@ -41,7 +41,8 @@ def lint(
     from sparkwright.project.folder import Project
 
     root = Project.here().root
-    other_errors = [] if recipe else project_errors.find_errors(root)
+    other_errors = project_errors.find_file_errors(checked_recipe.recipe for checked_recipe in checked_recipes)
+    other_errors += [] if recipe else project_errors.find_errors(root)
     for error in (*errors, *other_errors):
         print_error(error, json=json)
     shipped_files.refresh_schemas(root)

@@ -1,4 +1,4 @@
-"""Rules for recipes of every engine: LoRA adapters, chat template and age."""
+"""Rules for recipes of every engine: LoRA adapters, chat template, expectations, flags without a value, and age."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from sparkwright.visible import one_line
 
 #: recipe keys of the adapters and of the date
 ADAPTERS_KEY, DATE_KEY = "adapters", "date"
+#: recipe keys of the expected rate and load
+RATE_KEY, LOAD_KEY = "expect.tok_per_s", "expect.load"
+#: concept of the flag that limits the number of requests at a time
+REQUESTS_CONCEPT = "requests at a time"
 #: concept of the flag with default values for the fields of the chat template
 TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
 #: six months, after which a recipe is reported as old
@@ -335,6 +339,75 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
+class RecipeCase:
+    """Input of the rules about `expect` and flags without a value. 0 means unknown or not set."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)  # by canonical name
+    engine: str = "vllm"
+    tok_per_s: float = 0.0
+    max_tok_per_s: float = 0.0  # without speculation
+    streams: int = 0
+    max_requests: int = 0  # number of requests that the server runs at a time
+
+    @property
+    def speculates(self) -> bool:
+        return any(word in name for name in self.flags for word in ("spec", "draft"))
+
+
+RECIPE_RULES: Rules[RecipeCase, RecipeCase] = Rules()
+
+
+@RECIPE_RULES.rule(
+    "rate-above-bandwidth",
+    sources=("engines/model/roofline.py: a GB10's LPDDR5X has 273 GB/s, and each token reads the active weights once",),
+    example=RecipeCase(tok_per_s=90, max_tok_per_s=74.8),
+)
+def rate_above_bandwidth(case: RecipeCase) -> Iterator[Finding]:
+    """The expected rate should not exceed the rate that the memory's bandwidth allows.
+    Each token of a single stream reads all active weights once, so the rate is at most the bandwidth divided by their size. A
+    measured rate below half of `expect.tok_per_s` fails the deploy. With speculative decoding, or if the model's size per token is
+    unknown, the rule does not apply.
+    """
+    if case.max_tok_per_s and not case.speculates and case.tok_per_s > case.max_tok_per_s:
+        message = (
+            f"`expect.tok_per_s` is {case.tok_per_s:g}, but the memory's bandwidth allows one stream at most "
+            f"{case.max_tok_per_s:.1f} tok/s without speculation."
+        )
+        fix = Fix("remove it: later deploys are compared with the first measured rate")
+        yield Finding("warning", message, (fix,), "273 GB/s divided by the bytes read per token", RATE_KEY)
+
+
+@RECIPE_RULES.rule(
+    "load-above-requests",
+    sources=("every engine keeps further requests waiting until one of the running ones has finished",),
+    example=RecipeCase({"max-num-seqs": 4}, streams=8, max_requests=4),
+)
+def load_above_requests(case: RecipeCase) -> Iterator[Finding]:
+    """A load of `expect.load` should not have more streams than the server runs at a time.
+    The other prompts wait, so the test does not prove that the memory suffices for all of them at a time.
+    """
+    if case.max_requests and case.streams > case.max_requests:
+        flag = next(iter(concept_flags(case.engine, REQUESTS_CONCEPT)), "")
+        message = f"`expect.load.streams` is {case.streams}, but the server runs {case.max_requests} requests at a time ({flag})."
+        fix = Fix(f"set streams to {case.max_requests}, or {flag} to {case.streams}")
+        yield Finding("warning", message, (fix,), "", LOAD_KEY)
+
+
+@RECIPE_RULES.rule(
+    "flag-without-value",
+    sources=("YAML: a key without a value is null, which sparkwright does not pass to the engine",),
+    example=RecipeCase({"enable-prefix-caching": None}),
+)
+def flag_without_value(case: RecipeCase) -> Iterator[Finding]:
+    """A flag should have a value.
+    A switch is turned on with `true`. A flag without a value is not passed to the engine, which uses its default.
+    """
+    for name in (name for name, value in case.flags.items() if value is None):
+        message = f"{name} has no value: it is not passed to the engine, which uses its default."
+        yield Finding("warning", message, (Fix("write a value (a switch: true), or remove it"),), "YAML", name)
+
+
+@dataclass(frozen=True)
 class AgeCase:
     """Input of the age rule."""
 
@@ -381,4 +454,11 @@ def old_recipe(case: AgeCase) -> Iterator[Finding]:
 
 
 #: the rules for all engines
-RULES: tuple[Rules[Any, Any], ...] = (container_rules.RULES, budget.RULES, TEMPLATE_RULES, ADAPTER_RULES, AGE_RULES)
+RULES: tuple[Rules[Any, Any], ...] = (
+    container_rules.RULES,
+    budget.RULES,
+    TEMPLATE_RULES,
+    ADAPTER_RULES,
+    RECIPE_RULES,
+    AGE_RULES,
+)

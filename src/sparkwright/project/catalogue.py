@@ -162,3 +162,8 @@ def find_entry(name: str, model: str) -> CatalogueEntry:
     """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, or if the user changed its model."""
     entry = ENTRIES.get(name, EMPTY_ENTRY)
     return entry if entry.model == model else EMPTY_ENTRY
+
+
+def find_bytes_per_token(model: str) -> int:
+    """Return the bytes that a model's server reads per token; 0 if unknown."""
+    return max((entry.bytes_per_token for entry in ENTRIES.values() if entry.model == model), default=0)

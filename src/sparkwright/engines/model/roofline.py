@@ -14,8 +14,10 @@ from typing import Any
 from sparkwright.engines.model.config_parts import ConfigPart, text_part
 from sparkwright.engines.parallel import Split
 
+#: a Spark's GPU, by its name in nvidia-smi
+GB10 = "NVIDIA GB10"
 #: bytes/s, by the GPU's name in nvidia-smi
-BANDWIDTH_BYTES_PER_S = {"NVIDIA GB10": 273e9}
+BANDWIDTH_BYTES_PER_S = {GB10: 273e9}
 
 #: seconds for one all-reduce over two hosts, including launch and waiting. Fitted to kubis.ai's gpt-oss-120b with 36 layers:
 #: 17.4 ms per token on one GB10, 14.5 ms with tensor parallelism on two. NCCL alone takes 30 to 65 us. Used only for advice

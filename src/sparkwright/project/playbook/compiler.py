@@ -36,6 +36,18 @@ TEMPLATE_MODULES = frozenset({"template", "run_script"})
 RESCUE_STAGE = "rescue"
 
 
+def find_template(project: Path, name: str, where: str) -> Path:
+    """Return the path of a template. Raises Refused if there is none with this name, or if the name is invalid."""
+    if reason := check_file_name(name):
+        message = f"the template '{one_line(name, max_chars=80)}' {reason}."
+        raise Refused(message, where=where, fix="Name a file in templates/.")
+    path = shipped_files.resolve_path(project, f"templates/{name}")
+    if not document.exists(path):
+        templates = [path.name for path in shipped_files.list_paths(project, "templates/*")]
+        raise Refused(f"no template {name!r}.", where=where, fix=suggest_name(path.name, templates))
+    return path
+
+
 def compile(
     play: Play,
     host: Host,
@@ -234,14 +246,7 @@ class _Compiler:
     def _find_template(self, src: Any, place: Place, local_vars: Mapping[str, Any], module: str) -> Path:
         locate = self.locator.in_playbook(*place, module, "src")
         name = str(self.variables.render(src, self.variables.with_local(local_vars), locate))
-        if reason := check_file_name(name):
-            message = f"the template '{one_line(name, max_chars=80)}' {reason}."
-            raise Refused(message, where=locate(), fix="Name a file in templates/.")
-        path = shipped_files.resolve_path(self.project, f"templates/{name}")
-        if not document.exists(path):
-            templates = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
-            raise Refused(f"no template {src!r}.", where=locate(), fix=suggest_name(path.name, templates))
-        return path
+        return find_template(self.project, name, locate())
 
     def _evaluate_conditions(
         self, condition: Condition | None, place: Place, local_vars: Mapping[str, Any]

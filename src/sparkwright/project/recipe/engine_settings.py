@@ -14,7 +14,8 @@ from sparkwright.engines.engine import Engine
 from sparkwright.engines.findings import SEVERITIES, Finding
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
-from sparkwright.engines.model import chat_template
+from sparkwright.engines.model import chat_template, roofline
+from sparkwright.project import catalogue
 from sparkwright.project.recipe.recipe import Recipe
 from sparkwright.trust.container_option_rules import normalize_mount_point
 
@@ -84,6 +85,7 @@ def resolve_settings(
         chat = chat_template.select_server_chat(pinned) if model is None else {}
         template_case = recipe_rules.TemplateCase(engine.flags.normalize(decision.flags), chat, engine.name)
         findings += recipe_rules.TEMPLATE_RULES.check(template_case)
+    findings += recipe_rules.RECIPE_RULES.check(_build_recipe_case(recipe, request, config, version))
     if recipe.file.adapters and engine.flags.ADAPTER_FLAGS is not None:
         adapter_case = _build_adapter_case(recipe, engine.flags.normalize(decision.flags), config, further_entries)
         findings += recipe_rules.ADAPTER_RULES.check(adapter_case)
@@ -110,6 +112,21 @@ def _build_adapter_case(
         entry = further_entries.get(adapter.role) or {}
         adapters[adapter.name] = {**(entry.get("adapter") or {}), "config": entry.get("config")}
     return recipe_rules.AdapterCase(flags, recipe.file.model.id, config, adapters, recipe.engine.name)
+
+
+def _build_recipe_case(
+    recipe: Recipe, request: ServerRequest, config: Mapping[str, Any], version: Version | None
+) -> recipe_rules.RecipeCase:
+    expect, token_bytes = recipe.file.expect, catalogue.find_bytes_per_token(recipe.file.model.id)
+    max_rate = roofline.ceiling(roofline.GB10 if recipe.file.platform == "gb10" else None, token_bytes) or 0.0
+    return recipe_rules.RecipeCase(
+        recipe.engine.flags.normalize(request.flags),
+        recipe.engine.name,
+        tok_per_s=expect.tok_per_s or 0.0,
+        max_tok_per_s=max_rate * (recipe.split.tensor if recipe.split else 1),
+        streams=expect.load.streams if expect.load else 0,
+        max_requests=recipe.engine.advice.effective_settings(request, config, version).max_num_seqs,
+    )
 
 
 def _build_request(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> ServerRequest:

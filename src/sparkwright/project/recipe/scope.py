@@ -310,7 +310,8 @@ def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[
         )
 
 
-def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str:
+def find_file(recipe: Recipe, path: str) -> Path:
+    """Return the source of a file in `files`. Raises Refused if it does not exist or is outside the project."""
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
     file = shipped_files.resolve_path(root, f"templates/{source.template}") if source.template else root / source.file
@@ -325,6 +326,12 @@ def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str
     if not exists:
         name = visible.display_name(f"templates/{source.template}" if source.template else source.file)
         raise Refused(f"`files.{path}`: no such file: {name}.", where=where, fix="Create it, or correct the name.")
+    return file
+
+
+def _render_file(recipe: Recipe, path: str, variables: Mapping[str, Any]) -> str:
+    source, where = recipe.file.files[path], recipe.source.where("files", path)
+    file = find_file(recipe, path)
     text = render_template_file(file, variables) if source.template else document.read_text(file)
     if len(text.encode()) > document.MAX_FILE_BYTES:
         message = f"`files.{path}` renders to more than {document.MAX_FILE_BYTES >> 20} MiB."
