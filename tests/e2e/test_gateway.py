@@ -13,6 +13,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests import published
+from tests.certificate import write_self_signed
 from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
 from tests.e2e.two_hosts import HOSTS, TwoHostProject
 from tests.remote.sshd import free_port
@@ -276,6 +277,27 @@ def test_changed_files_are_drift(gate: GatewayProject) -> None:
     assert gate.deploy().code == 0
     assert gate.fleet_entry()[0] == 0
     assert gate.project.run("health", "--host", "sandbox").code == 0
+
+
+def test_an_expired_certificate_of_a_running_gateway_is_reported(gate: GatewayProject, tmp_path: Path) -> None:
+    certificate, key = write_self_signed(tmp_path, address="192.0.2.1")
+    tls = {"certificate": str(certificate), "key": {"file": str(key)}}
+    gate.write(tls=tls)
+    deployed = gate.project.run("gateway.deploy", "--host", "box")
+    mismatch = "The certificate is for localhost, 192.0.2.1, not for 127.0.0.1"
+    assert deployed.code == 0 and mismatch in " ".join(deployed.out.split()), deployed.out + deployed.err
+    assert gate.fleet_entry()[0] == 0
+    old_certificate, _ = write_self_signed(tmp_path, begin_days=-3, end_days=-2)
+    for path in gate.folder.rglob("tls.pem"):  # the same files two days later
+        path.write_text(old_certificate.read_text())
+    code, entry = gate.fleet_entry()
+    assert (code, entry["state"], entry["why"][:26]) == (1, "degraded", "its certificate expired on")
+    single = gate.project.run("gateway.status", "--host", "box")
+    assert single.code == 1 and "running, its certificate expired on" in single.out
+    health = gate.project.run("health", "--host", "sandbox")
+    assert health.code == 2 and "degraded: the gateway's certificate expired on" in health.out
+    lint = gate.project.run("lint")
+    assert lint.code == 5 and "hosts/groups.yml:1: `tls.certificate`:" in lint.err and "Renew it." in lint.err
 
 
 def test_a_stopped_gateway_is_down_in_status_and_started_by_deploy(gate: GatewayProject) -> None:

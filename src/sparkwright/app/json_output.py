@@ -204,6 +204,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         running=bool,
         verified=bool,
         restarted_s=(None, number),
+        certificate_error=line,
         models=[host_requests.ROUTED_MODEL_SHAPE],
         clients=[host_requests.CLIENT_SHAPE],
     ),

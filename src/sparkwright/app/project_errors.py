@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project import ejection, registries
+from sparkwright.project import ejection, gateway_certificate, registries
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import collect_refusals
@@ -25,11 +25,14 @@ PLAY_KEYS = {"hosts", "tasks"}
 
 
 def find_errors(root: Path) -> list[Refused]:
-    """Return the errors of hosts/, registries.yml and the project's own playbooks and parts, each once.
+    """Return the errors of hosts/, gateways' certificates, registries.yml and the project's own playbooks, each once.
 
     A playbook is checked as far as that is possible without a host.
     """
     errors = inventory.find_errors(root)
+    if not errors:
+        gateways = inventory.Inventory.load(root, may_be_empty=True).gateways.values()
+        errors += collect_refusals(partial(gateway_certificate.check_dates, root, gateway) for gateway in gateways)
     if document.exists(root / registries.REGISTRIES_FILE):
         errors += collect_refusals([partial(registries.load, root)])
     names = [row.name for row in ejection.list_states(root) if row.state not in FOREIGN_STATES]

@@ -62,8 +62,8 @@ ROLLBACK_COMMAND = build_command(
 def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:
     """Show requests, queue and errors of a gateway per model.
 
-    Exit code: 0 every model is up, or asleep because it is on demand; 1 a model or the gateway is down; 2 its files were
-    changed, or not verified; 3 its host is unreachable.
+    Exit code: 0 every model is up, or asleep because it is on demand; 1 a model or the gateway is down, or clients reject its
+    certificate; 2 its files were changed, or not verified; 3 its host is unreachable.
     """
     from sparkwright.app.queries import gateway_status
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from sparkwright import visible
 from sparkwright.errors import Refused
+from sparkwright.gateway.certificate import describe_dates_problem
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.models import TlsFile
@@ -23,6 +24,31 @@ def check(project: Path, gateway: Gateway) -> None:
     """Raise Refused with file and line if the certificate or its key can't be used."""
     if gateway.file.tls != "none":
         read_pem(project, gateway)
+
+
+def check_dates(project: Path, gateway: Gateway) -> None:
+    """Raise Refused if the certificate is not valid now. A file that is not on this laptop is not checked."""
+    tls = gateway.file.tls
+    if tls != "none" and (project / expand_home(tls.certificate)).exists():
+        where = gateway.where("tls")
+        _refuse_dates(_read_certificate(project, tls, where), visible.display_name(tls.certificate), where)
+
+
+def describe_name_mismatch(project: Path, gateway: Gateway, url: str) -> str:
+    """Return why clients of a URL reject the certificate: it names other hosts. Empty if they do not, or if it can't be read."""
+    tls, host = gateway.file.tls, urlsplit(url).hostname or ""
+    if tls == "none":
+        return ""
+    try:
+        certificate = x509.load_pem_x509_certificate(_read_certificate(project, tls, gateway.where("tls")).encode())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (Refused, ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        return ""
+    texts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    if {host, f"*.{host.partition('.')[2]}"} & {text.lower() for text in texts}:
+        return ""
+    listed_names = visible.one_line(visible.join_first(texts, 3), max_chars=200)
+    return f"The certificate is for {listed_names}, not for {host}: clients must use a name of the certificate."
 
 
 def read_pem(project: Path, gateway: Gateway) -> str:
@@ -69,12 +95,10 @@ def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
     if derived_public_key != certificate_public_key:
         fix = "Use the certificate's own key."
         raise Refused(f"`tls`: the key does not match the certificate {name}.", where=where, fix=fix)
-    _refuse_dates(parsed_certificate.not_valid_before_utc, parsed_certificate.not_valid_after_utc, name, where)
+    _refuse_dates(certificate, name, where)
 
 
-def _refuse_dates(valid_from: datetime.datetime, valid_until: datetime.datetime, name: str, where: str) -> None:
-    now = datetime.datetime.now(datetime.UTC)
-    if now > valid_until:
-        raise Refused(f"`tls.certificate`: {name} expired on {valid_until:%Y-%m-%d}.", where=where, fix="Renew it.")
-    if now < valid_from:
-        raise Refused(f"`tls.certificate`: {name} is not valid before {valid_from:%Y-%m-%d %H:%M} UTC.", where=where)
+def _refuse_dates(certificate: str, name: str, where: str) -> None:
+    if problem := describe_dates_problem(certificate):
+        fix = "Renew it." if problem.startswith("expired") else "Check the clock, or use another one."
+        raise Refused(f"`tls.certificate`: {name} {problem}.", where=where, fix=fix)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.gateway import certificate
 from sparkwright.project import recipe
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
@@ -21,7 +21,6 @@ from sparkwright.trust.names import expand_home
 INTERIM_PORT_OFFSET = 10000
 MAX_PORT = 65535
 LOOPBACK = "127.0.0.1"
-PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,7 @@ def _certificate_fingerprint(project: Path, gateway: Gateway) -> str:
 
 def fingerprint(pem: str) -> str:
     """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is no certificate."""
-    _, begin, remainder = pem.partition(PEM_BEGIN)
-    body, end, _ = remainder.partition(PEM_END)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + body + end)).hexdigest()
+    return hashlib.sha256(certificate.first_certificate(pem)).hexdigest()
 
 
 def _gateway_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:

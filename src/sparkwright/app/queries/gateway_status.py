@@ -14,13 +14,14 @@ from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.console.rows import GatewayRow, RoutedModel, Upstream
 from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.project import gateway_certificate
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import build_dataclass, validate
 from sparkwright.visible import format_count, join_first
 
-JSON_KEYS = ("running", "verified", "restarted_s", "models", "clients")
+JSON_KEYS = ("running", "verified", "restarted_s", "certificate_error", "models", "clients")
 CLIENT_COLUMNS = grid.columns(
     *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
     *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF DAILY LIMIT", 0), ("ESTIMATED", 0)),
@@ -46,7 +47,10 @@ def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
     if json:
         print_json_line({"gateway": gateway.name, "host": gateway.host, **{key: state[key] for key in JSON_KEYS}})
     else:
-        _print_gateway(gateway, gateways.base_url(inventory, gateway)[0], state, row, clients=clients)
+        url = gateways.base_url(inventory, gateway)[0]
+        _print_gateway(gateway, url, state, row, clients=clients)
+        if mismatch := gateway_certificate.describe_name_mismatch(selection.project.root, gateway, url):
+            print_prose(mismatch)
     return [Exit(row.exit)]
 
 
@@ -101,6 +105,10 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     ]
     if not state["running"]:
         return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
+    if state["certificate_error"]:
+        return GatewayRow(
+            name, port, "degraded", f"its certificate {state['certificate_error']}", models, int(Exit.FAILED)
+        )
     if unserved_models := find_unserved_models(state):
         return GatewayRow(
             name, port, "degraded", f"no server is up: {join_first(unserved_models, 3)}", models, int(Exit.FAILED)

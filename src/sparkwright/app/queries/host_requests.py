@@ -269,6 +269,7 @@ CLIENT_SHAPE: dict[str, Shape] = {
 GATEWAY_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": OptionalField([line], []),
+    "certificate_error": OptionalField(line, ""),
     "restarted_s": OptionalField((None, number), None),
     "models": [ROUTED_MODEL_SHAPE],
     "clients": OptionalField([CLIENT_SHAPE], []),

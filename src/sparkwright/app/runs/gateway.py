@@ -17,7 +17,7 @@ from sparkwright.console.command_output import print_error, print_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import close_links
 from sparkwright.program import name as program_name
-from sparkwright.project import gateway_routes
+from sparkwright.project import gateway_certificate, gateway_routes
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.groups import Gateway
@@ -45,6 +45,8 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
             + (f" ({access_hint})" if access_hint else "")
             + (", with the key of `gateway.key`" if gateway.file.key else "")
         )
+        if mismatch := gateway_certificate.describe_name_mismatch(project.root, gateway, url):
+            print_prose(mismatch)
     return codes
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.gateway import clients, statistics, usage
-from sparkwright.gateway.listeners import ADMIN_SOCKET, PROOF_SOCKET
+from sparkwright.gateway import certificate, clients, statistics, usage
+from sparkwright.gateway.listeners import ADMIN_SOCKET, CERTIFICATE_FILE, PROOF_SOCKET
 from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.state import StateFolder
 from sparkwright.transport import http
@@ -167,7 +167,8 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     Returns:
         A dict of running, verified (HAProxy uses the last verified files), restarted_s (how many seconds ago it restarted after
         it was verified or restored, or None), models (see gateway/statistics.py), changed (names of files that differ from the
-        verified ones), and clients (usage of clients with keys, see gateway/clients.py).
+        verified ones), certificate_error (such as `expired on 2026-11-29`, or empty), and clients (usage of clients with keys,
+        see gateway/clients.py).
     """
     gateway = gateway_folders.state_in(state)
     sockets, verified = gateway_folders.current_folders(gateway).sockets, gateway_folders.load_last_in(gateway)
@@ -185,10 +186,15 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}
         for model in statistics.model_statistics(rows)
     ]
-    report = {**status, "changed": _find_changed_files(gateway, verified), "models": models}
     files = gateway_folders.read_files(
-        gateway_folders.current_folders(gateway).files, (clients.KEYS_FILE, clients.TOKENS_FILE)
+        gateway_folders.current_folders(gateway).files, (clients.KEYS_FILE, clients.TOKENS_FILE, CERTIFICATE_FILE)
     )
+    report = {
+        **status,
+        "changed": _find_changed_files(gateway, verified),
+        "certificate_error": certificate.describe_dates_problem(files.get(CERTIFICATE_FILE, "")),
+        "models": models,
+    }
     client_names = clients.parse_client_names(files.get(clients.KEYS_FILE, ""))
     if not client_names:
         return report | {"clients": []}
@@ -205,6 +211,8 @@ def describe_problem(report: dict[str, Any]) -> str:
     """
     if not report["running"]:
         return "the gateway is down"
+    if report["certificate_error"]:
+        return f"the gateway's certificate {report['certificate_error']}"
     if report["changed"]:
         return f"files of the gateway differ from the verified ones: {join_first(report['changed'], 3)}"
     return "" if report["verified"] else "the gateway runs with a configuration that has not been verified"

@@ -18,7 +18,7 @@ from sparkwright.protocol.result import Change, Result, arg
 #: files with secrets; their contents are masked in a diff
 SECRET_FILES = (render.CLIENT_KEYS_FILE, render.SERVER_KEYS_FILE, listeners.CERTIFICATE_FILE, clients.KEYS_FILE)
 
-NO_GATEWAY = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
+NO_GATEWAY = {"running": False, "verified": False, "changed": [], "certificate_error": "", "models": [], "clients": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,8 @@ class GatewayState(Module["GatewayState.Args"]):
     """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy uses the last verified files), changed
-    (files that differ from the verified ones), clients (today's usage of clients with their own keys, see gateway/usage.py).
+    (files that differ from the verified ones), certificate_error (such as `expired on 2026-11-29`, or empty), clients (today's
+    usage of clients with their own keys, see gateway/usage.py).
     """
 
     @dataclass(frozen=True)
