@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import SCHEMA, Event, build_error_recap, event
-from sparkwright.protocol.plan import Plan
+from sparkwright.protocol.plan import Plan, tasks_of
 from sparkwright.runner.rendezvous import Rendezvous
 from sparkwright.secret import Secret
 from sparkwright.trust import bounds, private
@@ -48,11 +48,16 @@ def execute_plan(
     def note(text: str) -> None:
         run_journal.write(event("note", task="", text=text))
 
+    def write(row: Event) -> None:
+        if row["event"] == "task_finished" and row["status"] != "skipped":
+            finished_tasks.add(row["task"])
+        run_journal.write(row)
+
     def run(rendezvous: Rendezvous) -> Event:
         with rendezvous.channel() as channel:
-            return PlayRun(
-                plan, machine, server_state, secrets, run_journal.write, run_journal.stop_requested, channel
-            ).run()
+            return PlayRun(plan, machine, server_state, secrets, write, run_journal.stop_requested, channel).run()
+
+    finished_tasks: set[str] = set()
 
     run_journal.open()
     fields = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
@@ -92,6 +97,19 @@ def execute_plan(
         message = bounds.describe_os_error(error) or f"internal error in the runner: {details}"
         recap = build_recap(plan.host, SparkwrightError(message), time.monotonic() - started_s)
     run_journal.write(recap)
+    _release_peers(plan, finished_tasks, secrets)
+
+
+def _release_peers(plan: Plan, finished_tasks: Set[str], secrets: Mapping[str, Secret]) -> None:
+    """Tell the hosts that serve a model for this run that the run ended before the copy. Never raises."""
+    for task in tasks_of(plan.steps):
+        urls = task.args.get("peer") if task.module == "hf_model" and task.id not in finished_tasks else None
+        if urls and isinstance(urls, list):
+            from sparkwright.host import peers
+            from sparkwright.host.models import peer
+
+            with contextlib.suppress(SparkwrightError):
+                peers.report_done(urls, peer.copy_token(secrets))
 
 
 def _sole_container_name(plan: Plan) -> str:

@@ -18,9 +18,12 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host import peers
 from sparkwright.host.models import peer
+from sparkwright.host.runs.journal import Journal
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.protocol.result import Result
+from sparkwright.runner.run import execute_plan
 from sparkwright.secret import Secret
 from sparkwright.trust.secret_names import PEER_TOKEN
 from tests.modules.context import RecordingContext
@@ -85,6 +88,27 @@ def test_two_hosts_copy_a_model_without_requests_to_the_hub(
     for receiver in receivers:
         assert all((receiver.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
     assert hub.requests == []
+    wait_for_exit(urls)
+
+
+def test_a_run_that_fails_before_its_copy_ends_the_sharing(
+    sender: RecordingContext, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    receiver = make_host(tmp_path, "spark2", "http://127.0.0.1:1")
+    urls = share_model(sender, hub)
+    copy = Task("t2", "Copy", "hf_model", {**model_arguments(hub), "from": "spark1", "peer": urls})
+    plan = Plan("r1", "spark2", "Test", (Task("t1", "Fail", "fail", {"msg": "no"}), copy), exclusive=False)
+    run_journal = Journal.begin(receiver.state, plan.run_id, plan.to_json(), ())
+    execute_plan(plan, receiver.machine, receiver.state, receiver.secrets, run_journal)
+    wait_for_exit(urls)
+
+
+def test_a_copy_that_cannot_begin_ends_the_sharing(sender: RecordingContext, hub: LoopbackHub, tmp_path: Path) -> None:
+    receiver = make_host(tmp_path, "spark2", "http://127.0.0.1:1")
+    (receiver.machine.home / "m").symlink_to("missing/folder")
+    urls = share_model(sender, hub)
+    with pytest.raises((Failed, OSError)):
+        copy_model(receiver, hub, urls)
     wait_for_exit(urls)
 
 

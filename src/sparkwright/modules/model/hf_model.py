@@ -164,12 +164,12 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         folder, missing_paths = observed.manifest.folder, set(observed.missing_paths)
         files = [file for file in args.files if file["path"] in missing_paths]
         size_bytes = total_bytes(files)
-        _prepare_folder(folder, size_bytes, context)
-        file_transfer.remove_leftovers(folder)
-        _keep_verified_files(args, observed, context)
-        observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
         cached_bytes_before = context.machine.meminfo().get("Cached", 0)
         with _open_source(args, context) as source:
+            _prepare_folder(folder, size_bytes, context)
+            file_transfer.remove_leftovers(folder)
+            _keep_verified_files(args, observed, context)
+            observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
             retry_policy = self._retry_policy or RetryPolicy(max_tries=args.tries)
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
