@@ -1,5 +1,6 @@
 """A second Docker Engine on this machine."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -31,12 +34,11 @@ def second_engine(network: Sequence[str], wrapper: Sequence[str] = ()) -> Iterat
             [*wrapper, "dockerd", *folders, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     client = None
+    # no request before the socket exists: docker's SDK keeps the socket of each failed one open until the next garbage collection
+    wait_until(lambda: Path(folder, "s").exists() or process.poll() is not None, "the second engine's socket")
     while client is None and process.poll() is None:
-        try:
+        with contextlib.suppress(DockerException):
             client = docker.DockerClient(f"unix://{folder}/s")
-            client.ping()
-        except DockerException:
-            client = None
     try:
         if client is None:
             pytest.skip("a second dockerd does not start on this machine")
