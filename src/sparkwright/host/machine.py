@@ -19,8 +19,8 @@ OLLAMA_PORT = 11434
 WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
 #: PATH for sudo: folders that only root can write to
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: folders that root's tasks need and that are not in an ordinary user's PATH
-SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+#: folders of system programs that may be missing from an ordinary user's PATH
+SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def ollama_url(host: str) -> str:
@@ -71,6 +71,7 @@ class Machine:
     def from_environment(cls, env: Mapping[str, str] | None = None) -> Machine:
         """Return this host, with the settings in the environment."""
         env = os.environ if env is None else env
+        folders = (env.get("PATH") or os.defpath).split(os.pathsep)
         return cls(
             root=env.get("SPARKWRIGHT_ROOT", ""),
             home=Path(env.get("HOME") or Path.home()),
@@ -79,7 +80,7 @@ class Machine:
             hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
             architecture=env.get("SPARKWRIGHT_ARCHITECTURE", os.uname().machine),
             sandbox="SPARKWRIGHT_ROOT" in env,
-            env={**env, "LC_ALL": "C", "PATH": f"{env.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"},
+            env={**env, "LC_ALL": "C", "PATH": os.pathsep.join(dict.fromkeys((*folders, *SYSTEM_FOLDERS)))},
         )
 
     def path(self, absolute_path: str) -> Path:
