@@ -112,10 +112,12 @@ def test_continuation_lines_of_a_finding_are_indented_and_a_command_is_not_split
     ]
 
 
-def test_continuation_lines_of_a_table_begin_at_its_last_column() -> None:
+def test_continuation_lines_of_a_table_begin_at_its_last_column_and_behind_its_bar() -> None:
     line = "     69.1  KV cache and computation  gpu-memory-utilization 0.85 of 119.7 GiB, less the weights"
     first, *rest = wrap_hanging(line, 76)
     assert first.endswith("0.85 of 119.7") and rest == [" " * 37 + "GiB, less the weights"]
+    _, *rest = wrap_hanging(f"  | {line}", 82)
+    assert rest == ["  | " + " " * 37 + "less the weights"]
 
 
 def test_digest_that_is_longer_than_the_line_is_not_split(

@@ -19,8 +19,9 @@ from sparkwright.program import rewrite_commands, rewrite_commands_in
 from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
-#: the start of a line, below which its continuation lines are blank: a table's first cells with their gaps, a bar or an arrow
-_HANGING_INDENT_PATTERN = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
+#: the start of a line: the bar of quoted evidence, which continuation lines repeat, and an arrow or a table's first cells with
+#: their gaps, below which they are blank
+_HANGING_INDENT_PATTERN = re.compile(r"( *(?:\| )?)( *(?:→ |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2}))")
 #: a quoted command, which is not broken across lines
 _COMMAND_PATTERN = re.compile(r"`[^`\n]{1,200}`")
 #: placeholder for a space at which a line must not be wrapped
@@ -65,12 +66,14 @@ def wrap_sentence(text: str, max_width: int | None, indent: str = "", *, break_l
 
 
 def wrap_hanging(text: str, max_width: int | None, *, break_long_words: bool = True) -> list[str]:
-    """Wrap lines between words. Continuation lines are aligned with the text after a line's first cells."""
+    """Wrap lines between words. Continuation lines repeat a bar, and are aligned with the text after a line's first cells."""
     if max_width is None:
         return text.split("\n")
     wrapped_lines = []
     for line in text.split("\n"):
-        indent = " " * min(len(match[0]) if (match := _HANGING_INDENT_PATTERN.match(line)) else 0, max_width // 2)
+        match = _HANGING_INDENT_PATTERN.match(line)
+        assert match is not None  # it matches an empty text
+        indent = f"{match[1]}{' ' * len(match[2])}"[: max_width // 2]
         wrapped_lines += (
             wrap_sentence(line, max_width, indent, break_long_words=break_long_words)
             if " " in line.strip() or break_long_words

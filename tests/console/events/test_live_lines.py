@@ -11,6 +11,7 @@ from sparkwright.console.events.host_lines import Board, HostLines
 from sparkwright.console.events.live_lines import HostTable, LiveTaskLines
 from sparkwright.console.events.plan_groups import PlanGroups
 from sparkwright.console.events.stage_lines import StageLines
+from sparkwright.engines.budget import Budget, Row
 from sparkwright.protocol.events import Event, event
 from tests.console import samples
 from tests.console.samples import print_events
@@ -214,6 +215,18 @@ def test_unfinished_stage_names_its_task_and_duration() -> None:
     lines.on(task_event("s1", "task_started", stage="verify", name="Measure throughput"))
     lines.close()
     assert out.getvalue().splitlines() == ["… verify    1m15s  Measure throughput"]
+
+
+def test_refused_start_shows_its_whole_memory_budget() -> None:
+    out = io.StringIO()
+    lines = StageLines(console=Console(file=out, width=80, force_terminal=False))
+    table = Budget(2**30, tuple(Row(f"part {n}", 2**30, "its source") for n in range(12)))
+    data = {"budget": table.to_json(), "evidence": table.lines()}
+    lines.on(task_event("s1", status="failed", msg="it does not fit.", data=data))
+    lines.on(samples.host_event("recap", "s1", seconds=3, exit=5, failed=1, msg="it does not fit."))
+    lines.close()
+    output = out.getvalue().splitlines()
+    assert [line[4:] for line in output if line.startswith("  | ")] == table.lines()
 
 
 @pytest.mark.parametrize(

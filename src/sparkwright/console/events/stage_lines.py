@@ -29,6 +29,8 @@ STAGE_WIDTH, TIME_WIDTH = 8, 6
 MIN_RESULTS_WIDTH = 24
 #: maximum number of terminal lines for a failure's evidence, so that the stages above it stay on the screen
 MAX_EVIDENCE_LINES = 10
+#: the same for the table of a memory budget, whose first lines matter as much as its last
+MAX_BUDGET_LINES = 40
 #: width of the terminal for which those lines are counted
 EVIDENCE_LINE_WIDTH = 74
 #: maximum length of one line of evidence
@@ -366,12 +368,13 @@ def _explain_failure(run: HostRun, outcome: str, host: str) -> Iterator[tuple[st
 
 def _evidence_lines(root_failure: Event, host: str) -> Iterator[tuple[str, str]]:
     """Yield the style and text of the last lines of a failure's evidence, and of its location in the playbook."""
-    rows = (root_failure.get("data") or {}).get("evidence", ())
+    data = root_failure.get("data") or {}
+    rows, max_lines = data.get("evidence", ()), MAX_BUDGET_LINES if data.get("budget") else MAX_EVIDENCE_LINES
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
     last_lines: list[str] = []
     for line in reversed(lines):
         last_lines.insert(0, formatters.truncate_value(line, MAX_EVIDENCE_CHARS))
-        if sum(1 + len(last_line) // EVIDENCE_LINE_WIDTH for last_line in last_lines) >= MAX_EVIDENCE_LINES:
+        if sum(1 + len(last_line) // EVIDENCE_LINE_WIDTH for last_line in last_lines) >= max_lines:
             break
     if len(lines) > len(last_lines):
         text = rewrite_commands(f"`invoke attach --host {host}` shows all of it")
