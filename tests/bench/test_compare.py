@@ -115,6 +115,19 @@ def test_titles_of_a_narrow_table_are_wrapped_at_words(width: int) -> None:
     assert all(len(line) <= width for line in lines[: first_row + 2])
 
 
+@pytest.mark.parametrize("width", [50, 60, 80, 100])
+def test_compared_figures_fit_a_narrow_terminal_without_broken_words(width: int) -> None:
+    figure, load = "short prompts behind the long one, mean TTFT ms", "a prompt of 16384 tokens while 3 streams decode"
+    names = ("qwen3.5-35b-2026-11-30-serve", "qwen3.5-35b-2026-11-30-serve-2")
+    difference = compare.Difference(load, figure, 4335.0, 14335.2, 1, more_is_better=False, is_significant=False)
+    out = io.StringIO()
+    summary.print_differences([difference], *names, out, width=width)
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == [f"A: {names[0]}", f"B: {names[1]}"] and max(map(len, lines)) <= width
+    assert "  4,335.0  14,335.2  3.307  within noise" in out.getvalue()
+    assert set(f"{figure} {load}".split()) <= set(out.getvalue().split())
+
+
 TEXT = """
 INFO 11-21 some log line
 ============ Serving Benchmark Result ============

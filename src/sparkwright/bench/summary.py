@@ -12,6 +12,7 @@ from rich.text import Text
 from sparkwright.bench import compare
 from sparkwright.bench.compare import Difference
 from sparkwright.bench.results_file import Cell, Results, Row, build_rows, describe_load
+from sparkwright.console.command_output import wrap_sentence
 from sparkwright.console.terminal import build_console
 
 #: columns, as (title, name in `Figures`, decimal places)
@@ -32,6 +33,10 @@ MEASURED_FROM = {"host": "measured on the host", "laptop": "measured from this m
 PIPE_WIDTH = 10_000
 #: minimum width of the loads, arms and runs of a table whose last figures are dropped
 MIN_LEADING_WIDTH = 30
+#: maximum length of a side's name as a column title; longer names are printed above the table
+MAX_SIDE_CHARS = 12
+#: minimum width of a figure's name next to its values
+MIN_FIGURE_WIDTH = 8
 DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
@@ -65,7 +70,7 @@ def print_results(results: Results, out: TextIO | None = None, *, width: int | N
     if differences:
         first, second = results.measured_arms
         console.print()
-        print_differences(differences, first, second, out)
+        print_differences(differences, first, second, out, width=width)
 
 
 def _print_arms(console: Console, results: Results) -> None:
@@ -188,33 +193,42 @@ def problem_lines(results: Results) -> Iterable[str]:
             yield f"{cell.verdict}: {describe_load(cell.load)}, arm {cell.arm}: {reason}"
 
 
-def print_differences(differences: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
-    """Print the compared figures of two sides in one table."""
-    console = _build_console(out, None)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("LOAD", "FIGURE"):
-        table.add_column(title, overflow="fold")
-    for title in (first, second, f"{second} / {first}"):
-        table.add_column(title, justify="right", overflow="fold")
-    table.add_column("", overflow="fold")
-    previous_load = ""
-    for difference in differences:
-        ratio = "-" if difference.ratio is None else f"{difference.ratio:.3f}"
-        values = (
+def print_differences(
+    differences: Sequence[Difference], first: str, second: str, out: TextIO | None = None, *, width: int | None = None
+) -> None:
+    """Print the compared figures of two sides in one table, below a line for each load."""
+    console = _build_console(out, width)
+    if max(len(first), len(second)) > MAX_SIDE_CHARS:
+        for line in (f"A: {first}", f"B: {second}"):
+            console.print(line)
+        first, second = "A", "B"
+    titles = ("FIGURE", first, second, f"{second} / {first}", "")
+    rows = [
+        (
+            difference.figure,
             format_number(difference.first, difference.digits),
             format_number(difference.second, difference.digits),
-        )
-        style = {"better": "green", "worse": "red"}.get(difference.verdict, "")
-        table.add_row(
-            difference.load if difference.load != previous_load else "",
-            difference.figure,
-            *values,
-            ratio,
+            "-" if difference.ratio is None else f"{difference.ratio:.3f}",
             difference.verdict,
-            style=style,
         )
+        for difference in differences
+    ]
+    figure_width, *widths = (max(map(len, column)) for column in zip(titles, *rows, strict=True))
+    figure_width = max(MIN_FIGURE_WIDTH, min(figure_width, console.width - sum(widths) - 2 * len(titles)))
+
+    def print_row(row: Sequence[str], style: str) -> None:
+        figure, *other_lines = wrap_sentence(row[0], figure_width)
+        numbers = "  ".join(f"{cell:>{cell_width}}" for cell, cell_width in zip(row[1:4], widths, strict=False))
+        for line in (f"{figure:<{figure_width}}  {numbers}  {row[4]}".rstrip(), *other_lines):
+            console.print(f"  {line}", style=style, soft_wrap=True)
+
+    print_row(titles, "dim")
+    previous_load = ""
+    for difference, row in zip(differences, rows, strict=True):
+        if difference.load != previous_load:
+            console.print(difference.load)
+        print_row(row, {"better": "green", "worse": "red"}.get(difference.verdict, ""))
         previous_load = difference.load
-    console.print(table)
 
 
 def _build_console(out: TextIO | None, width: int | None) -> Console:
