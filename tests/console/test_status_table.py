@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console import status_table
+from sparkwright.console import grid, status_table
 from sparkwright.console.events import tables
 from sparkwright.console.rows import HostStatus
 from tests.on_a_terminal import open_screen
@@ -70,6 +70,20 @@ def test_verdicts_evidence_and_remedies_are_complete_at_every_width(width: int) 
     for text in ("generates: 8 tokens in 0.21 s", WHY, f"→ {WHY[:70]}", "5.7 / 47.0 (-88%) tok/s"):
         assert text in join_words(lines)
     assert [style for style, text in rows if text.lstrip().startswith("→")] == ["fix"]
+
+
+def test_columns_before_one_that_is_too_wide_stay_aligned() -> None:
+    path = f"/home/spark/{'a' * 60}"
+    rows = [("spark1", "remove", "folder", path, ""), ("spark1", "keep", "container", "qwen35", "--server removes it")]
+    columns = grid.columns(("HOST", 0), ("STATE", 0), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
+    lines = [grid.plain_text(line) for row_lines in grid.format_rows(columns, rows, 80) for line in row_lines]
+    assert lines == [
+        "HOST    STATE   KIND       WHAT",
+        "spark1  remove  folder",
+        f"    {path}",
+        "spark1  keep    container  qwen35",
+        "    --server removes it",
+    ]
 
 
 def test_evidence_is_one_line_in_a_pipe() -> None:

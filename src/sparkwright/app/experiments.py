@@ -19,6 +19,7 @@ from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.experiment import Experiment, build_turns
 from sparkwright.bench.play import describe_load
 from sparkwright.bench.results_file import Results
+from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
@@ -27,12 +28,14 @@ from sparkwright.html import experiment_page
 from sparkwright.measure import http_probe, lab, server_counters
 from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
-from sparkwright.visible import format_count, one_line, parse_list
+from sparkwright.visible import one_line, parse_list
 
 #: name of the only arm in an experiment that measures a running server
 SERVER_ARM = "server"
 #: environment variable with the API key of the server at --url; the same for all engines
 KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
+
+EXPERIMENT_COLUMNS = grid.columns(("NAME", 0), ("KIND", 0), ("HOST", 1), ("CELLS", 2), ("TIME", 0))
 
 
 def run(command: str, arguments: dict[str, Any]) -> int:
@@ -204,16 +207,16 @@ def list_experiments(*, json: bool) -> None:
     paths = sorted((Project.here_or_cwd() / RESULTS_FOLDER).glob(f"*/{results_file.JSON_FILE}"))
     if not paths and not json:
         print_text("no experiments with results yet.")
+    rows = []
     for path in paths:
         results = results_file.read_results(path)
+        names = (results.name, results.experiment, results.host)
         if json:
-            summary_fields = {name: getattr(results, name) for name in ("name", "experiment", "host")}
+            summary_fields = dict(zip(("name", "experiment", "host"), names, strict=True))
             print_json_line({**summary_fields, "cells": len(results.cells), "created_at": results.created_at})
         else:
-            cells = f"{format_count(len(results.cells), 'cell'):<9}"
-            print_text(
-                f"{results.name:<28} {results.experiment:<8} {results.host or '-':<20} {cells}  {results.created_at}"
-            )
+            rows.append((*(name or "-" for name in names), str(len(results.cells)), results.created_at))
+    grid.print_table(EXPERIMENT_COLUMNS, rows)
 
 
 def _write_results(folder: Path, results: Results) -> str:

@@ -30,7 +30,7 @@ from sparkwright.project.recipe.engine_settings import ServerSettings, resolve_s
 from sparkwright.units import today
 from sparkwright.visible import format_count
 
-SEVERITY_WIDTH = 8
+SEVERITY_WIDTH = 9
 #: recipe key of a finding that is not about a flag, by the finding's `flag`
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "": ("image",),

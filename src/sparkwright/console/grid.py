@@ -55,24 +55,22 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
         or not has_sentence
         or max_width - _total_width(columns, rows, shown_numbers) >= min(MIN_SENTENCE_WIDTH, longest_sentence)
     )
-    while (
-        max_width is not None
-        and _total_width(columns, rows, shown_numbers, is_last=not is_same_line or not has_sentence) > max_width
-    ):
+
+    def fits(numbers: Sequence[int]) -> bool:
+        width = _total_width(columns, rows, numbers, is_last=not is_same_line or not has_sentence)
+        return max_width is None or width <= max_width
+
+    while not fits(shown_numbers):
         dropped_number = max(shown_numbers, key=lambda n: columns[n].drop_order)
         if not columns[dropped_number].drop_order:
             break
         shown_numbers.remove(dropped_number)
-    overflows = (
-        max_width is not None
-        and _total_width(columns, rows, shown_numbers, is_last=not is_same_line or not has_sentence) > max_width
-    )
-    layout = _Layout(
-        columns,
-        [(n, 0 if overflows else _column_width(columns, rows, n)) for n in shown_numbers],
-        max_width,
-        is_same_line and not overflows,
-    )
+    # in a window that is still too narrow, only the columns are aligned that fit
+    shown_columns = [
+        (n, _column_width(columns, rows, n) if fits(shown_numbers[: position + 1]) else 0)
+        for position, n in enumerate(shown_numbers)
+    ]
+    layout = _Layout(columns, shown_columns, max_width, is_same_line and fits(shown_numbers))
     titles = [
         *(column.title for column in columns[:-1]),
         columns[-1].title if has_sentence and layout.is_same_line else "",
@@ -110,7 +108,7 @@ class _Layout:
         cells += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
         for title, cell in cells:
-            width = len(plain_text(line)) + len(GAP) + len(cell.rstrip())
+            width = sum(len(text) for _, text in line) + len(cell.rstrip())
             if line and self.max_width is not None and width > self.max_width:
                 yield line
                 line = [("", INDENT)]

@@ -173,7 +173,7 @@ def _host_row(host: str, survey: dict[str, Any] | None, error: SparkwrightError 
     servers = join_first([f"{row['name']}:{row['port']}" for row in survey["servers"]], 2)
     problems = [f"{row['check']}: {row['evidence']}" for row in survey["missing"]]
     more_problems = f"; {len(problems) - 1} more: `invoke doctor --host {host}`" if problems[1:] else ""
-    problem_summary = f"{problems[0]}{more_problems}" if problems else "none"
+    problem_summary = f"{problems[0]}{more_problems}" if problems else "nothing missing"
     return (
         host,
         survey["gpu"]["name"] if survey["gpu"] else "none",
