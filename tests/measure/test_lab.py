@@ -119,6 +119,19 @@ def test_server_without_a_token_fails_with_its_message() -> None:
         lab.measure_load(make_target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
 
 
+def test_silent_server_is_reported_and_fails_after_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "MIN_SILENCE_S", 0.0)
+    reports: list[tuple[int, int, str]] = []
+    with serving(Schedule(silent=True)) as server:
+        load = Load("serve", concurrency=1, requests=1)
+        with pytest.raises(Failed, match="no token from .*: no data for 1 s"):
+            lab.measure_load(
+                make_target(server), load, timeout_s=1, idle_s=0, report_progress=lambda *report: reports.append(report)
+            )
+        assert len(server.bodies) == 1
+    assert reports[0] == (0, 0, "warming up, no data from the server for 0 s (limit: 1 s)")
+
+
 def test_later_requests_connect_later() -> None:
     cell, server = measure_cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
     arrivals_s = [received_s for received_s, _ in server.record[-4:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.experiment import Experiment, build_turns
 from sparkwright.bench.play import describe_load
 from sparkwright.bench.results_file import Results
-from sparkwright.console import grid
+from sparkwright.console import formatters, grid
 from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
@@ -35,6 +36,8 @@ SERVER_ARM = "server"
 #: environment variable with the API key of the server at --url; the same for all engines
 KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
 
+#: interval between two lines of a measurement's progress
+PROGRESS_INTERVAL_S = 15.0
 EXPERIMENT_COLUMNS = grid.columns(("NAME", 0), ("KIND", 0), ("HOST", 1), ("CELLS", 2), ("TIME", 0))
 
 
@@ -278,7 +281,7 @@ def run_at_url(
             "repetition": cell.repetition,
             "load": cell.load.result_fields,
         }
-        measured_cell = {**cell_fields, **lab.measure_load(target, cell.load)}
+        measured_cell = {**cell_fields, **lab.measure_load(target, cell.load, report_progress=_progress_printer(quiet))}
         _print_progress(f"  {lab.describe_cell(measured_cell)}", quiet)
         collector.add_cell(measured_cell)
     collector.write()
@@ -343,6 +346,19 @@ def _load_finished_cells(folder: ExperimentFolder, experiment: Experiment) -> di
         for cell in previous_results.cells
         if previous_results.series == folder.series and cell.key in keys and cell.verdict == "measured"
     }
+
+
+def _progress_printer(quiet: bool) -> lab.ProgressReport:
+    """Return a function that prints a measurement's progress every PROGRESS_INTERVAL_S."""
+    last_print_s = time.monotonic()
+
+    def report(done: int, total: int, text: str) -> None:
+        nonlocal last_print_s
+        if time.monotonic() - last_print_s >= PROGRESS_INTERVAL_S:
+            last_print_s = time.monotonic()
+            _print_progress(f"  {formatters.format_progress(done, total, '')} {text}" if total else f"  {text}", quiet)
+
+    return report
 
 
 def _print_progress(text: str, quiet: bool) -> None:

@@ -12,7 +12,7 @@ from sparkwright.engines import http as engine_http
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
 from sparkwright.measure import figures, gpu_sampler, load, server_counters, speculation, stream, workload
-from sparkwright.measure.background import LagSampler
+from sparkwright.measure.background import BackgroundSampler, LagSampler
 from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
@@ -33,7 +33,14 @@ WARM_UP_TOKENS = 8
 MAX_SERIES = 4
 MAX_POINTS = 4000
 
+#: interval between two reports of a measurement's progress
+PROGRESS_INTERVAL_S = 0.5
+#: after this time without data from the server, its silence is reported
+MIN_SILENCE_S = 10.0
+
 CounterReader = Callable[[], Mapping[str, float]]
+#: called with the number of finished requests, their total (0 during the warm-up), and the activity
+ProgressReport = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def measure_load(
     *,
     timeout_s: float = 600,
     idle_s: float = IDLE_TIMEOUT_S,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    report_progress: ProgressReport = lambda done, total, text: None,
 ) -> dict[str, Any]:
     """Send a load, and return the result: a cell without its key and arm (docs/lab.md describes the fields).
 
@@ -67,32 +74,34 @@ def measure_load(
         target: the server to measure.
         timeout_s: maximum time between two tokens of a stream.
         idle_s: how long to wait for other requests to finish.
-        progress: called with the number of finished requests and the total.
+        report_progress: called at regular intervals, from another thread.
 
     Raises:
         Inconclusive: the server is busy with other requests.
         Failed: the server generates no token.
     """
     server_counters.wait_until_idle(target.read_counters, idle_s)
-    server = _warm_up(target, spec, timeout_s)
-    counters_before, began_s = dict(target.read_counters()), time.time()
-    phases = workload.build_phases(spec, server)
-    total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
-    with LagSampler() as lag, gpu_sampler.GpuSampler(target.sample_gpu) as sampler:
-        for phase in phases:
-            finished_before = len(outcomes)
-            last_outcomes = load.send_all(
-                target.base_url,
-                phase.requests,
-                counter_keys=target.http.token_count_keys,
-                api_key=target.api_key,
-                concurrency=phase.concurrency,
-                cap_s=MAX_STREAM_S,
-                timeout_s=timeout_s,
-                on_done=lambda count, finished_before=finished_before: progress(finished_before + count, total),  # type: ignore[misc]
-            )
-            outcomes += last_outcomes
-        gpu_state = sampler.state
+    with _ProgressReporter(report_progress, timeout_s) as reporter:
+        server = _warm_up(target, spec, timeout_s, reporter)
+        counters_before, began_s = dict(target.read_counters()), time.time()
+        phases = workload.build_phases(spec, server)
+        reporter.total_count = sum(len(phase.requests) for phase in phases)
+        outcomes, last_outcomes = list[Outcome](), list[Outcome]()
+        with LagSampler() as lag, gpu_sampler.GpuSampler(target.sample_gpu) as sampler:
+            for phase in phases:
+                last_outcomes = load.send_all(
+                    target.base_url,
+                    phase.requests,
+                    counter_keys=target.http.token_count_keys,
+                    api_key=target.api_key,
+                    concurrency=phase.concurrency,
+                    cap_s=MAX_STREAM_S,
+                    timeout_s=timeout_s,
+                    on_chunk=reporter.record_data,
+                    on_done=reporter.count_finished,
+                )
+                outcomes += last_outcomes
+            gpu_state = sampler.state
     counters_after = read_settled_counters(
         target.read_counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
     )
@@ -105,7 +114,34 @@ def measure_load(
     }
 
 
-def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
+class _ProgressReporter(BackgroundSampler):
+    """Reports the progress of a measurement, and for how long the server has sent no data."""
+
+    def __init__(self, report: ProgressReport, timeout_s: float) -> None:
+        super().__init__()
+        self._report, self._timeout_s = report, timeout_s
+        self._finished_count, self._last_data_s = 0, time.monotonic()
+        #: number of all requests; 0 during the warm-up
+        self.total_count = 0
+
+    def record_data(self, _: int) -> None:
+        """Record that the server has sent data."""
+        self._last_data_s = time.monotonic()
+
+    def count_finished(self, _: int) -> None:
+        """Count a finished request."""
+        self._finished_count += 1
+
+    def sample(self) -> None:
+        silence_s = time.monotonic() - self._last_data_s
+        text = "requests done" if self.total_count else "warming up"
+        if silence_s >= MIN_SILENCE_S:
+            text += f", no data from the server for {silence_s:.0f} s (limit: {self._timeout_s:g} s)"
+        self._report(self._finished_count, self.total_count, text)
+        self.pause(PROGRESS_INTERVAL_S)
+
+
+def _warm_up(target: Target, spec: Load, timeout_s: float, reporter: _ProgressReporter) -> ServerClient:
     """Send a request of each length class, so that kernels are compiled before the measurement, and return the client.
 
     The returned client has estimated the tokens per word from these requests.
@@ -114,7 +150,8 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return server.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            options = {"cap_s": MAX_STREAM_S, "timeout_s": timeout_s, "on_chunk": reporter.record_data}
+            return server.run(request, **options).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 

@@ -47,6 +47,7 @@ def send_all(
     concurrency: int = 0,
     cap_s: float = 600,
     timeout_s: float = 120,
+    on_chunk: Callable[[int], None] = lambda chunks: None,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
     """Send all requests, wait for them, and return the outcomes in the order of the requests.
@@ -58,12 +59,12 @@ def send_all(
         concurrency: number of workers, each of which sends one request after another; 0 to send each request at its own time.
         cap_s: seconds after which a stream is closed.
         timeout_s: maximum time that a stream may send no data.
+        on_chunk: called after each piece of a stream with the number of its pieces so far.
         on_done: called after each request with the number of finished requests.
     """
     worker_count = min(concurrency or len(requests), len(requests))
-    queue = _Queue(
-        base_url, requests, {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s}, on_done, worker_count
-    )
+    settings = {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s, "on_chunk": on_chunk}
+    queue = _Queue(base_url, requests, settings, on_done, worker_count)
     previous_stack_bytes = threading.stack_size(STACK_BYTES)
     try:
         threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(worker_count)]

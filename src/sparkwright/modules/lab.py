@@ -88,7 +88,7 @@ class Bench(Module["Bench.Args"]):
                 load,
                 timeout_s=args.timeout_s,
                 idle_s=args.idle_s,
-                progress=lambda done, total: context.progress(done, total, text="requests done"),
+                report_progress=lambda done, total, text: context.progress(done, total, text=text),
             )
         if memory is not None:
             measurement["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
