@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Inconclusive, Refused, Unreachable
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, build_module_request
@@ -20,6 +21,7 @@ from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
 from tests import published
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -252,28 +254,66 @@ def test_ctrl_c_stops_a_run_that_starts_during_the_prompt() -> None:
     assert "run-of-two" in stopped
 
 
-def test_ctrl_c_names_only_the_hosts_with_a_run() -> None:
-    """The second server of a machine waits until the first one's run ends."""
+@pytest.mark.parametrize("server_count", [2, FORKS + 2])
+def test_no_run_starts_after_ctrl_c_and_leave(server_count: int) -> None:
+    """The other servers of a machine wait until the first one's run ends, and those beyond FORKS for a free worker."""
+    started: list[str] = []
     closed = threading.Event()
 
     class Link(SimulatedLink):
         def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            started.append(self.host.name)
             yield event("note", task="", text="at work")
             assert closed.wait(20)
             yield from super().request(header, secrets)
 
-    hosts = [Host(f"spark1/{name}", "spark1", shared_machine="spark1", server=name) for name in ("one", "two")]
+    names = [f"s{n}" for n in range(server_count)]
+    hosts = [Host(f"spark1/{name}", "spark1", shared_machine="spark1", server=name) for name in names]
     servers = [Member(host, link=Link(host, 1)) for host in hosts]
     fleet = Fleet(servers, [InterruptingUser()], ask_stop=lambda hosts, is_running: False)
 
     def run(member: Member) -> None:
         fleet.request(member, {"verb": "run", "plan": Plan("a-run", member.host.name, "Test", ()).to_json()})
 
+    threads_before = threading.active_count()
     try:
-        with pytest.raises(Inconclusive, match="^still running on spark1/(one|two)[.] "):
+        with pytest.raises(Inconclusive, match=r"^still running on spark1/s\d+; no other run starts\. "):
             fleet.run_parallel(servers, run)
     finally:
         closed.set()
+    wait_until(lambda: threading.active_count() == threads_before, "the end of the workers")
+    assert len(started) == 1
+
+
+def test_no_run_starts_after_ctrl_c_and_stop_until_the_others_have_ended() -> None:
+    """A run that cleans up afterwards may start."""
+    started: list[str] = []
+    is_stopped = threading.Event()
+
+    class Link(SimulatedLink):
+        def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            if header["verb"] == "stop":
+                is_stopped.set()
+                return
+            started.append(self.host.name)
+            if len(started) == 1:
+                yield event("note", task="", text="at work")
+                assert is_stopped.wait(20)
+            yield from super().request(header, secrets)
+
+    hosts = [Host(f"spark1/{name}", "spark1", shared_machine="spark1", server=name) for name in ("one", "two")]
+    servers = [Member(host, link=Link(host, 0)) for host in hosts]
+    fleet = Fleet(servers, [InterruptingUser()], ask_stop=lambda hosts, is_running: True)
+
+    def run(member: Member) -> None:
+        fleet.request(member, {"verb": "run", "plan": Plan("a-run", member.host.name, "Test", ()).to_json()})
+
+    fleet.run_parallel(servers, run)
+    (waiting,) = (member for member in servers if member.host.name != started[0])
+    assert len(started) == 1 and waiting.recap is not None
+    assert (waiting.recap["exit"], waiting.recap["msg"]) == (4, "stopped by Ctrl-C before it started.")
+    fleet.run_parallel([waiting], run)
+    assert started[1:] == [waiting.host.name]
 
 
 @pytest.mark.parametrize("detail", [False, True])

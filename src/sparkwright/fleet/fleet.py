@@ -7,7 +7,7 @@ import contextlib
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -62,6 +62,10 @@ class Fleet:
         self._is_interrupted = False
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
+        #: protects the next two sets: names of hosts with a run in progress, and of those whose run may not start any more
+        self._runs_mutex = threading.Lock()
+        self._running_hosts: set[str] = set()
+        self._withdrawn_hosts: set[str] = set()
         self._broken_subscribers: set[int] = set()
         self._has_lost_output = False
         #: events for the subscribers, functions to call in the caller's thread, and None for each member that is done
@@ -156,18 +160,23 @@ class Fleet:
             futures[member.host.name] = pool.submit(here.bind_folder(self._act_on_member), member, action, after_each)
             futures[member.host.name].add_done_callback(lambda _: self._events.put(None))
         running_count = len(members)
-        while running_count:
-            try:
-                event = self._events.get()
-                if event is None:
-                    running_count -= 1
-                elif callable(event):
-                    event()
-                else:
-                    self._notify(event)
-            except KeyboardInterrupt:
-                self._handle_interrupt(lambda: [member for member in members if not futures[member.host.name].done()])
-        pool.shutdown()
+        try:
+            while running_count:
+                try:
+                    event = self._events.get()
+                    if event is None:
+                        running_count -= 1
+                    elif callable(event):
+                        event()
+                    else:
+                        self._notify(event)
+                except KeyboardInterrupt:
+                    self._handle_interrupt(
+                        lambda: [member for member in members if not futures[member.host.name].done()]
+                    )
+            self._withdrawn_hosts.clear()
+        finally:
+            pool.shutdown(wait=not running_count, cancel_futures=True)
 
     def query_all(self, query: Callable[[Member], Answer]) -> dict[str, Answer]:
         """Query all members in parallel, return their answers by host name, and close the fleet.
@@ -255,11 +264,9 @@ class Fleet:
         Raises:
             Failed: The response lacks the recap that it must contain.
         """
-        is_run, host_events = header["verb"] == "run", list[Event]()
-        is_exclusive = is_run and member.host.shared_machine
-        with self._machine_locks[member.host.machine] if is_exclusive else contextlib.nullcontext():
-            if is_run:
-                member.run_id = header["plan"]["run_id"]
+        host_events = list[Event]()
+        is_run = header["verb"] == "run"
+        with self._register_run(member, header["plan"]["run_id"]) if is_run else contextlib.nullcontext():
             for host_event in member.request(header):
                 kind = host_event["event"]
                 if kind not in FOREIGN_EVENT_KINDS:
@@ -274,6 +281,20 @@ class Fleet:
         if REQUEST_KINDS[header["verb"]].ends_with_recap and events.find_recap(host_events) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
         return host_events
+
+    @contextlib.contextmanager
+    def _register_run(self, member: Member, run_id: str) -> Iterator[None]:
+        """Wait for other runs on the member's machine, and register this one. Raises Inconclusive after Ctrl-C."""
+        with self._machine_locks[member.host.machine] if member.host.shared_machine else contextlib.nullcontext():
+            with self._runs_mutex:
+                if member.host.name in self._withdrawn_hosts:
+                    raise Inconclusive("stopped by Ctrl-C before it started.")
+                self._running_hosts.add(member.host.name)
+                member.run_id = run_id
+            try:
+                yield
+            finally:
+                self._running_hosts.discard(member.host.name)
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         self.run_parallel(
@@ -362,22 +383,31 @@ class Fleet:
 
     def _handle_interrupt(self, find_running: Callable[[], list[Member]]) -> None:
         """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with their connection."""
-        host_list = ",".join(member.host.name for member in find_running() if member.run_id)
+        host_list = ",".join(member.host.name for member in find_running() if self._is_running(member))
         self._is_interrupted = True
         should_stop = bool(host_list) and self.ask_stop(host_list, lambda: bool(find_running()))
         # selected again, because runs may have started or ended while the user was being asked
-        running = find_running()
+        with self._runs_mutex:
+            unfinished = find_running()
+            running = [member for member in unfinished if self._is_running(member)]
+            self._withdrawn_hosts.update(member.host.name for member in unfinished if member not in running)
         if should_stop:
-            for member in (member for member in running if member.run_id):
+            for member in running:
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
-        if should_stop or (host_list and not running):
+        if should_stop or (host_list and not unfinished):
             return
-        for member in running:
+        for member in unfinished:
             member.open().close()
-        host_list = ",".join(member.host.name for member in running if member.run_id)
-        if not host_list:
+        if not running:
             raise Inconclusive("stopped by Ctrl-C.")
-        raise Inconclusive(f"still running on {host_list}.", fix=f"Follow it with `invoke attach --host {host_list}`.")
+        host_list = ",".join(member.host.name for member in running)
+        others = "; no other run starts" if len(unfinished) > len(running) else ""
+        raise Inconclusive(
+            f"still running on {host_list}{others}.", fix=f"Follow it with `invoke attach --host {host_list}`."
+        )
+
+    def _is_running(self, member: Member) -> bool:
+        return member.host.name in self._running_hosts
 
     def _stop(self, member: Member) -> None:
         """Ask a member to stop the run that this command started."""
