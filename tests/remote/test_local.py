@@ -14,6 +14,7 @@ from sparkwright.errors import Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.remote.local import LocalLink
+from tests.waiting import wait_until
 
 VERBOSE_RUNNER = """#!/bin/sh
 read request
@@ -54,6 +55,17 @@ def test_early_exit_of_a_runner_is_reported_with_its_error(runner: Path) -> None
     runner.write_text(EXITING_RUNNER)
     with pytest.raises(Unreachable, match="the runner exited with 3: no room left"):
         query_host(plan="y" * 10_000_000)
+
+
+def test_finished_requests_leave_no_open_files(runner: Path) -> None:
+    """A program that uses the API for days keeps its links until the next garbage collection."""
+    runner.write_text(VERBOSE_RUNNER)
+    with closing(LocalLink(Host("here", "here", connection="local"))) as link:
+        list(link.request({"verb": "x"}, {}))
+        open_files = len(list(Path("/dev/fd").iterdir()))
+        for _ in range(3):
+            list(link.request({"verb": "x"}, {}))
+        wait_until(lambda: len(list(Path("/dev/fd").iterdir())) <= open_files, "the end of the open files")
 
 
 def test_runner_imports_nothing_from_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

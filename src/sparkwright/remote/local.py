@@ -51,8 +51,9 @@ class LocalLink:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request, default=str).encode() + b"\n")
         event_reader = EventReader()
-        while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
-            yield from event_reader.feed(data)
+        with process.stdout as stdout:
+            while data := stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+                yield from event_reader.feed(data)
         yield from event_reader.end()
         if process.wait() != 0:
             error_reader.join(ERROR_OUTPUT_TIMEOUT_S)
