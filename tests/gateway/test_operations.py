@@ -4,6 +4,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import HOST_KEYS, KEY, RunningGateway, build_gateway, build_model, run_gateway, serve_models
 from tests.gateway.servers import CHAT, DEADLINE_S, StreamServer, needs_haproxy
 from tests.project.test_gateway_routes import write_certificate
+from tests.waiting import wait_until
 
 pytestmark = needs_haproxy
 
@@ -177,6 +179,30 @@ def test_a_request_whose_body_arrives_after_a_reload_is_answered(lab: RunningGat
         reload_gateway(lab, (lab.folder / render.CONFIG_FILE).read_text(), "after")
         link.sendall(rest)
         assert link.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("cause", ["down", "replaced"])
+def test_a_request_that_waits_during_a_reload_is_answered_once_its_server_is_up(
+    tmp_path: Path, server: StreamServer, cause: str
+) -> None:
+    with (
+        serve_models(tmp_path, build_model("org/qwen", server), waits=True) as lab,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        if cause == "down":
+            server.healthy = False
+        else:
+            change_server(lab, "one", operations.MAINTENANCE)
+        lab.up()
+        answer = pool.submit(lab.chat, {"model": "org/qwen"})
+        wait_until(lambda: statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))[0]["queued"] == 1)
+        reload_gateway(lab, (lab.folder / render.CONFIG_FILE).read_text(), "after")
+        assert not server.seen
+        if cause == "down":
+            server.healthy = True
+        else:
+            change_server(lab, "one", operations.READY)
+        assert answer.result().json["from"] == "one"
 
 
 def test_an_interim_server_gets_requests_only_while_it_is_ready_also_after_a_reload(

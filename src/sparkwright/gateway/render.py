@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from sparkwright.engines import tasks
-from sparkwright.gateway import answers, clients, listeners, operations, progress, requests, usage, wake
+from sparkwright.gateway import answers, clients, listeners, operations, progress, reload_states, requests, usage, wake
 from sparkwright.gateway.answers import quote
 from sparkwright.gateway.listeners import ADMIN_SOCKET, CERTIFICATE_FILE, MASTER_SOCKET, SOCKETS_FOLDER
 from sparkwright.gateway.model import INTERIM_SUFFIX, WAITING_SERVER, Gateway, Model
@@ -21,7 +21,7 @@ FILE_NAMES = (
     *(CONFIG_FILE, ROUTES_FILE, CLIENT_KEYS_FILE, SERVER_KEYS_FILE, CERTIFICATE_FILE),
     *(operations.HOST_KEYS_FILE, operations.OPERATIONS_FILE, operations.SCRIPT_FILE),
     *(requests.SERVER_BACKENDS_FILE, requests.SCRIPT_FILE, *clients.FILE_NAMES),
-    *(progress.LIST_FILE, progress.SCRIPT_FILE, answers.SCRIPT_FILE, usage.SCRIPT_FILE),
+    *(progress.LIST_FILE, progress.SCRIPT_FILE, answers.SCRIPT_FILE, usage.SCRIPT_FILE, reload_states.SCRIPT_FILE),
 )
 #: command-line arguments of HAProxy
 HAPROXY_ARGUMENTS = ("-W", "-db", "-S", f"unix@{SOCKETS_FOLDER}/{MASTER_SOCKET},mode,600", "-f", CONFIG_FILE)
@@ -99,6 +99,7 @@ def render_files(gateway: Gateway) -> dict[str, str]:
         **clients.render_files(gateway),
         **usage.render_files(gateway),
         **progress.render_files(gateway, SERVER_KEYS_FILE),
+        **reload_states.render_files(gateway),
     }
 
 
@@ -136,6 +137,7 @@ def _global_lines(gateway: Gateway) -> Iterator[str]:
     yield from requests.global_lines(gateway)
     yield from answers.require_version([f"lua-load-per-thread {answers.SCRIPT_FILE}"])
     yield from usage.global_lines(gateway)
+    yield from reload_states.global_lines(gateway)
     yield from wake.global_lines(gateway)
     if gateway.tls:
         yield "ssl-default-bind-options ssl-min-ver TLSv1.2"
