@@ -163,6 +163,11 @@ def test_a_woken_server_stays_awake_for_its_minimum_time(lab: WakeProject) -> No
     lab.set_times(SMALL, stay_awake_s=20.0)
     runs = {path.name for path in lab.state.runs()}
     with lab.service():
+        wait_until(lambda: lab.error(SMALL)[1] == "model_asleep")
+        wait_until(lambda: lab.chat(LARGE).status == 503)
+        wait_until(lambda: lab.error(LARGE)[1] == "model_asleep")
+        assert lab.chat(SMALL).status == 503, "the switch is still running"
+        assert lab.error(LARGE)[2] > 20, "the switch, the minimum turn and the switch back"
         wait_until(lambda: lab.chat(SMALL).status == 200)
         woken_s = lab.since(SMALL)
         wait_until(lambda: lab.error(LARGE)[1] == "model_asleep")

@@ -257,7 +257,7 @@ class Waker:
         record.messages = dict(decision.messages)
         record.save(state)
         if decision.server:
-            self._switch(servers, awake_name, decision, record)
+            self._switch(servers, situation, decision, record)
         return True
 
     def _build_server(self, folder: StateFolder, record: WakeRecord) -> TurnServer:
@@ -355,18 +355,23 @@ class Waker:
 
     @contextmanager
     def _keep_reporting(
-        self, servers: Mapping[str, StateFolder], server: str, last_duration_s: float
+        self, servers: Mapping[str, StateFolder], server: str, situation: Situation, record: WakeRecord
     ) -> Iterator[None]:
-        """Report the remaining seconds to the gateways while the block wakes the server. last_duration_s: 0 if unknown."""
-        end_event, started_s = threading.Event(), time.monotonic()
+        """Report the sleeping servers to the gateways while the block wakes one of them.
+
+        The others can be woken when this one has been awake for its minimum turn.
+        """
+        end_event, started_s, switch_s = threading.Event(), time.monotonic(), situation.servers[server].switch_s
 
         def report() -> None:
-            while not end_event.wait(POLL_INTERVAL_S):
-                remaining_s = (
-                    max(POLL_INTERVAL_S, last_duration_s - (time.monotonic() - started_s)) if last_duration_s else 0
-                )
+            while not end_event.is_set():
+                remaining_s = max(POLL_INTERVAL_S, switch_s - (time.monotonic() - started_s)) if switch_s else 0.0
+                now_s = self.now()
+                after_switch = replace(situation, awake_name=server, awake_since_s=now_s + remaining_s)
+                delays_s = {server: round(remaining_s), **wake_delays_s(after_switch, record, now_s)}
                 with suppress(SparkwrightError, OSError):
-                    self._report_sleeping_servers(servers, {server: round(remaining_s)})
+                    self._report_sleeping_servers(servers, delays_s)
+                end_event.wait(POLL_INTERVAL_S)
 
         thread = threading.Thread(target=report, daemon=True)
         thread.start()
@@ -379,7 +384,7 @@ class Waker:
     # -- the switch ------------------------------------------------------------------------------------------------------
 
     def _switch(
-        self, servers: Mapping[str, StateFolder], awake_name: str, decision: Decision, record: WakeRecord
+        self, servers: Mapping[str, StateFolder], situation: Situation, decision: Decision, record: WakeRecord
     ) -> None:
         """Switch to a server with its saved plan, and record the outcome."""
         server, state = decision.server, self.context.state
@@ -389,7 +394,7 @@ class Waker:
         record.begun, record.run = server, plan.run_id
         record.save(state)
         self.context.note(f"switching to {server} (run {plan.run_id}): {decision.reason}")
-        with self._keep_reporting(servers, server, record.took_s.get(server, 0.0)):
+        with self._keep_reporting(servers, server, situation, record):
             recap = self.run_plan(self.context, plan, secrets)
         record.begun = ""
         if recap["failed"] and recap.get("exit") == Exit.REFUSED and self._describe_active_run():
@@ -398,7 +403,7 @@ class Waker:
         if recap["failed"]:
             self._record_failure(record, server, f"{recap['msg']} (run {plan.run_id})")
         else:
-            self._record_success(record, server, awake_name)
+            self._record_success(record, server, situation.awake_name)
         record.messages = {}
         record.save(state)
         self.context.note(f"{server}: {recap['msg'] or 'switched'}")
