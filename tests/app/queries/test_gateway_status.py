@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from sparkwright.app.queries import gateway_status
+from sparkwright.console import grid
 from sparkwright.errors import Exit
 from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
@@ -52,3 +53,16 @@ def test_gateway_is_degraded_by_models_that_should_be_up(
     assert gateway_status.find_unserved_models(state) == unserved
     assert (row.state, row.exit) == (("degraded", Exit.FAILED) if unserved else ("up", Exit.OK))
     assert all(model in row.why for model in unserved)
+
+
+@pytest.mark.parametrize("daily_limit", [0, 2_000_000])
+def test_each_client_has_one_line_on_a_terminal_of_80_columns(daily_limit: int) -> None:
+    counts = dict.fromkeys(("running", "refused", "errors", "queue_ms", "prompt_tokens", "generated_tokens"), 12_345)
+    clients = [
+        {**counts, "client": name, "requests": 1_000, "tokens_per_day": daily_limit, "estimated": 0}
+        for name in ("alice", "continuous-integration")
+    ]
+    rows = [gateway_status._client_row(client) for client in clients]
+    lines = [grid.plain_text(line) for (line,) in grid.format_rows(gateway_status.CLIENT_COLUMNS, rows, 80)]
+    assert len(lines) == 3 and {line.index("1000") for line in lines[1:]} == {lines[0].index("REQUESTS")}
+    assert "ERRORS" in lines[0] and lines[1].endswith("1% of 2000000" if daily_limit else "12345")

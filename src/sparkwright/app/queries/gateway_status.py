@@ -23,8 +23,8 @@ from sparkwright.visible import format_count, join_first
 
 JSON_KEYS = ("running", "verified", "restarted_s", "certificate_error", "models", "clients")
 CLIENT_COLUMNS = grid.columns(
-    *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
-    *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF DAILY LIMIT", 0), ("ESTIMATED", 0)),
+    *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 4), ("REFUSED", 3), ("ERRORS", 0), ("MEAN QUEUE", 5)),
+    *(("PROMPT TOKENS", 2), ("GENERATED", 1), ("OF DAILY LIMIT", 0), ("ESTIMATED", 0)),
 )
 MODEL_COLUMNS = grid.columns(
     ("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0)
