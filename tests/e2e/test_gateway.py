@@ -391,6 +391,23 @@ def test_a_deploy_that_moves_a_server_also_deploys_the_gateway(gate: GatewayProj
         gate.project.run("deploy", "--host", "sandbox")
 
 
+def test_after_a_deploy_the_gateway_counts_as_deployed_although_another_model_has_no_server(
+    gate: GatewayProject,
+) -> None:
+    other_host = gate.project.root / "hosts/other1.yml"
+    try:
+        with gate.project.restored_files():
+            other_host.write_text(f"connection: sandbox\nuser: spark\nrecipe: qwen3-1.7b\nserve_port: {free_port()}\n")
+            gate.project.edit("hosts/groups.yml", r'"hosts": \["sandbox"\]', '"hosts": ["sandbox", "other1"]')
+            gate.project.edit("hosts/sandbox.yml", str(gate.project.port), str(free_port()))
+            result = gate.project.run("deploy", "--host", "sandbox")
+            assert result.code == 4 and "no server of qwen3-1.7b is up" in result.out, result.out + result.err
+            assert "Clients of box: base URL" in result.out and not result.err
+    finally:
+        other_host.unlink()
+        gate.project.run("deploy", "--host", "sandbox")
+
+
 def test_a_group_without_a_gateway_is_refused(gate: GatewayProject) -> None:
     result = gate.project.run("gateway.deploy", "--host", "lab")
     assert (result.code, result.err.strip()) == (5, "no gateway is called 'lab'. Available: box.")

@@ -26,6 +26,8 @@ from sparkwright.project.inventory.inventory import Inventory
 DEPLOY_PLAYBOOK, ROLLBACK_PLAYBOOK = "gateway/deploy", "gateway/rollback"
 #: options of a server's deploy that also apply to the deploy of its gateway
 FORWARDED_OPTIONS = ("check", "diff", "verbose", "wait", "json")
+#: exit codes after which the gateway is deployed; INCONCLUSIVE: a model has no server that is up
+DEPLOYED_EXITS = {Exit.OK, Exit.INCONCLUSIVE}
 
 
 def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
@@ -38,7 +40,7 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
     gateways.check_haproxy(inventory, gateway)
     codes = playbooks.run(DEPLOY_PLAYBOOK, "gateway.deploy", replace(options, host=gateway.host), on_event=on_event)
     is_silent = options.check or options.dry_run or options.list_tasks or options.json or on_event is not None
-    if not is_silent and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
+    if not is_silent and {*codes} <= DEPLOYED_EXITS:
         url, access_hint = gateways.base_url(inventory, gateway)
         print_prose(
             f"Clients of {gateway.name}: base URL {url}"
@@ -107,7 +109,7 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
         print_error(error, json=options.json, host=gateway.host)
         codes = [int(error.exit)]
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was changed
-    if any(codes) and on_event is None:
+    if not {*codes} <= DEPLOYED_EXITS and on_event is None:
         fix = f"run `{program_name()} gateway.deploy --host {gateway.name}`"
         print_prose(f"The server is deployed, but the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
