@@ -32,6 +32,8 @@ def test_the_server_requested_first_is_woken_first() -> None:
     [
         (1599.0, 1599.5, ""),  # `large` keeps its turn
         (1010.0, 1600.0, "small"),  # a request is valid until the end of the minimum turn
+        (810.0, 1610.0, "small"),  # so is a request during the switch to `large`, which took 200 s
+        (790.0, 1610.0, ""),
         (1700.0, 2200.0, "small"),
         (1700.0, 2301.0, ""),  # the request is no longer valid
         (400.0, 1700.0, ""),  # requested before its last turn

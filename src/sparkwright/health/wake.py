@@ -28,7 +28,7 @@ from sparkwright.secret import Secret
 RETRY_PAUSE_S = 1800.0
 #: number of consecutive failures after which requests do not wake a server
 MAX_FAILURES = 2
-#: how long a request is valid, in seconds; longer if the awake server's minimum turn is longer
+#: how long a request is valid, in seconds; longer if the awake server's minimum turn is longer or ends later
 MIN_REQUEST_VALIDITY_S = 60.0
 TIME_FORMAT = "%H:%M:%S"
 #: interval between polls of the gateways, in seconds
@@ -154,10 +154,11 @@ def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, 
     """Return True if this server has a valid request since its last turn and since the last failed switch to it."""
     requested_s = situation.request_times_s.get(server.name, -math.inf)
     awake_server = situation.servers.get(situation.awake_name)
-    validity_s = max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
-    return (
-        requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s - requested_s <= validity_s
-    )
+    end_s = requested_s + max(MIN_REQUEST_VALIDITY_S, awake_server.stay_awake_s if awake_server else 0.0)
+    if awake_server and requested_s >= situation.awake_since_s - awake_server.switch_s:
+        # requested during the switch to the awake server or since, so it waits for the end of that server's turn
+        end_s = max(end_s, situation.turn_end_s + MIN_REQUEST_VALIDITY_S)
+    return requested_s > max(server.verified_s, _last_failure(server, record).time_s) and now_s <= end_s
 
 
 def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
