@@ -42,3 +42,9 @@ def test_invalid_duration_is_refused_with_the_option(text: str) -> None:
 def test_duration_below_the_minimum_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=f"--every {text} is too short.*At least 30s"):
         units.parse_duration(text, "--every", min_s=30)
+
+
+@pytest.mark.parametrize("text", ["521w", "9" * 400])
+def test_duration_of_more_than_ten_years_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=f"--since {text} is too long.*At most 520w"):
+        units.parse_duration(text, "--since", min_s=60)

@@ -11,6 +11,7 @@ MIB, GIB = 2**20, 2**30
 GB = 10**9
 MINUTE_FORMAT = "%Y-%m-%d %H:%M"
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+MAX_DURATION_S = 520 * SECONDS_PER_UNIT["w"]
 DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
@@ -67,11 +68,16 @@ def today() -> str:
 
 
 def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
-    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if invalid or too short. option: its name in messages."""
+    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if invalid, too short or longer than ten years.
+
+    option: its name in messages.
+    """
     match = DURATION_PATTERN.fullmatch(text.strip())
     if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")
     duration_s = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"]
-    if not min_s <= duration_s < float("inf"):
+    if duration_s > MAX_DURATION_S:
+        raise Refused(f"{option} {text} is too long.", fix=f"At most {MAX_DURATION_S / SECONDS_PER_UNIT['w']:g}w.")
+    if duration_s < min_s:
         raise Refused(f"{option} {text} is too short.", fix=f"At least {min_s:g}s.")
     return duration_s

@@ -143,6 +143,9 @@ def test_the_documentation_can_be_read_and_searched(project: SandboxProject) -> 
         ("docs", {"topic": "alerts#sparkwrightslo"}, "Did you mean `sparkwrightslow`?"),
         ("docs", {"topic": "../README"}, "match pattern"),
         ("docs", {"topic": "alerts", "search": "disk"}, "give either a topic"),
+        ("status", {"host": "sandbox"}, "host\n  Extra inputs are not permitted"),
+        ("incident", {"hosts": "sandbox", "run_id": "20261130T091336-346cd516"}, "run_id\n  Extra inputs"),
+        ("report", {"hosts": "sandbox", "since": "9999999w"}, "9999999w is too long"),
     ],
 )
 def test_invalid_arguments_are_refused(

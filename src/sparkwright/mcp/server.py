@@ -11,6 +11,7 @@ from anyio import from_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.resources import FunctionResource
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -84,15 +85,24 @@ def serve(fleet: Fleet, *, allow_changes: bool) -> None:
 def build_server(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
     """Return the server with its tools and resources. allow_changes: include the tools that change hosts."""
     instructions = INSTRUCTIONS + (CONFIRMATION_NOTE if allow_changes else READ_ONLY_NOTE)
+    tools = [_build_tool(function, READ_HINTS) for function in _read_tools(fleet)]
+    if allow_changes:
+        tools += [_build_tool(function, hints) for function, hints in _change_tools(PendingChanges(fleet))]
     server: MCPServer[Any] = MCPServer(
-        "sparkwright", instructions=instructions, version=__version__, log_level="WARNING"
+        "sparkwright", instructions=instructions, version=__version__, log_level="WARNING", tools=tools
     )
-    for tool in _read_tools(fleet):
-        server.add_tool(_translate_errors(tool, ToolError), annotations=READ_HINTS)
-    for tool, hints in _change_tools(PendingChanges(fleet)) if allow_changes else ():
-        server.add_tool(_translate_errors(tool, ToolError), annotations=hints)
     _add_resources(server, fleet)
     return server
+
+
+def _build_tool(function: Callable[..., dict[str, Any]], hints: ToolAnnotations) -> Tool:
+    """Return a tool that refuses arguments that it does not have. By default the SDK ignores them."""
+    tool = Tool.from_function(_translate_errors(function, ToolError), annotations=hints)
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
 
 
 def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
