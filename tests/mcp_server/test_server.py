@@ -195,6 +195,28 @@ def test_a_planned_change_is_applied_once(project: SandboxProject) -> None:
     assert project.history()[0]["what"] == "verified"
 
 
+def test_a_call_that_is_cancelled_while_it_plans_again_changes_nothing(project: SandboxProject) -> None:
+    planning = anyio.Event()
+
+    async def report_progress(progress: float, total: float | None, message: str | None) -> None:
+        planning.set()
+
+    async def talk(client: Client) -> None:
+        planned = await call_tool(client, "plan_change", operation="restart", hosts="sandbox")
+
+        async def apply() -> None:
+            await client.call_tool("apply_change", {"id": planned["id"]}, progress_callback=report_progress)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(apply)
+            await planning.wait()
+            group.cancel_scope.cancel()
+
+    history = project.history()
+    run_conversation(project, talk, "--allow-changes")  # ends when the server has ended, and with it the call's thread
+    assert project.history() == history and project.containers() == ["qwen35 running"]
+
+
 def test_an_outdated_plan_is_refused_and_nothing_is_changed(project: SandboxProject) -> None:
     recipe = project.root / "recipes/qwen3.5-35b.yml"
     before = recipe.read_text()

@@ -74,8 +74,13 @@ class PendingChanges:
                 del self._waiting_changes[plan_id]
         return planned_change
 
-    def apply(self, plan_id: str, on_event: OnEvent) -> RunResult:
-        """Make a planned change. Raises Refused if the plan is unknown, was already used, has expired, or is out of date."""
+    def apply(
+        self, plan_id: str, on_event: OnEvent, raise_if_cancelled: Callable[[], None] = lambda: None
+    ) -> RunResult:
+        """Make a planned change. Raises Refused if the plan is unknown, was already used, has expired, or is out of date.
+
+        raise_if_cancelled: called before the change is started; an exception prevents it.
+        """
         with self._lock:
             planned_change = self._waiting_changes.pop(plan_id, None)
             was_used = plan_id in self._used_ids
@@ -91,6 +96,7 @@ class PendingChanges:
             raise Refused(f"the project's files have changed since the plan {plan_id} was made.", fix=fix)
         if self._plan_now(planned_change.operation, planned_change.hosts, on_event)[0] != planned_change.digest:
             raise Refused(f"the plan {plan_id} is out of date: the hosts have changed since it was made.", fix=fix)
+        raise_if_cancelled()
         return follow_run(self._run(planned_change.operation, planned_change.hosts), on_event)
 
     def _plan_now(
@@ -119,7 +125,8 @@ class PendingChanges:
 
 
 def follow_run(run: Run, on_event: OnEvent) -> RunResult:
-    """Return the result of a run. on_event: called with each of its events."""
-    for event in run:
-        on_event(event)
-    return run.result()
+    """Return the result of a run. on_event: called with each of its events; an exception closes the connections."""
+    with run:
+        for event in run:
+            on_event(event)
+        return run.result()

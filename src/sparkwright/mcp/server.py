@@ -169,7 +169,7 @@ def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
         """Make a change that plan_change returned and the user confirmed. Refused if hosts or files have changed since then."""
-        return _result_json(changes.apply(id, _progress_reporter(context)))
+        return _result_json(changes.apply(id, _progress_reporter(context), from_thread.check_cancelled))
 
     return (plan_change, READ_HINTS), (apply_change, CHANGE_HINTS)
 
@@ -296,11 +296,15 @@ def _result_json(result: RunResult) -> dict[str, Any]:
 
 
 def _progress_reporter(context: Context) -> OnEvent:
-    """Return a callback that reports started tasks and finished hosts to the client. It must run in a thread of the server."""
+    """Return a callback that reports started tasks and finished hosts to the client. It must run in a thread of the server.
+
+    It raises the exception for a cancelled task once the client has cancelled the call.
+    """
     event_count = 0
 
     def report_event(event: Event) -> None:
         nonlocal event_count
+        from_thread.check_cancelled()
         if event.kind not in ("task_started", "host_finished"):
             return
         event_count += 1
