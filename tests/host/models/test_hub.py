@@ -11,6 +11,7 @@ from sparkwright.host.models.file_transfer import TransferSettings
 from sparkwright.host.models.hub import Source
 from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import Hub, HubApi
+from sparkwright.secret import Secret
 from tests.modules.loopback_hub import BLOCK, COMMIT, MODEL, LoopbackHub
 
 huggingface_hub = pytest.importorskip("huggingface_hub", minversion="2.4")
@@ -101,3 +102,21 @@ def test_both_clients_raise_the_same_errors(loopback: LoopbackHub, code: str, st
         huggingface_hub.get_hf_file_metadata(source.file_url(LARGE), token=False, endpoint=loopback.url)
     with pytest.raises(Failed, match=message):
         hub.locate_file(source, row)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "message"),
+    [
+        (401, {"X-Error-Message": "Invalid credentials in Authorization header"}, "does not accept the token: Invalid"),
+        (401, {}, "does not accept the token. Replace it, or remove it if the model is public"),
+        (401, {"X-Error-Code": "RepoNotFound"}, "has no model"),
+        (403, {"X-Error-Code": "GatedRepo"}, "is gated. Accept its license at .* with the token's account"),
+        (403, {"X-Error-Message": "Enable it in your settings."}, "Enable it in your settings. Check the permissions"),
+    ],
+)
+def test_a_token_that_the_hub_refuses_is_named(
+    loopback: LoopbackHub, status: int, headers: dict[str, str], message: str
+) -> None:
+    loopback.faults.status, loopback.faults.headers[""] = status, headers
+    with pytest.raises(Failed, match=message):
+        hub.locate_file(Source(loopback.url, MODEL, COMMIT, Secret("hf_expired")), loopback.row(LARGE))

@@ -239,19 +239,23 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
         return
     code, id_, hub_url = response.headers.get("X-Error-Code", ""), source.id, source.url
     if code == "GatedRepo":
-        fix = f"Accept its license at {hub_url}/{id_}, then set {TOKEN_HINT}."
-        raise Failed(f"{id_} is gated.", fix=fix)
+        next_step = " with the token's account" if source.token else f", then set {TOKEN_HINT}"
+        raise Failed(f"{id_} is gated.", fix=f"Accept its license at {hub_url}/{id_}{next_step}.")
     if code == "RevisionNotFound":
         raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
     if code == "EntryNotFound":
         path = one_line(urlsplit(url).path.rpartition("/resolve/")[2], max_chars=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
+    message = one_line(response.headers.get("X-Error-Message", ""), max_chars=300).rstrip(".")
+    if response.status == 401 and source.token and not code:
+        fix = "Replace it, or remove it if the model is public (hosts/groups.yml, `secrets`)."
+        raise Failed(f"the hub {hub_url} does not accept the token{f': {message}' if message else ''}.", fix=fix)
     if code == "RepoNotFound" or response.status == 401:
         fix = f"Check `model.id` in the recipe; a private model needs {TOKEN_HINT}."
         raise Failed(f"the hub {hub_url} has no model {id_}.", fix=fix)
-    message = one_line(response.headers.get("X-Error-Message", ""), max_chars=300)
-    raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".")
+    fix = "Check the permissions of the token (hosts/groups.yml, `secrets`)." if response.status == 403 else ""
+    raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".", fix=fix)
 
 
 @contextmanager
