@@ -104,6 +104,23 @@ def test_closed_pipe_is_quiet_and_keeps_the_exit_code(tmp_path: Path, line: str,
         assert (result.returncode, result.stderr) == (code, "")
 
 
+@pytest.mark.parametrize(("line", "code"), [("hosts", 0), ("deploy --host nobody", 5)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_not_change_the_exit_code(tmp_path: Path, line: str, code: int, closed: str) -> None:
+    starter.write_starter(tmp_path)
+    result = run_shell(tmp_path, f"{commands.PROGRAM} {line} {closed}")
+    assert result.returncode == code, result.stderr
+    assert "error" not in result.stderr
+    assert ("sandbox" in result.stdout) == (line == "hosts" and closed == "2>&-")
+
+
+def test_a_terminal_of_unknown_size_shows_tables(tmp_path: Path) -> None:
+    starter.write_starter(tmp_path)
+    (tmp_path / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+    result = run_shell(tmp_path, f"COLUMNS=0 LINES=0 {commands.PROGRAM} status --host away")
+    assert "away  unreachable" in result.stdout
+
+
 @pytest.mark.parametrize("library", sorted({"_json", "_yaml"}.difference(sys.builtin_module_names)))
 def test_ctrl_c_during_an_import_is_reported(tmp_path: Path, library: str) -> None:
     """Ctrl-C is sent when this library is mapped into the process."""

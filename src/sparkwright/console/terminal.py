@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,8 @@ from rich.progress import TextColumn
 from rich.text import Text
 
 from sparkwright.console import grid
+
+UNKNOWN_SIZES = {("COLUMNS", "0"), ("LINES", "0")}
 
 
 class PlainConsole(Console):
@@ -20,7 +23,9 @@ class PlainConsole(Console):
 
 def build_console(**options: Any) -> Console:
     """Return a Console for text from any source. options: options of `Console`."""
-    return PlainConsole(markup=False, emoji=False, highlight=False, **options)
+    # a size of 0 is unknown; Rich would print nothing
+    environment = {name: value for name, value in os.environ.items() if (name, value) not in UNKNOWN_SIZES}
+    return PlainConsole(markup=False, emoji=False, highlight=False, _environ=environment, **options)
 
 
 def style_table_line(line: grid.Line, title: str, style: str) -> Text:
