@@ -23,6 +23,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 from sparkwright.trust import bounds, private
 from sparkwright.units import format_gib
+from sparkwright.visible import one_line
 
 __all__ = ["FAULTS", "MEMBER_FAULTS", "default_folder", "down", "folder_of", "set_fault", "status", "up"]
 
@@ -31,7 +32,7 @@ INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_P
 INHERITED_PREFIXES = ("PYTHON", "SPARKWRIGHT_")
 FAULT_TIMEOUT_S = 5.0  # for the daemon to apply a fault
 ENGINE_TIMEOUT_S = 3.0
-MAX_SOCKET_PATH_CHARS = 100
+MAX_SOCKET_PATH_BYTES = 100
 #: subfolder of the sandbox that contains the folders of the linked hosts
 HOSTS_FOLDER = "hosts"
 
@@ -194,8 +195,13 @@ def _is_running(folder: Path) -> bool:
 
 
 def _check_socket_path(folder: Path) -> None:
-    """Raise Failed if the path of the sockets is too long for the kernel."""
-    if len(str(folder / "docker.sock")) > MAX_SOCKET_PATH_CHARS:
+    """Raise Failed if the path of the sockets is too long for the kernel, or is not valid in Docker's URL of a socket."""
+    if len(os.fsencode(folder / "docker.sock")) > MAX_SOCKET_PATH_BYTES:
         raise Failed(
             f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a shorter path."
+        )
+    if not str(folder).isprintable() or set("#?") & set(str(folder)):
+        raise Failed(
+            f"the path {one_line(str(folder))} contains #, ? or a control character.",
+            fix="Set SPARKWRIGHT_SANDBOX to another folder.",
         )
