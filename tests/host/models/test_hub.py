@@ -120,3 +120,12 @@ def test_a_token_that_the_hub_refuses_is_named(
     loopback.faults.status, loopback.faults.headers[""] = status, headers
     with pytest.raises(Failed, match=message):
         hub.locate_file(Source(loopback.url, MODEL, COMMIT, Secret("hf_expired")), loopback.row(LARGE))
+
+
+@pytest.mark.parametrize(("revision", "advice"), [(COMMIT, "lock --update"), ("v2", "Check `model.revision`")])
+def test_the_advice_for_a_missing_revision_fits_a_pinned_commit(
+    loopback: LoopbackHub, revision: str, advice: str
+) -> None:
+    loopback.faults.status, loopback.faults.headers[""] = 404, {"X-Error-Code": "RevisionNotFound"}
+    with pytest.raises(Failed, match=f"has no revision '{revision}'.*{advice}"):
+        hub.locate_file(Source(loopback.url, MODEL, revision), loopback.row(LARGE))

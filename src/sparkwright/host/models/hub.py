@@ -34,6 +34,7 @@ from sparkwright.transport.connection import (
 )
 from sparkwright.transport.http import Route
 from sparkwright.trust.model_files import SHA256
+from sparkwright.trust.names import COMMIT
 from sparkwright.visible import one_line
 
 #: maximum size of a response read into memory; the metadata of a model with 20,000 files is 8 MB
@@ -56,6 +57,9 @@ REDIRECT_LOOP_CLAUSE = "redirects in a loop, or to a URL that is not http(s)"
 OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
 TOKEN_HINT = "a token, such as the secret HF_TOKEN (hosts/groups.yml, `secrets`)"
 UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
+GONE_COMMIT_FIX = (
+    "`invoke lock --update` reads the branch again; `invoke models.copy` copies the files from another host."
+)
 _NETWORK_FIX = "Check the host's network."
 _FILE_TOO_LARGE_MESSAGE = "a file is larger than its size in spark.lock."
 _DISK_FULL_MESSAGE = "the disk is full."
@@ -242,7 +246,8 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
         next_step = " with the token's account" if source.token else f", then set {TOKEN_HINT}"
         raise Failed(f"{id_} is gated.", fix=f"Accept its license at {hub_url}/{id_}{next_step}.")
     if code == "RevisionNotFound":
-        raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
+        fix = GONE_COMMIT_FIX if COMMIT.fullmatch(source.commit) else "Check `model.revision` in the recipe."
+        raise Failed(f"{id_} has no revision {source.commit!r}.", fix=fix)
     if code == "EntryNotFound":
         path = one_line(urlsplit(url).path.rpartition("/resolve/")[2], max_chars=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
