@@ -189,7 +189,7 @@ def error_from_message(ref: str, text: str) -> SparkwrightError:
             fix="On the host: `docker system df`, then remove unused images (`docker image prune`).",
         )
     if any(word in lowered_text for word in _NETWORK_ERRORS):
-        return RegistryDown(f"the registry of {ref} does not answer: {text.strip()}", fix=_NETWORK_FIX)
+        return RegistryDown(f"the registry of {ref} does not answer: {text.strip().rstrip('.')}.", fix=_NETWORK_FIX)
     if "unauthorized" in lowered_text or "denied" in lowered_text or "authentication required" in lowered_text:
         return Failed(
             f"the registry denies access to {ref}, or has no such repository.",
