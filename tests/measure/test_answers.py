@@ -13,7 +13,7 @@ EXCLAMATIONS = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
     "text",
     [
         "'s't's't's's's't's's't's's't's's", LOOP, EXCLAMATIONS, "哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈", "", "  \n ",
-        "Paris<|im_end|>", "<pad><pad>", "caf\ufffd\ufffd\ufffd",
+        "Paris<|im_end|>", "<turn|>\nParis", "<pad><pad>", "caf\ufffd\ufffd\ufffd",
     ],
 )  # fmt: skip
 def test_nonsense_texts_are_detected(text: str) -> None:

@@ -64,9 +64,10 @@ MIN_SANE_ANSWERS = 7
 #: right (vLLM 0.32.0 and llama-server b11549 on a CPU).
 MAX_GARBAGE_ANSWERS = 1
 
-#: control tokens of tokenizers and templates, which are never part of an answer
+#: control tokens of tokenizers and templates, which are never part of an answer; Gemma 4's have one bar, such as <turn|>
 CONTROL_TOKEN_PATTERN = re.compile(
-    r"<\|[\w ]{1,40}\|>|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}"
+    r"<\|[\w ]{1,40}\|>|<(?:\|(?:channel|turn)|(?:channel|turn)\|)>"
+    r"|</?s>|<(?:pad|unk|bos|eos|mask)>|\[(?:PAD|UNK|MASK|CLS|SEP)\]|\ufffd{2,}"
 )
 #: a word, or a run of other visible characters
 PIECE_PATTERN = re.compile(r"\w+|[^\w\s]+")

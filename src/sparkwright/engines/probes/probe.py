@@ -33,9 +33,10 @@ Fault = Literal[
     "another count",
 ]
 MAX_QUOTED_CHARS = 120
-#: marks around a model's thinking, which a reasoning parser removes
+#: marks around a model's thinking, which a reasoning parser removes: of DeepSeek, Qwen and others (`think`), Seed and MiniMax M3
+#: (`seed:think`, `mm:think`), gpt-oss and Gemma 4 (`channel`), Kimi, Mistral and Cohere
 THINKING_MARK_PATTERN = re.compile(
-    r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>"
+    r"</?(?:(?:seed|mm):)?think(?:ing)?>|\[/?THINK\]|<\|channel\|?>|<channel\|>|◁/?think▷|<\|(?:START|END)_THINKING\|>"
 )
 MAX_SEARCHED_CHARS = 1 << 16
 #: fields of a message that may contain its thinking; the last is in Anthropic's API
