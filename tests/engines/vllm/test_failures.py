@@ -108,3 +108,9 @@ def test_each_unread_variable_is_a_warning(variable: str) -> None:
     unread = "(APIServer pid=1) WARNING 11-20 08:00:00 [envs.py:2096] Unknown vLLM environment variable detected: "
     state = read_log(f"{START}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
     assert [line.rpartition(" ")[2] for line in state.warnings] == ["VLLM_OTHER", variable]
+
+
+def test_a_warning_before_the_first_line_of_a_start_is_kept() -> None:
+    entrypoint = "WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.\n"
+    assert read_log(f"{entrypoint}{START}", LOG).warnings == [entrypoint.strip()]
+    assert read_log(f"{entrypoint}{START}{START}", LOG).warnings == []

@@ -153,7 +153,10 @@ class LogReader:
         has_arguments = log_format.arguments_line.match(line)
         refusals = log_format.refusals + (log_format.later_refusals if self.state.stage else ())
         if is_banner or (has_arguments and not self._has_banner) or any(row.match(line) for row in refusals):
+            # what an image's entrypoint prints before its first start belongs to that start
+            earlier_warnings = [] if self.state.known else self.state.warnings
             self._reset()
+            self.state.warnings = earlier_warnings
         if is_banner or has_arguments:
             self._has_banner = is_banner
 
