@@ -9,6 +9,7 @@ from sparkwright.engines.advice import Decision
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import advice, rules, versions
+from sparkwright.engines.vllm.prediction import predict_effective_settings
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
 
 UNCHUNKED = {"enable-chunked-prefill": False}
@@ -143,6 +144,26 @@ def test_the_options_of_the_image_outrank_the_table() -> None:
 )
 def test_an_engine_older_than_its_model_is_refused(model: dict[str, Any], version: str, refused: bool) -> None:
     assert (check_flags({}, model, version).get("architecture-support") == "error") is refused
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "ignored"),
+    [
+        ({"architectures": ["Qwen3NextForCausalLM"]}, "0.14.0", True),
+        ({"architectures": ["Qwen3NextForCausalLM"]}, "0.15.0", False),
+        ({"architectures": ["NemotronHForCausalLM"]}, "0.11.0", True),
+        ({"architectures": ["NemotronHForCausalLM"]}, "0.14.0", False),
+        (DENSE_MODEL, "0.11.0", False),
+    ],
+)
+def test_prefix_caching_that_a_release_lacks_for_a_model_is_ignored(
+    model: dict[str, Any], version: str, ignored: bool
+) -> None:
+    flags = {"enable-prefix-caching": True}
+    assert ("ignored-flag" in check_flags(flags, model, version)) is ignored
+    request = rules.VllmRequest(flags)
+    settings = predict_effective_settings(request, classify(model), versions.parse(version))
+    assert settings.prefix_caching is not ignored
 
 
 @pytest.mark.parametrize(

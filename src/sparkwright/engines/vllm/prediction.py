@@ -183,7 +183,10 @@ MAX_NUM_SEQS = "max-num-seqs"
 #: first releases in which the flags have an effect. Until 0.11.0, V1 always set chunked prefill to True (source; issues 18547, 20914),
 #: and prefix caching of a recurrent model to False, "since it is not yet supported" (source)
 FIRST_RELEASE_WITH_OPTIONAL_CHUNKING = "0.11.1"
-FIRST_RELEASE_WITH_RECURRENT_CACHING = "0.11.1"
+FIRST_RELEASE_WITH_MAMBA_CACHING = "0.11.1"
+#: the same for recurrent models outside CACHE_MODE_ALL_ARCHITECTURES: earlier releases log "without support for prefix caching:
+#: disabling" (#30877)
+FIRST_RELEASE_WITH_RECURRENT_CACHING = "0.15.0"
 #: first release whose default cache mode is `align` for every model: recurrent states are cached only at block ends
 FIRST_RELEASE_WITH_ONLY_ALIGN = "0.28.0"
 #: first release that refuses the cache mode `all`
@@ -289,11 +292,17 @@ def _predict_chunked_prefill(request: VllmRequest, version: Version | None) -> b
     return None if is_optional is None and version is not None else is_optional is False
 
 
+def supports_prefix_caching(architecture: Architecture, version: Version | None) -> bool:
+    """Return False if a release turns off prefix caching for a recurrent model, although it is requested."""
+    is_mamba = architecture.name in CACHE_MODE_ALL_ARCHITECTURES
+    first_release = FIRST_RELEASE_WITH_MAMBA_CACHING if is_mamba else FIRST_RELEASE_WITH_RECURRENT_CACHING
+    return architecture.kind != "recurrent" or at_least(version, first_release) is not False
+
+
 def _predict_prefix_caching(request: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
     setting = request.flag("enable-prefix-caching")
     if isinstance(setting, bool):
-        has_recurrent_caching = at_least(version, FIRST_RELEASE_WITH_RECURRENT_CACHING) is not False
-        return setting and (has_recurrent_caching or architecture.kind != "recurrent")
+        return setting and supports_prefix_caching(architecture, version)
     name = PREFIX_CACHING_DEFAULTS_BY_KIND.get(architecture.kind)
     return None if name is None else default_value(name, version)
 

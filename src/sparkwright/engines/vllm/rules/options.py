@@ -14,6 +14,7 @@ from sparkwright.engines.vllm.option_values import InvalidValue
 from sparkwright.engines.vllm.prediction import (
     FIRST_RELEASE_WITH_OPTIONAL_CHUNKING,
     FIRST_RELEASE_WITH_RECURRENT_CACHING,
+    supports_prefix_caching,
 )
 from sparkwright.engines.vllm.rules.rule import HYBRID_MODEL, Case, Example, rule, severity_of
 from sparkwright.engines.vllm.versions import at_least, within
@@ -136,11 +137,11 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
     ),
     IgnoredFlag(
         "enable-prefix-caching",
-        lambda value, case: value is True and case.is_hybrid,
+        lambda value, case: value is True and not supports_prefix_caching(case.architecture, case.version),
         "0.10.2",
         FIRST_RELEASE_WITH_RECURRENT_CACHING,
         "is ignored on a recurrent model: prefix caching stays off",
-        "source of 0.11.0",
+        "source of 0.11.0; #30877",
     ),
     IgnoredFlag(
         "mamba-cache-mode",
