@@ -19,8 +19,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"recipes/{RECIPE_NAME}.yml"
 
 
-def client_findings(client: str) -> list[tuple[str, str]]:
-    checked, _ = findings.check_recipes(RECIPE_NAME, "", "")
+def client_findings(client: str, version: str = "") -> list[tuple[str, str]]:
+    checked, _ = findings.check_recipes(RECIPE_NAME, version, "")
     lint_count = len(checked[0].settings.findings)
     added = findings.add_client_findings(checked, client)[0].settings.findings[lint_count:]
     return [(finding.severity, finding.sentence) for finding in added]
@@ -67,6 +67,25 @@ def test_short_context_is_an_error_for_an_agent_only(recipe: Path) -> None:
     (finding,) = [row for row in client_findings("claude-code") if row[0] != "info"]
     assert finding == ("error", "claude-code needs a context of at least 65536 tokens, but this recipe has 32768.")
     assert client_findings("open-webui") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.11.1", {"/v1/messages": "error", "/v1/messages/count_tokens": "warning"}),
+        ("0.16.0", {"/v1/messages/count_tokens": "warning"}),
+        ("0.17.1", {}),
+        ("", {}),
+    ],
+)
+def test_path_that_a_release_lacks_is_reported(recipe: Path, version: str, expected: dict[str, str]) -> None:
+    found = {
+        sentence.split()[2].rstrip(","): severity
+        for severity, sentence in client_findings("claude-code", version)
+        if "calls /" in sentence
+    }
+    assert found == expected
+    assert not [sentence for _, sentence in client_findings("codex", version) if "calls /" in sentence]
 
 
 def test_unknown_client_is_refused(recipe: Path) -> None:

@@ -57,6 +57,11 @@ def first_release(table: Iterable[ApiPath], path: str) -> str:
     return next((api_path.since for api_path in table if api_path.path == path), "")
 
 
+def client_paths(path: str) -> tuple[str, ...]:
+    """Return the paths that clients of an API call: Anthropic's clients also count the tokens of a conversation, to compact it in time."""
+    return (path, COUNT_TOKENS_PATH) if path == MESSAGES_PATH else (path,)
+
+
 def merge_paths(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
     """Return the paths of several engines, each once, in order of appearance."""
     merged: dict[str, ApiPath] = {}
