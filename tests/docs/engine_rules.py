@@ -74,7 +74,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     "weights that load slowly or twice": (
         "weights-loading", "not measured on a GB10", "load-mode: see unknown-flag", "not known",
     ),
-    "layers or caches on the CPU": ("not possible with common flags", "not possible", "layers-on-cpu", "not known"),
+    "layers or caches on the CPU": ("counted in the memory budget", "counted in the memory budget", "layers-on-cpu", "not known"),
     "types of the KV cache that need another option": ("flag-value", "flag-value", "quantised-v-cache", "not known"),
     "idle work": ("none is known", "idle-spin", "none is known", "not known"),
     "several hosts": (

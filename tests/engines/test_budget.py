@@ -90,6 +90,31 @@ def test_sglang_computes_outside_its_share(share: float, fits: bool) -> None:
     assert (row_sizes(memory_budget)["computation"], memory_budget.fits) == (13.0, fits)
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags", "sizes"),
+    [
+        ("vllm", {"cpu-offload-gb": 10, "kv-offloading-size": 20}, {"weights on the CPU": 10, "KV cache on the CPU": 20}),
+        ("vllm", {"cpu-offload-gb": 0, "kv-offloading-size": "much"}, {}),
+        ("vllm", {"kv-cache-memory-bytes": GIB, "cpu-offload-gb": 10, "kv-offloading-size": 20}, {"KV cache on the CPU": 20}),
+        ("sglang", {"cpu-offload-gb": 10}, {"weights on the CPU": 10}),
+        ("sglang", {"enable-hierarchical-cache": True, "hicache-size": 30}, {"KV cache on the CPU": 27.9}),
+        ("sglang", {"enable-hierarchical-cache": True}, {"KV cache on the CPU": 51.7}),
+        ("sglang", {"hicache-size": 30}, {}),
+    ],
+)  # fmt: skip
+def test_what_an_engine_keeps_on_the_cpu_is_in_the_same_memory(
+    engine: str, flags: dict[str, Any], sizes: dict[str, float]
+) -> None:
+    share = {"vllm": "gpu-memory-utilization", "sglang": "mem-fraction-static"}[engine]
+    memory = estimate_memory(engine, {share: 0.5, **flags}, lock_file(35))
+    found = row_sizes(build_budget(memory))
+    assert {name: size for name, size in found.items() if name.endswith("on the CPU")} == sizes
+    without = estimate_memory(
+        engine, {share: 0.5, **{name: flags[name] for name in flags if "bytes" in name}}, lock_file(35)
+    )
+    assert (memory.bytes - without.bytes) / GIB == pytest.approx(sum(sizes.values()), abs=0.1)
+
+
 def test_a_described_server_takes_the_memory_of_its_recipe() -> None:
     memory_budget = build_budget(estimate_memory("openai", DESCRIBED_SERVER))
     assert row_sizes(memory_budget) == {"the server": 90.0, "the host itself": 6.0, "reserve": 4.0}

@@ -125,6 +125,15 @@ class Memory:
         return cls(**values, parts=tuple(MemoryPart(**part) for part in data.get("parts") or ()))
 
 
+def read_size_part(name: str, flags: Mapping[str, Any], flag: str, unit_bytes: int = GIB) -> tuple[MemoryPart, ...]:
+    """Return the part of a flag with a size, by default in GiB; empty if the flag is not set or its value is invalid."""
+    try:
+        size_bytes = int(float(flags.get(flag) or 0) * unit_bytes)
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return (MemoryPart(name, size_bytes, flag),) if size_bytes > 0 else ()
+
+
 def build_from_share(share: float, needs_bytes: int) -> Memory:
     """Return the memory model for a record of an older version, which has only these two values."""
     parts = (MemoryPart("the engine", needs_bytes, "the record of its last verified start"),) if needs_bytes else ()

@@ -18,12 +18,20 @@ from sparkwright.engines.advice import (
     UnknownKind,
     decide_enabled,
 )
+from sparkwright.engines.budget import GB10_BYTES
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.memory import ASSUMED_HOST_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.memory import (
+    ASSUMED_HOST_BYTES,
+    PYTORCH_WEIGHT_SUFFIXES,
+    Memory,
+    MemoryPart,
+    read_size_part,
+    sum_weights,
+)
 from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules
 from sparkwright.trust.bounds import count_or_none
-from sparkwright.units import MIB
+from sparkwright.units import GB, MIB
 
 CHUNKED_PREFILL_FLAG = sglang_flags.CHUNK_SIZE
 RULES = (rules.RULES,)
@@ -37,6 +45,8 @@ DEFAULT_PREFILL_TOKENS = 16384
 #: number of requests in the largest CUDA graph on GPUs with 90 to 160 GB, in that formula
 MAX_GRAPH_REQUESTS = 256
 GRAPHS_OFF_FLAG = "disable-cuda-graph"
+#: the cache on the CPU as a multiple of the KV cache, if no size is set (source of 0.5.9 and 0.5.23, mem_cache/memory_pool_host.py)
+DEFAULT_HICACHE_RATIO = 2.0
 #: keys of config.json with the number of rows, and with the width, of the table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
 MAX_TEXT_CHARS = 200
@@ -132,17 +142,38 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     step_text = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
     table_bytes = _ngram_table_bytes(flags, lock_entry.get("config") or {})
     source = f"by SGLang's formula: {step_text}, CUDA graphs of {graph_requests} requests"
+    weights_bytes = max(0, sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES) - table_bytes)
+    parts = (
+        MemoryPart("computation", compute_bytes, source, assumed=True),
+        *read_size_part("weights on the CPU", flags, "cpu-offload-gb"),
+        *_hicache_parts(flags, int(share * GB10_BYTES) - weights_bytes if weights_bytes else 0),
+    )
     return Memory(
         share=share,
-        bytes=compute_bytes,
-        weights_bytes=max(0, sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES) - table_bytes),
+        bytes=sum(part.size_bytes for part in parts),
+        weights_bytes=weights_bytes,
         weights_source="spark.lock" + (", without the n-gram table, which stays in a file" if table_bytes else ""),
-        parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
+        parts=parts,
         flag=sglang_flags.MEMORY,
         value=share,
         host_bytes=ASSUMED_HOST_BYTES,
         compiles=True,
     )
+
+
+def _hicache_parts(flags: Mapping[str, Any], kv_cache_bytes: int) -> tuple[MemoryPart, ...]:
+    """Return the part of the hierarchical cache on the CPU, which is in the same memory on a GB10.
+
+    kv_cache_bytes: size of the KV cache on a GB10; 0 if unknown.
+    """
+    if sglang_flags.value(flags, "enable-hierarchical-cache") is not True:
+        return ()
+    name = "KV cache on the CPU"
+    sized_parts = read_size_part(name, flags, "hicache-size", GB)
+    if sized_parts or kv_cache_bytes <= 0:
+        return sized_parts
+    ratio = sglang_flags.value(flags, "hicache-ratio") or DEFAULT_HICACHE_RATIO
+    return read_size_part(name, {"hicache-ratio": ratio}, "hicache-ratio", kv_cache_bytes)
 
 
 def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:

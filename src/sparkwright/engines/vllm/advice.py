@@ -18,7 +18,14 @@ from sparkwright.engines.advice import (
     decide_enabled,
 )
 from sparkwright.engines.findings import Finding, Fix, Rules
-from sparkwright.engines.memory import ASSUMED_HOST_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.memory import (
+    ASSUMED_HOST_BYTES,
+    PYTORCH_WEIGHT_SUFFIXES,
+    Memory,
+    MemoryPart,
+    read_size_part,
+    sum_weights,
+)
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as vllm_flags
@@ -95,14 +102,19 @@ def effective_settings(
 def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     """Return the share of memory, which vLLM fills for any model, or, with kv-cache-memory-bytes, the sum of weights, cache and computation.
 
-    In both cases vLLM checks at startup that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
+    In both cases vLLM checks at startup that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`). Weights
+    and KV cache that it keeps on the CPU are in the same memory on a GB10: they are added, except weights that are counted anyway.
     """
     flags = vllm_flags.normalize(flags)
     share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES)
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
     base_memory = Memory(weights_bytes=weight_bytes, host_bytes=ASSUMED_HOST_BYTES, compiles=compiles)
     kv_bytes = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
+    offloaded_cache = read_size_part("KV cache on the CPU", flags, "kv-offloading-size")
     if kv_bytes is None:
+        offloaded = (*read_size_part("weights on the CPU", flags, "cpu-offload-gb"), *offloaded_cache)
+        size = sum(part.size_bytes for part in offloaded)
+        base_memory = replace(base_memory, bytes=size, parts=offloaded)
         return replace(base_memory, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)
     parts = (
         MemoryPart(
@@ -110,6 +122,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
         ),
         MemoryPart("KV cache", kv_bytes, vllm_flags.KV_BYTES),
         MemoryPart("computation", COMPUTE_BYTES, "not measured: activations and CUDA graphs", assumed=True),
+        *offloaded_cache,
     )
     size = sum(part.size_bytes for part in parts)
     base_memory = replace(base_memory, bytes=size, value=kv_bytes, per_token_bytes=1)
