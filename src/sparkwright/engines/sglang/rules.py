@@ -40,8 +40,11 @@ SUGGESTED_MEMORY_SHARE = 0.7
 MOVING_TAG_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang(?::(?!v\d)[\w.-]+|(?=@|$))")
 #: variable that allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-#: an image built with CUDA 12, by its tag
-CUDA_12_IMAGE_PATTERN = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
+#: an image built with CUDA 12, by its tag: those of older releases have no suffix, and -cu130 is their variant with CUDA 13
+CUDA_12_IMAGE_PATTERN = re.compile(
+    r"^(?:docker\.io/)?lmsysorg/sglang:(?:[\w.-]*cu12\d|v(?P<release>\d+\.\d+\.\d+)(?!.*cu13))"
+)
+FIRST_RELEASE_WITH_CUDA_13 = "0.5.11"
 
 
 @dataclass(frozen=True)
@@ -301,16 +304,24 @@ def no_metrics(case: Case) -> Iterator[Finding]:
 
 @rule(
     "image-kernels",
-    sources=("SGLang's installation page: the last image with CUDA 12 is v0.5.19-cu129",),
+    sources=(
+        "SGLang's installation page: the last image with CUDA 12 is v0.5.19-cu129",
+        "its notes on 0.5.11, in gpustack/gpustack 5285: the images without a suffix are built with CUDA 13 from this release on",
+    ),
     example=ServerRequest({}, image="lmsysorg/sglang:v0.5.19-cu129"),
 )
 def image_kernels(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. The kernels in SGLang's CUDA 12 packages have no code for it ("no kernel image is available").
     """
-    if case.request.platform == "gb10" and CUDA_12_IMAGE_PATTERN.match(case.request.image):
+    match = CUDA_12_IMAGE_PATTERN.match(case.request.image)
+    if case.request.platform != "gb10" or match is None:
+        return
+    if match["release"] is None or Version(match["release"]) < Version(FIRST_RELEASE_WITH_CUDA_13):
         message = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
-        fix = Fix("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
+        fix = Fix(
+            f"use a release from {FIRST_RELEASE_WITH_CUDA_13} on without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23"
+        )
         yield Finding("warning", message, (fix,), "SGLang's installation page", "image")
 
 
