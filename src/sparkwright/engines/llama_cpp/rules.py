@@ -215,7 +215,11 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     """
     if flags.is_on(case.flag(flags.FIT)) is False:
         return
-    unset_flags = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
+    unset_flags = [
+        name
+        for name, unset_values in ((flags.CONTEXT, (None, 0, "0")), (flags.LAYERS, (None, "auto")))
+        if case.flag(name) in unset_values
+    ]
     if unset_flags:
         fixes = (
             Fix(
@@ -235,12 +239,27 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
 )
 def layers_on_cpu(case: Case) -> Iterator[Finding]:
     """With a number for n-gpu-layers, the other layers run on the CPU.
-    On a GB10, CPU and GPU share the memory, so this saves none, and every token waits for the slower CPU.
+    On a GB10, CPU and GPU share the memory, so this saves none, and every token waits for the slower CPU. The same applies to flags that
+    keep experts or the KV cache on the CPU, which guides for smaller GPUs recommend.
     """
-    layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
-    if case.request.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
+    if case.request.platform != "gb10":
+        return
+    layers = case.flag(flags.LAYERS)
+    if layers in (0, "0"):
+        message = "n-gpu-layers 0: the whole model runs on the CPU."
+        yield Finding("warning", message, (Fix("write all", {flags.LAYERS: "all"}),), HELP_SOURCE, flags.LAYERS)
+    elif (flags.parse_positive_integer(layers) or MIN_ALL_LAYERS) < MIN_ALL_LAYERS:
         message = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
         yield Finding("info", message, (Fix("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
+    cpu_settings = (
+        ("cpu-moe", case.flag("cpu-moe") is True, "all experts stay"),
+        ("n-cpu-moe", flags.parse_positive_integer(case.flag("n-cpu-moe")) is not None, "experts of some layers stay"),
+        ("kv-offload", case.flag("kv-offload") is False, "the KV cache stays"),
+    )
+    for name, is_set, part in cpu_settings:
+        if is_set:
+            message = f"{name}: {part} on the CPU."
+            yield Finding("warning", message, (Fix("remove it", {name: None}),), HELP_SOURCE, name)
 
 
 @rule(
