@@ -58,6 +58,12 @@ def test_a_very_slow_server_has_more_possible_causes() -> None:
     assert "a stale compile cache" not in fast
 
 
+def test_an_image_of_nvidia_is_advised_with_its_entrypoint() -> None:
+    """Without it, the entrypoint of an NGC image runs the flags as a command."""
+    fixes = {cause.name: cause.fix for cause in find_causes(SlownessEvidence(share=0.12))}
+    assert "NGC with `container.entrypoint: [vllm, serve]`" in fixes["an image without kernels for this GPU (sm_121)"]
+
+
 def test_slow_tokens_outrank_late_answers() -> None:
     late = "reasoning tokens precede the answer"
     names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, **THINKING))]

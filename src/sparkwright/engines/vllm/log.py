@@ -265,7 +265,7 @@ def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
     version, _ = evidence.find_in_log("version")
     has_cuda_13 = at_least(parse(str(version)), FIRST_RELEASE_WITH_CUDA_13) if version else None
     if evidence.share is not None and evidence.share < 0.4 and not has_cuda_13:
-        fix = "use an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+        fix = "use an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC with `container.entrypoint: [vllm, serve]`)"
         observation = f"{evidence.share:.0%} of the expected rate; images built with CUDA 12 reached 28 %"
         yield Cause("an image without kernels for this GPU (sm_121)", "possible", observation, fix, weight=35)
 
