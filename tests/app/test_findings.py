@@ -19,8 +19,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"recipes/{RECIPE_NAME}.yml"
 
 
-def client_findings(client: str, version: str = "") -> list[tuple[str, str]]:
-    checked, _ = findings.check_recipes(RECIPE_NAME, version, "")
+def client_findings(client: str, version: str = "", name: str = RECIPE_NAME) -> list[tuple[str, str]]:
+    checked, _ = findings.check_recipes(name, version, "")
     lint_count = len(checked[0].settings.findings)
     added = findings.add_client_findings(checked, client)[0].settings.findings[lint_count:]
     return [(finding.severity, finding.sentence) for finding in added]
@@ -67,6 +67,18 @@ def test_short_context_is_an_error_for_an_agent_only(recipe: Path) -> None:
     (finding,) = [row for row in client_findings("claude-code") if row[0] != "info"]
     assert finding == ("error", "claude-code needs a context of at least 65536 tokens, but this recipe has 32768.")
     assert client_findings("open-webui") == []
+
+
+def test_a_flag_that_turns_tools_off_is_reported(recipe: Path) -> None:
+    name = "qwen3.6-35b-gguf"
+    path = recipe.with_name(f"{name}.yml")
+    assert not [sentence for _, sentence in client_findings("opencode", name=name) if "calls tools" in sentence]
+    edit_recipe(path, r"\nllama_cpp:\n", "\nllama_cpp:\n  jinja: false\n")
+    with pytest.raises(Refused, match="tool_call cannot pass without `llama_cpp.jinja`"):
+        client_findings("opencode", name=name)
+    edit_recipe(path, r"probes: .*", "probes: []")
+    sentence = "opencode calls tools, but this server is started without `jinja`."
+    assert ("error", sentence) in client_findings("opencode", name=name)
 
 
 @pytest.mark.parametrize(

@@ -392,15 +392,11 @@ def _check_agent(client: str, client_format: ClientFormat, checked_recipe: Check
         message = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
         yield Finding("error", message, (Fix("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
-    missing_flags = [
-        flag
-        for flag in recipe_engine.probe_flags.required_flags.get("tool_call", ())
-        if named_flags.get(flag) in (None, False)
-    ]
+    missing_flags = recipe_engine.probe_flags.missing_flags("tool_call", named_flags)
     if missing_flags:
         flags_text = " and ".join(f"`{flag}`" for flag in missing_flags)
         message = f"{client} calls tools, but this server is started without {flags_text}."
-        yield Finding("error", message, (Fix("add the flags for this model's tool parser"),), CLIENT_DOCS)
+        yield Finding("error", message, (Fix("set the flags that this model's tool calls need"),), CLIENT_DOCS)
     if effective_settings.prefix_caching is False:
         message = f"{client} sends its long instructions with each request, but prefix caching is off."
         yield Finding("warning", message, (Fix("turn on prefix caching"),), CLIENT_DOCS)

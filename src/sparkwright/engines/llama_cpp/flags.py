@@ -335,6 +335,7 @@ RENDER_ERROR_PATTERN = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
 PROBE_FLAGS = ProbeFlags(
+    default_flags=dict.fromkeys(("tool_call", "messages", "responses"), ("jinja",)),
     causes_by_message=(
         (r"tools? param requires --jinja", "--no-jinja turns tools off"),
         (

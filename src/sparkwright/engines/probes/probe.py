@@ -147,10 +147,17 @@ class ProbeFlags:
     promises: Mapping[str, str] = field(default_factory=dict)
     #: flags without which a probe fails, by probe
     required_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: flags that are on by default and without which a probe fails, by probe
+    default_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: the responsible flags, as a clause, by fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
     #: (pattern of the server's error message, cause), specific patterns first
     causes_by_message: tuple[tuple[str, str], ...] = ()
+
+    def missing_flags(self, probe: str, flags: Mapping[str, Any]) -> list[str]:
+        """Return the flags, by canonical name, that are off and without which a probe fails."""
+        required_flags = [flag for flag in self.required_flags.get(probe, ()) if flags.get(flag) in (None, False)]
+        return required_flags + [flag for flag in self.default_flags.get(probe, ()) if flags.get(flag) is False]
 
     def cause(self, fault: Fault | None, message: str = "") -> str:
         """Return the likely cause of a fault; "" if unknown.

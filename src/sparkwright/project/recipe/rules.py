@@ -171,10 +171,9 @@ def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             )
             add_path = f"Add the path to `{file.engine}.paths`, or remove"
             yield message, place, f"{add_path if recipe_engine.needs_description else 'Remove'} the probe."
-        for flag in recipe_engine.probe_flags.required_flags.get(name, ()):
-            if flags.get(flag) in (None, False):
-                message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
-                yield message, place, f"Add `{flag}`, or remove the probe."
+        for flag in recipe_engine.probe_flags.missing_flags(name, flags):
+            message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
+            yield message, place, f"Add `{flag}`, or remove the probe."
 
 
 def _check_load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
