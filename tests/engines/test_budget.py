@@ -115,6 +115,17 @@ def test_what_an_engine_keeps_on_the_cpu_is_in_the_same_memory(
     assert (memory.bytes - without.bytes) / GIB == pytest.approx(sum(sizes.values()), abs=0.1)
 
 
+def test_a_start_measured_without_the_cpu_parts_is_not_counted_twice() -> None:
+    """An earlier version counted what vLLM keeps on the CPU as the host's side."""
+    flags = {"gpu-memory-utilization": 0.5, "kv-offloading-size": 20}
+    memory = estimate_memory("vllm", flags)
+    measured = MeasuredStart(host_bytes=26 * GIB, gpu_bytes=int(0.5 * TOTAL))
+    start = StartFacts(last_start=measured, has_warm_cache=True)
+    assert row_sizes(build_budget(memory, start))["host's side"] == 6.0
+    other = StartFacts(last_start=dataclasses.replace(measured, is_same_start=False), has_warm_cache=True)
+    assert row_sizes(build_budget(memory, other))["host's side"] == 26.0
+
+
 def test_a_described_server_takes_the_memory_of_its_recipe() -> None:
     memory_budget = build_budget(estimate_memory("openai", DESCRIBED_SERVER))
     assert row_sizes(memory_budget) == {"the server": 90.0, "the host itself": 6.0, "reserve": 4.0}

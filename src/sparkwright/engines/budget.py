@@ -254,7 +254,11 @@ def _share_rows(memory: Memory, total_bytes: int) -> Iterator[Row]:
 def _host_side_rows(memory: Memory, total_bytes: int, start_facts: StartFacts) -> Iterator[Row]:
     last_start = start_facts.last_start
     if last_start is not None and last_start.host_bytes is not None:
-        yield Row(HOST_SIDE_ROW_NAME, last_start.host_bytes, last_start.source)
+        gpu_bytes = memory.gpu_bytes(total_bytes)
+        # an earlier version of the memory model counted this part of the same start as the host's side
+        moved_bytes = gpu_bytes - (last_start.gpu_bytes or gpu_bytes) if last_start.is_same_start else 0
+        size_bytes = max(0, last_start.host_bytes - max(0, moved_bytes))
+        yield Row(HOST_SIDE_ROW_NAME, size_bytes, last_start.source)
     elif memory.host_bytes:
         size_bytes = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
         yield Row(HOST_SIDE_ROW_NAME, size_bytes, "5.4 to 6.7 GiB on other hosts", assumed=True)
