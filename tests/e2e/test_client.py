@@ -4,7 +4,7 @@ import json
 
 from tests.e2e.conftest import SandboxProject
 
-SETTINGS = "# openclaw: merge"
+SETTINGS = "any OpenAI-compatible client"
 POINTER = "client --host sandbox` prints client settings"
 
 
@@ -22,13 +22,15 @@ def test_client_settings_describe_the_running_server(project: SandboxProject) ->
     project.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 8k")  # not deployed
     settings = project.run("client", "--host", "sandbox")
     assert (settings.code, settings.err) == (0, "")
-    assert SETTINGS in settings.out and "contextWindow: 4000, maxTokens: 2000," in settings.out
+    assert SETTINGS in settings.out and "context    4000 tokens, `max_tokens` up to 2000" in settings.out
+    assert "client --host sandbox --for NAME`: claude-code, codex," in settings.out
     (row,) = [json.loads(line) for line in project.run("client", "--host", "sandbox", "--json").out.splitlines()]
     assert (row["base_url"], row["model"]) == (f"http://127.0.0.1:{project.port}/v1", "qwen3.5-35b")
     assert (row["context_length"], row["max_tokens"], row["pictures"]) == (4000, 2000, True)
     assert {"default": "on", "switch": "enable_thinking"}.items() <= row["thinking"].items(), "from the pinned template"
     assert 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}' in settings.out
-    assert 'input: ["text", "image"]' in settings.out, "the recipe has an image probe"
+    openclaw = project.run("client", "--host", "sandbox", "--for", "openclaw")
+    assert '"image"' in openclaw.out, "the recipe has an image probe"
     opencode = project.run("client", "--host", "sandbox", "--for", "opencode")
     config = json.loads(opencode.out.partition("\n")[2].partition("\n# an agent needs")[0])
     assert config["model"] == "spark/qwen3.5-35b"

@@ -72,6 +72,12 @@ def test_shell_settings_set_the_variables(name: str, endpoint: Endpoint, tmp_pat
         assert f"{endpoint.url}/v1" in variables.values() and variables["OPENAI_API_KEY"] == key
 
 
+def test_open_webui_settings_are_values_without_quotes() -> None:
+    """Quotes would be part of the value in an env file of `docker run`, and in the fields of the settings page."""
+    assert format_text("open-webui", OPEN).splitlines()[1:2] == ["OPENAI_API_KEY=none"]
+    assert format_text("open-webui", KEYED).splitlines()[1:2] == ["OPENAI_API_KEY=$GATEWAY_KEY"]
+
+
 def test_curl_command_sends_json_with_the_key() -> None:
     words = shlex.split(format_text("curl", KEYED))
     assert json.loads(words[-1])["model"] == KEYED.model

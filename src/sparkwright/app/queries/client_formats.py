@@ -179,8 +179,8 @@ def _format_openclaw(endpoint: Endpoint) -> str:
 
 
 def _format_open_webui(endpoint: Endpoint) -> str:
-    key = _format_key(endpoint, "${}")
-    return f'OPENAI_API_BASE_URL={quote(f"{endpoint.url}/v1")}\nOPENAI_API_KEY="{key}"'
+    # without quotes, which `docker run --env-file` and the fields of its settings page take as part of the value
+    return f"OPENAI_API_BASE_URL={endpoint.url}/v1\nOPENAI_API_KEY={_format_key(endpoint, '${}')}"
 
 
 def _format_litellm(endpoint: Endpoint) -> str:

@@ -25,6 +25,7 @@ from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
+from sparkwright.program import name
 from sparkwright.project import recipe
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
@@ -97,7 +98,12 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
                 continue
             gateway_lines = _gateway_lines(selection, answers[host], options.gateway_client)
             print_text(render_text(selection.project, answers[host]), end="")
-            for line in (*gateway_lines, *_silent_address_warning(answers[host].url)):
+            pointer = (
+                [f"programs   `{name()} client --host {host} --for NAME`: {', '.join(client_formats.FORMATS)}"]
+                if answers[host].task == GENERATE
+                else []
+            )
+            for line in (*pointer, *gateway_lines, *_silent_address_warning(answers[host].url)):
                 print_text(line)
     return codes
 
