@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -52,8 +53,8 @@ def test_the_running_server_is_measured(served: tuple[SandboxProject, str]) -> N
     assert "| pp100 |" in arena.out and "| tg4 |" in arena.out
     assert "0 of 1 are finished" in arena.out and " tok/s over 3 requests, TTFT" in arena.out
     listed = project.run("bench.list").out
-    assert "serve-sandbox" in listed and "smoke-sandbox" in listed
-    assert " 2 cells " in listed and " 1 cell " in listed
+    assert re.search(r"(?m)^serve-sandbox +serve +sandbox +2 ", listed)
+    assert re.search(r"(?m)^smoke-sandbox +smoke +sandbox +1 ", listed)
 
 
 def test_another_server_at_the_port_is_not_measured(served: tuple[SandboxProject, str]) -> None:

@@ -16,7 +16,7 @@ def test_a_serving_host_has_a_row_with_its_server_and_nothing_missing(project: S
     assert (server["name"], server["models"], server["verified"]) == ("qwen35", ["qwen3.5-35b"], True)
     assert row["models"][0]["id"] == "Qwen/Qwen3.5-35B-A3B-FP8"
     output = project.run("hosts.check", "--host", "sandbox").out
-    assert f"qwen35:{project.port}" in output and output.rstrip().endswith("none")
+    assert f"qwen35:{project.port}" in output and output.rstrip().endswith("nothing missing")
 
 
 def test_an_unknown_run_is_refused_with_a_command_for_this_host(project: SandboxProject) -> None:
