@@ -146,6 +146,15 @@ def test_a_request_wakes_the_sleeping_server_until_it_is_idle(lab: WakeProject) 
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
 
 
+def test_status_shows_the_current_message_of_the_service_also_after_a_check(lab: WakeProject) -> None:
+    assert lab.deploy_gateway("refuse").code == 0
+    with lab.service():
+        wait_until(lambda: "a request wakes it" in lab.message(SMALL))
+        assert lab.project.run("health", "--host", "sandbox").code == 0
+        assert "a request wakes it" in lab.reason(SMALL)
+    assert lab.reason(SMALL) == f"it is the turn of {CONTAINERS[LARGE]}", "the service has stopped"
+
+
 def test_a_gateway_that_waits_answers_after_the_switch(lab: WakeProject) -> None:
     assert lab.deploy_gateway("wait").code == 0
     with lab.service():

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkwright.health import snapshot, store
 from sparkwright.health.record import Rank, Record
 from sparkwright.host.containers import container_labels
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import verified_states
+from sparkwright.host.records import turns, verified_states
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -73,7 +74,8 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     if request["traffic"]:
         fields["traffic"] = {**snapshot.read_traffic(verified_state, current), **snapshot.read_temperature(machine)}
     if last_check is not None and not outdated_reason and not active_run:
-        yield event("status", record=last_check.to_json(), live=False, outdated="", **fields)
+        check = _update_sleep(last_check, verified_state, state)
+        yield event("status", record=check.to_json(), live=False, outdated="", **fields)
         return
     from sparkwright.health import current_state
 
@@ -115,6 +117,16 @@ def _read_gateway(state: StateFolder) -> dict[str, Any]:
     from sparkwright.host.gateway import haproxy_sockets
 
     return haproxy_sockets.inspect(state)
+
+
+def _update_sleep(record: Record, verified_state: Mapping[str, Any], state: StateFolder) -> Record:
+    """Return a check of a sleeping server with the wake service's current message, which changes between checks."""
+    awake_server = turns.other_awake_server(state)
+    if record.state != "asleep" or record.container.status != "exited" or not verified_state or not awake_server:
+        return record
+    from sparkwright.health.judging import questions
+
+    return replace(record, why=questions.describe_sleep(awake_server, turns.service_message(state)))
 
 
 def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:

@@ -86,8 +86,12 @@ def _check_asleep(observation: Observation) -> Answer:
             f"{container.name} is {describe_status(container.status)}, but it is the turn of {observation.awake_server}"
         )
         return "bad", message, "degraded", "person"
-    wake_clause = f"; {observation.wake_message}" if observation.wake_message else ""
-    return "ok", f"it is the turn of {observation.awake_server}{wake_clause}", "asleep"
+    return "ok", describe_sleep(observation.awake_server, observation.wake_message), "asleep"
+
+
+def describe_sleep(awake_server: str, wake_message: str) -> str:
+    """Return why a verified server is asleep. wake_message: see `Observation`."""
+    return f"it is the turn of {awake_server}" + (f"; {wake_message}" if wake_message else "")
 
 
 def _describe_stop(observation: Observation) -> str:
