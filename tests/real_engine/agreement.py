@@ -81,7 +81,7 @@ def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = Non
         outcome = Outcome(case, predicted, folder, server.ready, None, 0, server.reader.state)
         if server.ready:
             outcome.true = _read_settings(server) or dict(answer.settings or {} if answer else {})
-            _query_server(server, outcome, flags.served_name(case.settings(), model))
+            _query_server(server, outcome, flags.served_names(case.settings(), model)[0])
     outcome.exit_code, outcome.took_s = server.process.poll(), server.took_s
     log = (folder / "server.log").read_bytes()
     outcome.read = read_log(log, LOG)

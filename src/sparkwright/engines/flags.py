@@ -102,11 +102,8 @@ class Flags(Protocol):
     def command(self, model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the words after the image in the container's command. model: path in the container."""
 
-    def served_name(self, flags: Mapping[str, Any], model: str) -> str:
-        """Return the model name for requests. model: as for `command`."""
-
     def served_names(self, flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-        """Return all model names that requests may use, the served name first. model: as for `command`."""
+        """Return all model names that requests may use; the server reports the first. model: as for `command`."""
 
     def port(self, flags: Mapping[str, Any]) -> int:
         """Return the port on which the server listens in its container."""

@@ -144,4 +144,4 @@ def test_options_are_known_by_build(name: str, build: int | None, exists: bool |
     [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")],
 )
 def test_the_served_name_is_the_alias_or_the_file(value: dict[str, Any], name: str) -> None:
-    assert flags.served_name(value, "/models/a-Q4.gguf") == name
+    assert flags.served_names(value, "/models/a-Q4.gguf")[0] == name

@@ -116,8 +116,8 @@ def test_valid_values_are_accepted(name: str, value: Any) -> None:
 
 
 def test_name_port_context_and_chunk_size_are_read_from_flags() -> None:
-    assert flags.served_name({}, "/models/a") == "/models/a"
-    assert flags.served_name({"served-model-name": "a"}, "/models/a") == "a"
+    assert flags.served_names({}, "/models/a") == ("/models/a",)
+    assert flags.served_names({"served-model-name": "a"}, "/models/a") == ("a",)
     assert (flags.port({}), flags.port({"port": "30001"})) == (30000, 30001)
     assert (flags.context({}), flags.context({"context-length": "128Ki"})) == (None, 131072)
     assert (flags.context({"context-length": "25.6k"}), flags.chunk_size({"chunked-prefill-size": -1})) == (25600, 0)

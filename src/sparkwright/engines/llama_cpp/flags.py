@@ -172,13 +172,8 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     return argv({MODEL: model, **recipe_flags, **files, **defaults})
 
 
-def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the name that the server reports: the alphabetically first alias, else the file's name. Requests may use any name."""
-    return served_names(flags, model)[0]
-
-
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return the aliases in alphabetical order, else the file's name."""
+    """Return the aliases in alphabetical order, else the file's name. Requests may use any name."""
     aliases = value(flags, SERVED_NAME)
     names = [str(name) for name in aliases] if isinstance(aliases, list | tuple) else str(aliases or "").split(",")
     file_name = str(value(flags, MODEL) or model).rpartition("/")[2]

@@ -69,14 +69,9 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     return command_words(flags)
 
 
-def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the model name for requests."""
-    return str(flags.get(SERVED_NAME) or model)
-
-
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
     """Return the only model name for requests."""
-    return (served_name(flags, model),)
+    return (str(flags.get(SERVED_NAME) or model),)
 
 
 def port(flags: Mapping[str, Any]) -> int:

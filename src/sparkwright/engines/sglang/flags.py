@@ -150,14 +150,9 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     return argv({MODEL: model, **defaults, **recipe_flags})
 
 
-def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the model name for requests; the model's path if the flags set none."""
-    return str(value(flags, SERVED_NAME) or model)
-
-
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return the only model name for requests."""
-    return (served_name(flags, model),)
+    """Return the only model name for requests; the model's path if the flags set none."""
+    return (str(value(flags, SERVED_NAME) or model),)
 
 
 def port(flags: Mapping[str, Any]) -> int:

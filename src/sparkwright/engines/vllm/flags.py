@@ -117,13 +117,8 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     return ("--model", model, *argv(flags))
 
 
-def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the model name for requests: the first served name, or else the model argument."""
-    return served_names(flags, model)[0]
-
-
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return all model names that requests may use. vLLM reports the first."""
+    """Return the served names, or else the model argument. vLLM reports the first."""
     names = value(flags, SERVED_NAME)
     names = names if isinstance(names, list | tuple) else [names]
     return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)

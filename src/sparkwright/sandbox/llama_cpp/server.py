@@ -88,7 +88,7 @@ def build_config(words: Sequence[str]) -> Config:
         model=command.model,
         host=str(options.get(flags.HOST) or "0.0.0.0"),  # set by the image: LLAMA_ARG_HOST
         port=flags.port(options),
-        alias=flags.served_name(options, command.model),
+        alias=flags.served_names(options, command.model)[0],
         requested_context=context,
         context=min(context, TRAINED_CONTEXT),
         max_num_seqs=flags.slot_count(options),
