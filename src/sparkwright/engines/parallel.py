@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from packaging.version import Version
 
 from sparkwright.engines.findings import Finding
-from sparkwright.engines.log.text import LogText
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,6 @@ class Parallel(Protocol):
         self, split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None
     ) -> list[Finding]:
         """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.relevant_config`."""
-
-    def parse_member_log(self, text: LogText) -> MemberLog:
-        """Parse a member's log, given as text, a file or chunks."""
 
     def is_peer_failure(self, failure: str) -> bool:
         """Return True if a failure was caused by another member, whose log has the details."""

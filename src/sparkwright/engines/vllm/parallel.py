@@ -105,7 +105,7 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     return flags
 
 
-parse_member_log, is_peer_failure = member_log.parse_member_log, member_log.is_peer_failure
+is_peer_failure = member_log.is_peer_failure
 
 
 def member_settings(member: ClusterMember) -> MemberSettings:
