@@ -210,7 +210,7 @@ class Expect(Strict):
         "judged",
     )
     probes: list[value_types.Probe] = schema_field(
-        "abilities to test with a small request each: tool_call, reasoning, json_schema, image, "
+        "abilities to test with a few small requests each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
         default_factory=list,
     )
