@@ -196,24 +196,29 @@ def test_a_planned_change_is_applied_once(project: SandboxProject) -> None:
 
 
 def test_a_call_that_is_cancelled_while_it_plans_again_changes_nothing(project: SandboxProject) -> None:
-    planning = anyio.Event()
-
-    async def report_progress(progress: float, total: float | None, message: str | None) -> None:
-        planning.set()
-
-    async def talk(client: Client) -> None:
-        planned = await call_tool(client, "plan_change", operation="restart", hosts="sandbox")
-
-        async def apply() -> None:
-            await client.call_tool("apply_change", {"id": planned["id"]}, progress_callback=report_progress)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(apply)
-            await planning.wait()
-            group.cancel_scope.cancel()
-
     history = project.history()
-    run_conversation(project, talk, "--allow-changes")  # ends when the server has ended, and with it the call's thread
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    plan = {"name": "plan_change", "arguments": {"operation": "restart", "hosts": "sandbox"}}
+    command = [sys.executable, "-c", PROGRAM, "mcp", "--project", str(project.root), "--allow-changes"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env(), text=True) as server:
+        assert server.stdin is not None and server.stdout is not None
+
+        def send(method: str, params: dict[str, Any], **fields: int) -> None:
+            assert server.stdin is not None
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **fields}) + "\n")
+            server.stdin.flush()
+
+        send("initialize", client, id=1)
+        send("notifications/initialized", {})
+        send("tools/call", plan, id=2)
+        server.stdout.readline()
+        planned = json.loads(server.stdout.readline())["result"]["structuredContent"]
+        change = {"name": "apply_change", "arguments": {"id": planned["id"]}, "_meta": {"progressToken": 1}}
+        send("tools/call", change, id=3)
+        assert json.loads(server.stdout.readline())["method"] == "notifications/progress"
+        send("notifications/cancelled", {"requestId": 3})
+        server.stdin.close()
+        server.stdout.read()  # the server ends once the thread of the call has ended
     assert project.history() == history and project.containers() == ["qwen35 running"]
 
 
