@@ -101,6 +101,19 @@ def test_draft_tokens_and_state_dtype_change_the_block_size() -> None:
     assert block_size(model_config, "fp8", ssm_dtype="bfloat16") == 1072
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "tokens", "padding_percent"),
+    [({"ssm_dtype": "float16"}, 128, 82.86), ({"state_dtype": "float32"}, 256, 82.86)],
+)
+def test_state_dtypes_are_predicted_as_a_real_server_logs_them(
+    dtypes: dict[str, Any], tokens: int, padding_percent: float
+) -> None:
+    """The figures are from starts of vLLM 0.32.0 on a CPU with --mamba-ssm-cache-dtype and --mamba-cache-dtype."""
+    assert block_size(TINY_QWEN3_NEXT, "auto", alignment=128, **dtypes) == tokens
+    state = block_size(TINY_QWEN3_NEXT, "auto", alignment=1, **dtypes)
+    assert state and round((tokens / state - 1) * 100, 2) == padding_percent
+
+
 @pytest.mark.parametrize(("bits", "dtype"), [(8, "fp8"), (4, "nvfp4"), (16, ""), ({"8": 1}, ""), ([8], ""), (None, "")])
 def test_the_kv_cache_scheme_of_a_checkpoint_is_read_from_any_value(bits: Any, dtype: str) -> None:
     scheme = {"type": "float", "dynamic": False, "num_bits": bits}

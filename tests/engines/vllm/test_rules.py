@@ -78,6 +78,26 @@ def test_a_block_exceeds_the_budget(dtype: str, budget: int | None, version: str
     assert (None if found == "info" else found) == severity
 
 
+@pytest.mark.parametrize(
+    ("flags", "severity"),
+    [
+        ({}, None),
+        ({"speculative-config": {"method": "mtp", "num_speculative_tokens": 1}}, "error"),
+        ({"speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}, "error"),
+        ({"speculative-config.method": "mtp", "speculative-config.num_speculative_tokens": 1}, "error"),
+        (
+            {"speculative-config": {"method": "mtp", "num_speculative_tokens": 1}, "mamba-ssm-cache-dtype": "bfloat16"},
+            None,
+        ),
+    ],
+)
+def test_a_block_covers_draft_tokens_and_the_dtype_of_the_state(flags: dict[str, Any], severity: str | None) -> None:
+    # 2096 tokens without drafts, 2112 with one
+    budget = {"enable-prefix-caching": True, "kv-cache-dtype": "fp8", "max-num-batched-tokens": 2100}
+    found = check_flags({**budget, **flags}, HYBRID_MODEL, "0.17.1").get("block-over-budget")
+    assert (None if found == "info" else found) == severity
+
+
 def test_the_suggested_budget_is_the_value_of_the_change() -> None:
     model = {**HYBRID_MODEL, "text_config": {**HYBRID_MODEL["text_config"], "head_dim": 64}}
     (remedy,) = find_problems({"kv-cache-dtype": "fp8"}, model, "0.32.0")["block-over-budget"].ways_out

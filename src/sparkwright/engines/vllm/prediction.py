@@ -5,6 +5,7 @@ The settings that the engine logs (engines/log) are authoritative; `make test-en
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import Architecture, classify
 from sparkwright.engines.model.config_parts import ConfigPart, text_part
 from sparkwright.engines.vllm import flags as vllm_flags
+from sparkwright.engines.vllm.speculation import CONFIG_FLAG, TOKENS_KEY
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.bounds import count_or_none
 
@@ -49,6 +51,7 @@ def block_size(
     config: Mapping[str, Any],
     kv_cache_dtype: str,
     *,
+    state_dtype: str = "auto",
     ssm_dtype: str = "auto",
     speculative_tokens: int = 0,
     alignment: int = BLOCK_ALIGNMENT_TOKENS,
@@ -60,7 +63,8 @@ def block_size(
     Args:
         config: the model's config.json.
         kv_cache_dtype: as in --kv-cache-dtype; "auto" is the checkpoint's dtype if that is quantized, else the model's.
-        ssm_dtype: as in --mamba-ssm-cache-dtype.
+        state_dtype: as in --mamba-cache-dtype.
+        ssm_dtype: as in --mamba-ssm-cache-dtype; "auto" is the config's, else `state_dtype`.
         speculative_tokens: tokens per draft; 0 without speculative decoding.
         alignment: the block is a multiple of this many tokens.
     """
@@ -73,9 +77,9 @@ def block_size(
     state = read_state(language_part, architecture.name)
     if state is None or kv_bytes is None or kv_elements is None:
         return None
-    ssm_bytes = DTYPE_BYTES.get(state.ssm_dtype if ssm_dtype == "auto" else ssm_dtype, MODEL_DTYPE_BYTES)
-    conv_bytes = (state.conv_tokens + speculative_tokens) * state.conv_width * MODEL_DTYPE_BYTES
-    state_bytes = conv_bytes + state.ssm_size * ssm_bytes
+    conv_bytes = DTYPE_BYTES.get(state_dtype, MODEL_DTYPE_BYTES)
+    ssm_bytes = DTYPE_BYTES.get(state.ssm_dtype if ssm_dtype == "auto" else ssm_dtype, conv_bytes)
+    state_bytes = (state.conv_tokens + speculative_tokens) * state.conv_width * conv_bytes + state.ssm_size * ssm_bytes
     return alignment * -(-state_bytes // (alignment * kv_elements * kv_bytes))
 
 
@@ -261,6 +265,20 @@ class VllmRequest(advice.ServerRequest):
         """Return the value of a flag, named in any spelling; None if it is not set."""
         return vllm_flags.value(self.flags, name)
 
+    def speculative_config(self) -> dict[str, Any] | None:
+        """Return the keys of `speculative-config`, including dotted ones; None if the recipe has none."""
+        value = self.flag(CONFIG_FLAG)
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                return None
+        prefix = f"{CONFIG_FLAG}."
+        dotted = {name.removeprefix(prefix): self.flags[name] for name in self.flags if name.startswith(prefix)}
+        if not isinstance(value, Mapping) and not dotted:
+            return None
+        return {**(value if isinstance(value, Mapping) else {}), **dotted}
+
 
 def predict_effective_settings(
     request: VllmRequest, architecture: Architecture, version: Version | None
@@ -274,7 +292,13 @@ def predict_effective_settings(
         chunked_prefill=chunked_prefill,
         prefix_caching=prefix_caching,
         mamba_cache_mode=_predict_mamba_cache_mode(request, architecture, prefix_caching, version),
-        block_tokens=block_size(architecture.config, str(request.flag("kv-cache-dtype") or "auto")),
+        block_tokens=block_size(
+            architecture.config,
+            str(request.flag("kv-cache-dtype") or "auto"),
+            state_dtype=str(request.flag("mamba-cache-dtype") or "auto"),
+            ssm_dtype=str(request.flag("mamba-ssm-cache-dtype") or "auto"),
+            speculative_tokens=count_or_none((request.speculative_config() or {}).get(TOKENS_KEY)) or 0,
+        ),
         budget=_predict_budget(request, chunked_prefill, max_length),
         max_num_seqs=_flag_number(request, "max-num-seqs") or default_value(MAX_NUM_SEQS, version),
         max_model_len=max_length,

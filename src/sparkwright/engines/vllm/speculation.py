@@ -12,6 +12,10 @@ from typing import Literal
 #: first release whose methods and keys have not been reviewed
 FIRST_RELEASE_WITH_UNKNOWN_KEYS = "0.34.0"
 
+CONFIG_FLAG = "speculative-config"
+#: key of the flag: tokens per draft
+TOKENS_KEY = "num_speculative_tokens"
+
 #: source of a method's drafts: layers of the model itself, a second model, or the text generated so far
 Drafter = Literal["own layers", "second model", "either", "text"]
 
@@ -85,7 +89,7 @@ class SpeculationKey:
 KEYS: dict[str, SpeculationKey] = {
     "method": SpeculationKey("text"),
     "model": SpeculationKey("text"),
-    "num_speculative_tokens": SpeculationKey("int", 1),
+    TOKENS_KEY: SpeculationKey("int", 1),
     "enforce_eager": SpeculationKey("bool"),
     "draft_tensor_parallel_size": SpeculationKey("int", 1),
     "quantization": SpeculationKey("text"),

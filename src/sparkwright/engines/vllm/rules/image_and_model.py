@@ -16,8 +16,8 @@ from sparkwright.engines.flags import ModelRole, parse_adapters, pin_adapter_fix
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import options, prediction
 from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_support, is_supported
-from sparkwright.engines.vllm.rules import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, rule
+from sparkwright.engines.vllm.speculation import CONFIG_FLAG
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
@@ -31,7 +31,6 @@ MOVING_TAGS = ("latest", "nightly")
 #: allows a context longer than the model's, at the user's risk. Source: the engine's error message
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
-SPECULATION_FLAG = speculation.CONFIG_FLAG
 ADAPTERS_FLAG = "lora-modules"
 OVERRIDES_FLAG, EXPERTS_KEY = "hf-overrides", "num_experts_per_tok"
 PLUGIN_FLAGS = ("tool-parser-plugin", "reasoning-parser-plugin")
@@ -40,9 +39,9 @@ VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
 METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
 #: roles in spark.lock of the models that these flags and keys name
-MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
+MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{CONFIG_FLAG}.model": "draft"}
 #: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
-DOWNLOAD_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
+DOWNLOAD_FLAGS = ("tokenizer", "hf-config-path", f"{CONFIG_FLAG}.model", f"{CONFIG_FLAG}.tokenizer")
 
 ASCEND_SOURCE = "Ascend-vLLM's guide to its features and scheduler"
 CHUNKED_SCHEDULER = {
@@ -218,7 +217,7 @@ def scheduler(case: Case) -> Iterator[Finding]:
         "vLLM 0.32.0, config/speculative.py: `model` is a path or a name on the hub",
         "sgl-project/sglang 35860: a draft model's repository is part of the supply chain",
     ),
-    example=Example({SPECULATION_FLAG: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
+    example=Example({CONFIG_FLAG: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
 )
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that vLLM downloads at startup is not pinned.
@@ -230,7 +229,7 @@ def downloads(case: Case) -> Iterator[Finding]:
         if isinstance(model, str) and model and not model.startswith("/") and model not in METHOD_NAMES:
             flag, _, key = name.partition(".")
             path = f"/models/{model.rpartition('/')[2]}"
-            mounted = {**(speculation.speculative_config(case) or {}), key: path} if key else path
+            mounted = {**(case.request.speculative_config() or {}), key: path} if key else path
             fix = Fix(f"mount its folder (`container.volumes`) and use its path there, e.g. {path}", {flag: mounted})
             role = MODEL_ROLES.get(name)
             fixes = (Fix(pin_model_fix(role, one_line(model, max_chars=80))), fix) if role else (fix,)
@@ -348,7 +347,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
 def _flag_or_key(case: Case, name: str) -> Any:
     """Return the value of a flag, or of a key in its JSON such as "speculative-config.model"."""
     flag, _, key = name.partition(".")
-    return (speculation.speculative_config(case) or {}).get(key) if key else case.flag(flag)
+    return (case.request.speculative_config() or {}).get(key) if key else case.flag(flag)
 
 
 @rule(

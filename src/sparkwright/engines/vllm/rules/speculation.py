@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,10 @@ from sparkwright.engines.findings import Finding, Fix
 from sparkwright.engines.model import config_parts
 from sparkwright.engines.vllm import speculation
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, rule, severity_of
-from sparkwright.engines.vllm.speculation import KEYS, METHODS
+from sparkwright.engines.vllm.speculation import CONFIG_FLAG, KEYS, METHODS, TOKENS_KEY
 from sparkwright.engines.vllm.versions import within
 from sparkwright.visible import one_line
 
-CONFIG_FLAG = "speculative-config"
-TOKENS_KEY = "num_speculative_tokens"
 TOKENS_PER_BATCH_KEY = "num_speculative_tokens_per_batch_size"
 SOURCE = "vLLM, config/speculative.py by release"
 #: 4-bit formats whose exclude list decides how the drafter is loaded
@@ -46,22 +43,6 @@ class ConfigError:
     is_refused: bool | None = True
 
 
-def speculative_config(case: Case) -> dict[str, Any] | None:
-    """Return the keys of `speculative-config`, including dotted ones; None if the recipe has none."""
-    value = case.flag(CONFIG_FLAG)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    prefix = f"{CONFIG_FLAG}."
-    flags = case.request.flags
-    dotted = {name.removeprefix(prefix): flags[name] for name in flags if name.startswith(prefix)}
-    if not isinstance(value, Mapping) and not dotted:
-        return None
-    return {**(value if isinstance(value, Mapping) else {}), **dotted}
-
-
 @rule(
     "speculation",
     sources=(
@@ -81,7 +62,7 @@ def speculation_config(case: Case) -> Iterator[Finding]:
     The speedup depends on model, prompt and load. To measure it, see the acceptance by position in the smoke test, or run
     `bench.sweep --flag speculative-config.num_speculative_tokens --values unset,1,2,3`. Details are in docs/speculation.md.
     """
-    config = speculative_config(case)
+    config = case.request.speculative_config()
     if config is None:
         return
     for error in (*_check_keys(case, config), *_check_method(case, config)) or _check_drafter(case, config):
@@ -196,7 +177,7 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
     These layers are trained with the model (num_nextn_predict_layers, mtp_num_hidden_layers or num_mtp_modules in its config.json). A
     model without them cannot be served with the method mtp.
     """
-    config = speculative_config(case) or {}
+    config = case.request.speculative_config() or {}
     method = METHODS.get(str(config.get("method") or ""))
     is_mtp = method is not None and (method.current_name or config.get("method")) == "mtp"
     is_model_known = bool(case.architecture.config) and case.architecture.kind != "unknown"
@@ -230,7 +211,7 @@ def quantized_drafter(case: Case) -> Iterator[Finding]:
     `modules_to_not_convert`) does not contain them, the engine builds them with 4 bits: loading fails, or the acceptance rate is near 0 and
     speculation only costs time. The smoke test shows the acceptance by position.
     """
-    config, model = speculative_config(case) or {}, case.architecture.config
+    config, model = case.request.speculative_config() or {}, case.architecture.config
     if (
         _resolve_method(config)[0] != "mtp"
         or config.get("model") is not None
