@@ -179,18 +179,16 @@ def test_a_revision_that_changes_the_template_behaviour_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "switch"),
+    ("text", "line"),
     [
-        (ON, 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}', "enable_thinking: false"),
-        (EFFORT, "thinking   always on, requests cannot turn it off; reasoning_effort sets its effort", ""),
-        (PLAIN, "", ""),
-        ("", "thinking   unknown: spark.lock has no record", ""),
+        (ON, 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'),
+        (EFFORT, "thinking   always on, requests cannot turn it off; reasoning_effort sets its effort"),
+        (PLAIN, ""),
+        ("", "thinking   unknown: spark.lock has no record"),
     ],
-)  # fmt: skip
-def test_client_describes_thinking_as_the_template_does(text: str, line: str, switch: str) -> None:
+)
+def test_client_describes_thinking_as_the_template_does(text: str, line: str) -> None:
     chat = read_chat(text) if text else {}
     server = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
     output = client_settings.render_text(Project(Path(__file__).parents[3]), server)
     assert line in output if line else "thinking  " not in output
-    assert switch in output if switch else "chat_template_kwargs: {" not in output
-    assert ("reasoning: true" in output) is (text == EFFORT)
