@@ -215,7 +215,8 @@ def test_a_gateway_without_any_server_names_all_hosts_to_deploy(tmp_path: Path) 
         for name in HOSTS:
             control.down(two.sandbox / "hosts" / name)
     assert result.code == 1
-    assert "Run `sparkwright deploy --host side1,side2` first." in {event.get("fix") for event in result.events()}
+    fixes = {event.get("fix") for event in result.events()}
+    assert "Run `sparkwright deploy --host side1,side2` first." in fixes, result.out + result.err
 
 
 def test_the_port_of_a_server_is_refused(gate: GatewayProject) -> None:

@@ -122,7 +122,12 @@ class BenchOptions:
         return bool(self.a or self.flag or self.max_num_batched_tokens or self.axes)
 
     def validate(self) -> BenchOptions:
-        """Return the options unchanged. Raises Refused if they contradict each other."""
+        """Return the options unchanged. Raises Refused if they contradict each other, or a value is invalid."""
+        self._refuse_contradictions()
+        self._refuse_invalid_values()
+        return self
+
+    def _refuse_contradictions(self) -> None:
         if bool(self.a) != bool(self.b):
             raise Refused("-a and -b must be given together.", fix="Or use one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
@@ -151,6 +156,8 @@ class BenchOptions:
             )
         if self.rates and self.concurrency:
             raise Refused("--rate and --concurrency can't be combined: choose one.")
+
+    def _refuse_invalid_values(self) -> None:
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):
             raise Refused(f"--name {self.name} is not a valid folder name.", fix="Letters, digits, dots and dashes.")
         for kind in self.loads:
@@ -161,9 +168,6 @@ class BenchOptions:
             "rate": self.rates,
             "max-num-batched-tokens": self.max_num_batched_tokens,
         }
-        counts_by_option = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
-        counts_by_option |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
-        counts_by_option |= {"depth": self.depth, "streams": self.streams}
         for option, numbers in numbers_by_option.items():
             invalid_number = next((number for number in numbers if not 0 < number < math.inf), None)
             if invalid_number is not None:
@@ -173,10 +177,18 @@ class BenchOptions:
         )
         if invalid_temperature is not None:
             raise Refused(f"--temperature must be between 0 and {MAX_TEMPERATURE:g}, got {invalid_temperature}.")
+        counts_by_option = {
+            "prompt-tokens": self.prompt_tokens,
+            "output-tokens": self.output_tokens,
+            "requests": self.requests,
+            "long-tokens": self.long_tokens,
+            "repeat": self.repeat,
+            "depth": self.depth,
+            "streams": self.streams,
+        }
         for option, count in counts_by_option.items():
             if count < (minimum := int(option == "repeat")):
                 raise Refused(f"--{option} must be at least {minimum}, got {count}.")
-        return self
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,6 @@ def execute_plan(
     Args:
         restart_plan: the restart plan to save if the run succeeds; empty if it could not be made, None if it was not sent.
     """
-    from sparkwright.host.memory import host_outage
-    from sparkwright.host.runs.context import RunContext
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
@@ -53,10 +51,6 @@ def execute_plan(
             finished_tasks.add(row["task"])
         run_journal.write(row)
 
-    def run(rendezvous: Rendezvous) -> Event:
-        with rendezvous.channel() as channel:
-            return PlayRun(plan, machine, server_state, secrets, write, run_journal.stop_requested, channel).run()
-
     finished_tasks: set[str] = set()
 
     run_journal.open()
@@ -64,29 +58,13 @@ def execute_plan(
     run_journal.write(event("run_started", run=plan.run_id, **fields, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
-        server_state = state.for_server(plan.server)
         rendezvous = Rendezvous(plan, secrets, note, run_journal)
-        if plan.exclusive and not plan.check:
-            owner = lock.LockOwner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
-            host_lock = lock.acquire(state, owner, host=plan.host, wait_s=rendezvous.lock_wait_s, note=note)
-            with rendezvous.hold_or_report(host_lock) as previous_owner:
-                if previous_owner is not None and journal.is_unfinished(state, previous_owner):
-                    note(journal.describe_interruption(state, previous_owner, plan.server, plan.playbook))
-                host_outage.record_outages(RunContext(machine, state, plan.run_id, run_journal.write))
-                server_state = verified_states.resolve_records(state, plan.server, _sole_container_name(plan))
-                if plan.server and not plan.by_turns:
-                    turns.remove_server(server_state, plan.server)
-                recap = run(rendezvous)
-        else:
-            previous_owner, is_alive = lock.inspect(state) if plan.exclusive else (None, False)
-            if previous_owner is not None and journal.is_unfinished(state, previous_owner):
-                note(
-                    f"in progress there: {previous_owner}"
-                    if is_alive
-                    else journal.describe_interruption(state, previous_owner, plan.server, plan.playbook)
-                )
-            with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
-                recap = _mark_inconclusive(run(rendezvous), plan, state)
+        with (
+            _hold_host(plan, machine, state, rendezvous, run_journal, note) as server_state,
+            rendezvous.channel() as channel,
+        ):
+            play_run = PlayRun(plan, machine, server_state, secrets, write, run_journal.stop_requested, channel)
+            recap = _mark_inconclusive(play_run.run(), plan, state)
         if restart_plan is not None and not plan.check and not recap["failed"]:
             save_restart_plan(restart_plan, server_state, run_journal.redactor, note)
     except SparkwrightError as error:
@@ -98,6 +76,41 @@ def execute_plan(
         recap = build_recap(plan.host, SparkwrightError(message), time.monotonic() - started_s)
     run_journal.write(recap)
     _release_peers(plan, finished_tasks, secrets)
+
+
+@contextlib.contextmanager
+def _hold_host(
+    plan: Plan,
+    machine: Machine,
+    state: StateFolder,
+    rendezvous: Rendezvous,
+    run_journal: Journal,
+    note: Callable[[str], None],
+) -> Iterator[StateFolder]:
+    """Hold the host's lock for a run that changes the host, otherwise note which run does; yield the server's state folder."""
+    from sparkwright.host.memory import host_outage
+    from sparkwright.host.runs.context import RunContext
+
+    def describe_interruption(owner: lock.LockOwner) -> str:
+        return journal.describe_interruption(state, owner, plan.server, plan.playbook)
+
+    if not plan.exclusive or plan.check:
+        other_owner, is_alive = lock.inspect(state) if plan.exclusive else (None, False)
+        if other_owner is not None and journal.is_unfinished(state, other_owner):
+            note(f"in progress there: {other_owner}" if is_alive else describe_interruption(other_owner))
+        with rendezvous.hold_or_report(_exclude_other_runs(plan, state, note)):
+            yield state.for_server(plan.server)
+        return
+    owner = lock.LockOwner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
+    host_lock = lock.acquire(state, owner, host=plan.host, wait_s=rendezvous.lock_wait_s, note=note)
+    with rendezvous.hold_or_report(host_lock) as previous_owner:
+        if previous_owner is not None and journal.is_unfinished(state, previous_owner):
+            note(describe_interruption(previous_owner))
+        host_outage.record_outages(RunContext(machine, state, plan.run_id, run_journal.write))
+        server_state = verified_states.resolve_records(state, plan.server, _sole_container_name(plan))
+        if plan.server and not plan.by_turns:
+            turns.remove_server(server_state, plan.server)
+        yield server_state
 
 
 def _release_peers(plan: Plan, finished_tasks: Set[str], secrets: Mapping[str, Secret]) -> None:
@@ -131,7 +144,8 @@ def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], No
 
 def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
     """Return the recap, marked as inconclusive if a measuring run failed while another run held the host's lock."""
-    if not plan.measures or recap["exit"] != Exit.FAILED:
+    holds_lock = plan.exclusive and not plan.check
+    if holds_lock or not plan.measures or recap["exit"] != Exit.FAILED:
         return recap
     owner, is_alive = lock.inspect(state)
     if not is_alive:

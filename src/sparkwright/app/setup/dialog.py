@@ -400,19 +400,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     project = Project.here()
     inventory = Inventory.load(project.root, may_be_empty=True)
     host = host or ask_for_host(sandbox=False)
-    proposal.refuse_name(host.name)
-    if host.address == SANDBOX_ADDRESS:
-        raise Refused(
-            "the sandbox has no address to log in to.",
-            fix="Copy hosts/sandbox.yml (`connection: sandbox`), or add two linked ones with `invoke sandbox.pair`.",
-        )
-    path = project.root / "hosts" / f"{host.name}.yml"
-    if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
-        kind = "group" if host.name in inventory.groups else "host"
-        raise Refused(
-            f"a {kind} named {host.name} already exists.",
-            fix="Choose another name: `hosts.add NAME --address ADDRESS`.",
-        )
+    _refuse_host(host, project, inventory)
     if recipe_name:
         _refuse_cluster_recipe(project.root, recipe_name)
     surveyed = survey_and_choose(
@@ -431,18 +419,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         return Exit.OK
     written_files = _write_host(project.root, surveyed.host, surveyed.lines)
     if json:
-        budget = surveyed.recipe_proposal.fit.budget if surveyed.recipe_proposal else None
-        print_json_line(
-            {
-                "host": surveyed.host.name,
-                "address": surveyed.host.address,
-                "recipe": surveyed.host.recipe or None,
-                "groups": list(surveyed.host.groups),
-                "files": written_files,
-                "survey": surveyed.survey,
-                "budget": budget.to_json() if budget else None,
-            }
-        )
+        print_json_line(_to_json(surveyed, written_files))
         return Exit.OK
     for name in written_files:
         print_text(name)
@@ -455,6 +432,35 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     print_notes(surveyed)
     print_next_steps(surveyed, Path.cwd())
     return Exit.OK
+
+
+def _refuse_host(host: NewHost, project: Project, inventory: Inventory) -> None:
+    """Raise Refused for a name that is invalid or in use, and for the sandbox."""
+    proposal.refuse_name(host.name)
+    if host.address == SANDBOX_ADDRESS:
+        raise Refused(
+            "the sandbox has no address to log in to.",
+            fix="Copy hosts/sandbox.yml (`connection: sandbox`), or add two linked ones with `invoke sandbox.pair`.",
+        )
+    is_group = host.name in inventory.groups
+    if is_group or host.name in inventory.hosts or (project.root / "hosts" / f"{host.name}.yml").exists():
+        raise Refused(
+            f"a {'group' if is_group else 'host'} named {host.name} already exists.",
+            fix="Choose another name: `hosts.add NAME --address ADDRESS`.",
+        )
+
+
+def _to_json(surveyed: SurveyedHost, written_files: list[str]) -> dict[str, Any]:
+    budget = surveyed.recipe_proposal.fit.budget if surveyed.recipe_proposal else None
+    return {
+        "host": surveyed.host.name,
+        "address": surveyed.host.address,
+        "recipe": surveyed.host.recipe or None,
+        "groups": list(surveyed.host.groups),
+        "files": written_files,
+        "survey": surveyed.survey,
+        "budget": budget.to_json() if budget else None,
+    }
 
 
 def _max_reserve_gib(inventory: Inventory) -> float:

@@ -85,17 +85,15 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 engine.name, engine.prefix_cache, [], 0, 1, cache_settings, None
             )
             return _build_result(evaluation, engine, args, {})
-        state = evidence.read_engine_state(context, args.container)
-        logged_block_tokens = state.value("block_size") if state else None
         config = evidence.read_model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         is_hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
+        state = evidence.read_engine_state(context, args.container)
+        logged_block_tokens = state.value("block_size") if state else None
         block_tokens = max(
             server_settings.get("block_size") or logged_block_tokens or 0,
             engine.prefix_cache.block_tokens(cache_settings),
         )
-        block_tokens = block_tokens or http.prefix_block_tokens
-        if is_hybrid:
-            block_tokens = max(block_tokens, http.recurrent_block_tokens)
+        block_tokens = max(block_tokens or http.prefix_block_tokens, http.recurrent_block_tokens if is_hybrid else 0)
         prefix_word_count = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
         context_tokens = _query_context_length(http, args, key)
         data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_word_count}
@@ -104,16 +102,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             evaluation = prefix_cache.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(evaluation, engine, args, data)
         try:
-            measurements = server_client.measure_prefix_reuse(
-                http,
-                args.base_url,
-                args.model,
-                prefix_word_count,
-                lambda: server_counters.read_counters(http, args.base_url, key)[0],
-                api_key=key,
-                timeout_s=args.timeout_s,
-                progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
-            )
+            measurements = _measure_reuse(http, args, context, key, prefix_word_count)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
         data["sightings"] = [asdict(measurement) for measurement in measurements]
@@ -131,6 +120,21 @@ class PrefixCache(Module["PrefixCache.Args"]):
             hybrid=is_hybrid,
         )
         return _build_result(evaluation, engine, args, data)
+
+
+def _measure_reuse(
+    http: Http, args: PrefixCache.Args, context: Context, key: str, prefix_word_count: int
+) -> list[prefix_cache.PrefixMeasurement]:
+    return server_client.measure_prefix_reuse(
+        http,
+        args.base_url,
+        args.model,
+        prefix_word_count,
+        lambda: server_counters.read_counters(http, args.base_url, key)[0],
+        api_key=key,
+        timeout_s=args.timeout_s,
+        progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
+    )
 
 
 def _query_settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:

@@ -132,60 +132,54 @@ class SmokeTest(Module["SmokeTest.Args"]):
             measurement, observations = _measure_undelayed(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
-        if measurement.verdict == "new baseline" and not args.baseline_key:
-            measurement.verdict = "not compared"
-            measurement.reason = "no baseline: the running server belongs to no recipe and was never verified"
         acceptance = speculation_proof.compute_acceptance(observations.counters_before, observations.counters_after)
-        if baseline and measurement.verdict == "proved":
-            acceptance_drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
-            if acceptance_drop:
-                measurement.verdict, measurement.reason = "regression", acceptance_drop
+        _complete_verdict(measurement, acceptance, baseline, is_comparable=bool(args.baseline_key))
         data = _result_data(measurement, observations, bounds, baseline, acceptance)
-        if measurement.verdict == "new baseline" and (nearest := baselines.find_nearest(baseline_name)) is not None:
-            nearest_description = (
-                f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
-            )
-            measurement.note = f"the nearest baseline: {nearest_description}"
-        if measurement.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
-            causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
-            cause = causes.get("thinking in content", "")
-            fix = f"Likely cause: {cause}." if cause else ""
-            return Result(failed=True, msg=problem, fix=fix, data={**data, "verdict": "misconfigured"})
-        doubt = _find_doubt(measurement, observations, baseline)
-        if doubt is not None:
-            data["verdict"], message, fix = doubt
-            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
-        if measurement.verdict in FAILED_VERDICTS:
-            return _failed_result(measurement, observations, baseline, args, context, data)
-        if measurement.verdict == "new baseline":
-            if has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
-                return failure
-            positions = acceptance.positions if acceptance else ()
+        if failure := _find_failure(http, measurement, observations, baseline, args, context, key, data):
+            return failure
+        is_new = measurement.verdict == "new baseline"
+        if is_new and (nearest := baselines.find_nearest(baseline_name)) is not None:
+            differences = ", ".join(nearest.differing_fields)
+            measurement.note = f"the nearest baseline: {nearest.baseline.median:.1f} tok/s with another {differences}"
+        if is_new and has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
+            return failure
+        if is_new and not context.check:
+            positions, clock_mhz = acceptance.positions if acceptance else (), observations.gpu.clock_mhz
             new_baseline = Baseline.from_runs(
-                measurement.runs, by_prompt=has_speculation, clock_mhz=observations.gpu.clock_mhz, acceptance=positions
+                measurement.runs, by_prompt=has_speculation, clock_mhz=clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
-            if not context.check:
-                baselines.write(
-                    baseline_name, new_baseline, {**fields, **_baseline_conditions(args, observations, context)}
-                )
-        elif (
-            not context.check
-            and baseline is not None
-            and measurement.verdict == "proved"
-            and "gpu" not in baselines.read_conditions(baseline_name)
-        ):
-            baselines.add_conditions(baseline_name, _baseline_conditions(args, observations, context))
-        baseline_conditions = baselines.read_conditions(baseline_name) if args.baseline_key else {}
-        data["kernels"] = baseline_conditions.get("kernels", {})
+            conditions = {**fields, **_baseline_conditions(args, observations, context)}
+            baselines.write(baseline_name, new_baseline, conditions)
+        else:
+            conditions = baselines.read_conditions(baseline_name) if args.baseline_key else {}
+            if baseline and measurement.verdict == "proved" and "gpu" not in conditions and not context.check:
+                conditions |= _baseline_conditions(args, observations, context)
+                baselines.add_conditions(baseline_name, conditions)
+        data["kernels"] = conditions.get("kernels", {})
         parts = [_describe_measurement(measurement)]
         if acceptance and acceptance.positions:
             parts.append(f"acceptance by position {speculation_proof.format_positions(acceptance.positions)}")
-        if baseline and (
-            stall := observations.gpu.describe_stall((baseline_conditions.get("gpu") or {}).get("power_w"))
-        ):
+        if baseline and (stall := observations.gpu.describe_stall((conditions.get("gpu") or {}).get("power_w"))):
             parts.append(stall)
         return Result(msg="; ".join(parts), data=data)
+
+
+def _complete_verdict(
+    measurement: SmokeResult,
+    acceptance: speculation_proof.Acceptance | None,
+    baseline: Baseline | None,
+    *,
+    is_comparable: bool,
+) -> None:
+    """Change the verdict of a measurement that can't become a baseline, or whose drafts are accepted less often than before."""
+    if measurement.verdict == "new baseline" and not is_comparable:
+        measurement.verdict = "not compared"
+        measurement.reason = "no baseline: the running server belongs to no recipe and was never verified"
+    elif measurement.verdict == "proved" and baseline:
+        drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
+        if drop:
+            measurement.verdict, measurement.reason = "regression", drop
 
 
 def _measure_undelayed(
@@ -309,6 +303,35 @@ def _find_doubt(
     if observations.gpu.is_degraded(baseline.clock_mhz if baseline else None):
         message = f"host degraded: {observations.gpu.sentence}; {measurement.tok_per_s:.1f} tok/s does not describe the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
+    return None
+
+
+def _find_failure(
+    http: Http,
+    measurement: SmokeResult,
+    observations: Observations,
+    baseline: Baseline | None,
+    args: SmokeTest.Args,
+    context: Context,
+    key: str,
+    data: dict[str, Any],
+) -> Result | None:
+    """Return the failure of a measurement that is bad or proves nothing; None if it is valid.
+
+    Args:
+        data: the measured figures.
+    """
+    if measurement.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
+        causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
+        cause = causes.get("thinking in content", "")
+        fix = f"Likely cause: {cause}." if cause else ""
+        return Result(failed=True, msg=problem, fix=fix, data={**data, "verdict": "misconfigured"})
+    doubt = _find_doubt(measurement, observations, baseline)
+    if doubt is not None:
+        data["verdict"], message, fix = doubt
+        return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
+    if measurement.verdict in FAILED_VERDICTS:
+        return _failed_result(measurement, observations, baseline, args, context, data)
     return None
 
 

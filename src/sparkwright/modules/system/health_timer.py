@@ -250,18 +250,7 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
     if runtime is not None:
         schedule.mark_in_use(runtime)
     service_guard.write_configuration(context, schedule.check_command())
-    for name, texts in observed.intended_files.items():
-        if name == str(scheduler.settings_file):
-            home = context.machine.home.stat()
-            content = texts[enabled_linger and scheduler.scope == "user"].encode()
-            write_atomically(scheduler.settings_file, content, owner=(home.st_uid, home.st_gid))
-        elif name == CRONTAB:
-            _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], texts[0]), context)
-        else:
-            write_atomically(Path(name), texts[0].encode(), mode=0o644)
-    if observed.previous_settings.textfile not in ("", args.textfile):
-        for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
-            (expand_home(observed.previous_settings.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
+    _write_files(args, observed, context, has_linger=enabled_linger and scheduler.scope == "user")
     confined = False
     if scheduler.scope == "cron":
         _run_first_check(context)
@@ -274,6 +263,33 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
         _run_systemctl(scheduler, context, "daemon-reload")
     if runtime is not None:
         schedule.release_runtimes(runtime, keep=runtime.name)
+    return _describe_installation(observed, context, confined=confined)
+
+
+def _write_files(args: HealthTimer.Args, observed: HealthTimerState, context: Context, *, has_linger: bool) -> None:
+    """Write the timer's files, and remove the metrics of a folder that is no longer used.
+
+    Args:
+        has_linger: this installation lets the user's services run without a login, so that a removal turns it off.
+    """
+    scheduler = observed.scheduler
+    for name, texts in observed.intended_files.items():
+        if name == str(scheduler.settings_file):
+            home = context.machine.home.stat()
+            content = texts[has_linger].encode()
+            write_atomically(scheduler.settings_file, content, owner=(home.st_uid, home.st_gid))
+        elif name == CRONTAB:
+            _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], texts[0]), context)
+        else:
+            write_atomically(Path(name), texts[0].encode(), mode=0o644)
+    if observed.previous_settings.textfile not in ("", args.textfile):
+        for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
+            (expand_home(observed.previous_settings.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
+
+
+def _describe_installation(observed: HealthTimerState, context: Context, *, confined: bool) -> dict[str, Any]:
+    """Return the result's data and message: the interval, the scheduler, and the states of the first check."""
+    scheduler = observed.scheduler
     records = {
         state_folder.server: store.load_latest(state_folder.records_folder)
         for state_folder in StateFolder(context.state.path).servers()
