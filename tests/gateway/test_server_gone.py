@@ -85,12 +85,35 @@ def adds_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_a_request_without_an_answer_is_retried_at_another_server(
     tmp_path: Path, dying: DyingServer, other: StreamServer, adds_errors: bool
 ) -> None:
-    with DyingServer("three") as third, serve_models(tmp_path, build_model("qwen", dying, other, third)) as lab:
+    with serve_models(tmp_path, build_model("qwen", dying, other)) as lab:
         answers = []
-        for _ in range(12):
-            lab.idle()  # by leastconn a busy server comes last: the other two would alternate until no retry is left
+        for _ in range(6):
+            lab.idle()
             answers.append(lab.chat(BODY))
-        assert {answer.json["from"] for answer in answers} == {"two"} and dying.requests and third.requests
+        assert {answer.json["from"] for answer in answers} == {"two"} and dying.requests
+
+
+@pytest.mark.parametrize("affinity", ["none", "prefix"])
+def test_a_request_that_crashes_servers_reaches_two_at_most(
+    tmp_path: Path, dying: DyingServer, adds_errors: bool, affinity: str
+) -> None:
+    with DyingServer("two") as second, DyingServer("three") as third:
+        servers = (dying, second, third)
+        with serve_models(tmp_path, build_model("qwen", *servers), affinity=affinity) as lab:
+            assert lab.chat(BODY).error == (502, "server_gone")
+        assert sorted(server.requests for server in servers) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("affinity", ["none", "prefix"])
+def test_a_request_that_reached_no_server_is_sent_to_another(
+    tmp_path: Path, dying: DyingServer, other: StreamServer, adds_errors: bool, affinity: str
+) -> None:
+    """The server is not yet known to be down."""
+    with serve_models(tmp_path, build_model("qwen", dying, other), affinity=affinity) as lab:
+        dying.shutdown()
+        dying.server_close()
+        lab.idle()
+        assert [lab.chat(BODY).json["from"] for _ in range(6)] == ["two"] * 6
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["refuse", "wait"])

@@ -264,7 +264,9 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
         # in a process that is stopping after a reload, nbsrv is 0
         yield f"http-request return {not_up_refusal} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
-            # a retry needs another server, and a copy of the whole buffer, which takes 0.2 ms per request with 1 MiB
+            # a retry needs another server, and a copy of the whole buffer, which takes 0.2 ms per request with 1 MiB;
+            # a single one, because the request may be what ended the server
+            yield "retries 1"
             yield "retry-on conn-failure empty-response"
     authorization_value = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
     if model.key:
