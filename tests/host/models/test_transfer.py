@@ -236,8 +236,9 @@ def test_a_file_is_not_replaced_by_one_with_wrong_bytes(context: RecordingContex
     good = (model_folder(context) / SMALL).read_bytes()
     hub.files[SMALL] = random.Random(9).randbytes(3 * MIB)
     hub.faults.wrong = {SMALL: 99}
-    with pytest.raises(Failed, match=f"hash mismatch twice: {SMALL}"):
+    with pytest.raises(Failed, match=f"hash mismatch twice: {SMALL}") as raised:
         fetch_model(context, hub)
+    assert raised.value.fix.endswith("try another HF_ENDPOINT."), "the transfer was plain already"
     assert has_content(model_folder(context) / SMALL, good)
 
 

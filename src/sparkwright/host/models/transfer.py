@@ -135,7 +135,7 @@ class Transfer:
                 self._collect_verified()
                 if not self.missing_files:
                     break
-                self._check_mismatches()
+                self._check_mismatches(mode)
                 if attempt.kind in ("refused", "full"):
                     self.staging.clean_up(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
@@ -264,12 +264,13 @@ class Transfer:
         if jobs:
             self.manifest.save()
 
-    def _check_mismatches(self) -> None:
+    def _check_mismatches(self, mode: str) -> None:
         """Raise Failed if any file has mismatched its hash twice, and emit a note about files that mismatched once."""
         mismatched_twice = sorted(path for path, count in self.mismatches.items() if count > 1)
         if mismatched_twice:
             self.staging.clean_up(self.files, disk_is_full=False)
-            fix = "The hub's files do not match its hashes: try `transfer: plain`, or another HF_ENDPOINT."
+            remedy = "another HF_ENDPOINT" if mode == "plain" else "`transfer: plain`, or another HF_ENDPOINT"
+            fix = f"The hub's files do not match its hashes: try {remedy}."
             raise Failed(f"hash mismatch twice: {join_first(mismatched_twice, 3)}.", fix=fix)
         mismatched_once = sorted(path for path in self.mismatches if path in self.missing_files)
         if mismatched_once:
