@@ -212,7 +212,7 @@ def describe_problem(report: dict[str, Any]) -> str:
     if not report["running"]:
         return "the gateway is down"
     if report["certificate_error"]:
-        return f"the gateway's certificate {report['certificate_error']}"
+        return f"the gateway's certificate {report['certificate_error']}: first replace the file in `tls.certificate`"
     if report["changed"]:
         return f"files of the gateway differ from the verified ones: {join_first(report['changed'], 3)}"
     return "" if report["verified"] else "the gateway runs with a configuration that has not been verified"
