@@ -207,6 +207,19 @@ def test_a_gateway_that_fails_verification_is_replaced_by_the_last_verified_one(
     assert gate.deploy().recap["changed"] == 0
 
 
+def test_a_gateway_whose_servers_are_all_down_is_left_unchanged_by_a_deploy(gate: GatewayProject) -> None:
+    before, served = gate.started(), len(gate.project.history())
+    gate.project.docker().api.stop("qwen35")
+    try:
+        result = gate.deploy()
+    finally:
+        gate.project.docker().api.start("qwen35")
+    assert (result.code, result.recap["changed"]) == (1, 0)
+    assert "no server of qwen3.5-35b is up. The gateway was not changed." in result.recap["msg"]
+    assert (gate.started(), len(gate.project.history())) == (before, served)
+    wait_until(lambda: gate.fleet_entry()[0] == 0, timeout_s=60)
+
+
 def test_a_gateway_without_any_server_names_all_hosts_to_deploy(tmp_path: Path) -> None:
     two = TwoHostProject(tmp_path)
     try:

@@ -171,12 +171,15 @@ class GatewayRestoreState:
     verified_state: dict[str, Any]
     #: the files of the last verified state, by name; empty if they are missing or were changed
     files: dict[str, str] = field(default_factory=dict)
+    #: True if the last verified gateway still runs with its files
+    unchanged: bool = False
 
 
 class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
     """Restore the last verified gateway, container and files, after a failure. Without one, remove the failed gateway.
 
-    If only the files differ, they are reloaded without interrupting a stream.
+    If only the files differ, they are reloaded without interrupting a stream. If the last verified gateway still runs with its
+    files, nothing changes.
 
     Returns: restored (whether the last verified gateway is running again), why.
     """
@@ -190,14 +193,25 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
         current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
         verified_state = gateway_folders.load_last(context)
         files = gateway_folders.state_files(context, verified_state["digest"]) if verified_state else {}
-        return GatewayRestoreState(current, previous, verified_state, files)
+        report = {} if previous else haproxy_sockets.inspect(context.state)
+        unchanged = (
+            bool(report)
+            and report["verified"]
+            and not report["changed"]
+            and report["restarted_s"] is None
+            and current.get("Id") == verified_state.get("container_id")
+        )
+        return GatewayRestoreState(current, previous, verified_state, files, unchanged)
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
+        if observed.unchanged:
+            return []
         digest = observed.verified_state.get("digest") if observed.files else None
         return [Change("gateway", "failed", digest)] if observed.current or observed.previous else []
 
     def describe(self, args: Args, observed: GatewayRestoreState) -> dict[str, Any]:
-        return {"why": args.why}
+        unchanged_data = {"restored": True, "msg": "The gateway was not changed."} if observed.unchanged else {}
+        return {"why": args.why, **unchanged_data}
 
     def act(self, args: Args, observed: GatewayRestoreState, changes: list[Change], context: Context) -> dict[str, Any]:
         candidate = observed.previous or observed.current
