@@ -43,6 +43,11 @@ GROUPS = (
         ("sparkwright.*", "json"),
     ),
     Group(
+        "a project without several sandboxes does not need their control (40 ms)",
+        ("project/inventory/rules.py",),
+        ("sparkwright.sandbox.control",),
+    ),
+    Group(
         "a host without a gateway does not need http.client, which queries one (30 ms)",
         ("modules/server/stop.py", "health/heal.py"),
         ("sparkwright.host.gateway.*",),

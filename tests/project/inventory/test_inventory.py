@@ -77,6 +77,20 @@ def test_mistake_is_refused_with_its_line(project: Path, text: str, message: str
     assert message in str(excinfo.value)
 
 
+def test_hosts_that_would_be_the_same_simulated_spark_are_refused(project: Path) -> None:
+    """Otherwise the deploy of one replaces the server of the other."""
+    hosts = project / "hosts"
+    for name in ("play", "box2", "box3"):
+        (hosts / f"{name}.yml").write_text("connection: sandbox\n")
+    Inventory.load(project)
+    (hosts / "toy.yml").write_text("user: spark\nconnection: sandbox\n")
+    with pytest.raises(Refused) as excinfo:
+        Inventory.load(project)
+    assert str(excinfo.value).startswith(
+        "hosts/toy.yml:2: the sandboxes play and toy would be the same simulated Spark."
+    )
+
+
 def test_empty_name_of_a_secret_is_allowed(project: Path) -> None:
     (project / "hosts/spark1.yml").write_text('secrets: {"": {env: A}}\n')
     assert list(Inventory.load(project).hosts["spark1"].secret_sources) == [""]

@@ -278,7 +278,8 @@ class HostFile(Shared):
 
     address: str | None = schema_field("name, IP or ssh alias (default: the host's name)", None)
     connection: Literal["ssh", "local", "sandbox"] = schema_field(
-        "`ssh`, `local` (the laptop itself) or `sandbox` (a simulated Spark)", "ssh"
+        "`ssh`, `local` (the laptop itself) or `sandbox` (a simulated Spark; if there are several, their names end in numbers)",
+        "ssh",
     )
     groups: list[str] = schema_field("the groups it belongs to", default_factory=list)
     fabric: FabricFile | None = schema_field("this host's interfaces on the fast link of its cluster", None)

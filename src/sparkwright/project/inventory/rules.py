@@ -114,6 +114,21 @@ def _check_host_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument)
         if UNMATCHABLE_NAME_PATTERN.search(name):
             message = f"no pattern can match this host: {PATTERN_CHARACTERS_HINT}."
             yield message, where, "Rename the file; ssh connects to `address:`."
+    yield from _check_sandboxes(hosts)
+
+
+def _check_sandboxes(hosts: Mapping[str, HostDocument]) -> Iterator[Mistake]:
+    sandboxes = [name for name, document in hosts.items() if document.file.connection == "sandbox"]
+    if len(sandboxes) < 2:
+        return
+    from sparkwright.sandbox.control import link_number
+
+    first, *others = [name for name in sandboxes if not link_number(name)] or [""]
+    for name in others:
+        labels = [visible.display_name(label) for label in (first, name)]
+        message = f"the sandboxes {' and '.join(labels)} would be the same simulated Spark."
+        fix = f"Rename one so that it ends in a number, such as {labels[1]}2."
+        yield message, hosts[name].source.where("connection"), fix
 
 
 def _check_host_groups(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> Iterator[Mistake]:
