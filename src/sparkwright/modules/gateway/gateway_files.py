@@ -21,7 +21,7 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.visible import format_count
+from sparkwright.visible import join_first
 
 LEGACY_GATEWAY_ERROR = (
     "the previous verified gateway was deployed by sparkwright 0.1, whose container can change its own files, so it is not "
@@ -295,7 +295,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         self._check_model_list(answering_models, args, context)
         data = {"generated": answering_models, "not_up": not_up_models}
         message = (
-            f"{format_count(len(answering_models), 'model')} returned "
+            f"{join_first(answering_models, 3)} returned "
             f"{_describe_answers(args.models[name]['task'] for name in answering_models)}"
         )
         asleep_models = [name for name in not_up_models if args.models[name].get("on_demand")]
