@@ -48,3 +48,12 @@ def test_each_name_that_returned_a_token_is_named(tmp_path: Path) -> None:
     """A model can have several names, so their number is not that of the models."""
     with ListedModels("qwen", "coder") as gateway:
         assert prove(tmp_path, gateway).msg == "qwen, coder returned a token"
+
+
+def test_a_model_that_falls_asleep_meanwhile_does_not_fail_the_deploy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_files, "ASLEEP_TIMEOUT_S", 0.0)
+    with ListedModels("qwen", "small", asleep=("small",)) as gateway:
+        result = prove(tmp_path, gateway, "small")
+    assert (result.msg, result.data["not_up"]) == ("qwen returned a token; asleep: small", ["small"])

@@ -12,6 +12,7 @@ from sparkwright import units
 from sparkwright.engines import api_paths, dialects, messages_api, openai_api, tasks
 from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.gateway import wake
 from sparkwright.gateway.render import CLIENT_KEYS_FILE, MODELS_PATH
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.gateway import container, gateway_folders, haproxy_sockets
@@ -36,7 +37,7 @@ ASLEEP_TIMEOUT_S = 4.0
 #: timeout of the first request if requests wait for a server; by then a gateway that just started has checked its servers
 FIRST_TRY_TIMEOUT_S = 8.0
 #: the gateway's error codes for a model of which no server is up
-NOT_UP_CODES = ("model_not_up", "overloaded")
+NOT_UP_CODES = ("model_not_up", "overloaded", wake.ERROR_CODE)
 NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
 
 
