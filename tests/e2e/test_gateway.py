@@ -533,4 +533,5 @@ def test_client_settings_contain_the_key_and_models_of_the_client(gate: GatewayP
     assert "carol may use other, but sandbox serves qwen3.5-35b" in run_client("--for", "codex", "--client", "carol")
     unknown = run_client("--for", "codex", "--client", "alicia")
     assert unknown.startswith("5 ") and "no gateway in front of sandbox has a client called 'alicia'" in unknown
-    assert run_client("--json", "--client", "alice").startswith("5 ")
+    machine_readable = run_client("--json", "--client", "alice")
+    assert machine_readable.startswith("0 ") and '"api_key_variable": "ALICE_KEY"' in machine_readable

@@ -112,6 +112,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         **dict.fromkeys(("context_length", "max_tokens"), (None, COUNT)),
         pictures=bool,
         thinking={"default": (None, line), "switch": line, "sentence": line},
+        gateways=[dict.fromkeys(("name", "base_url", "model", "api_key_variable"), line)],
     ),
     "history": _lines_per_host("an event in a server's history, newest first", **HOST_EVENTS["history"]),
     "doctor": _lines_per_host(

@@ -72,10 +72,6 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
     client_format = options.find_format()
     if options.write and len(selection.fleet.members) != 1:
         raise Refused("can be used with one host only.", where="--write")
-    if options.gateway_client and json:
-        raise Refused(
-            "can't be combined with --json, which describes the server without its gateway.", where="--client"
-        )
     if client_format is not None and json:
         raise Refused("prints the client's own format, so it can't be combined with --json.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
@@ -88,7 +84,8 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
             continue
         with report_host_error(host, codes, json=json):
             if json:
-                print_json_line(settings_json(answers[host]))
+                gateway_rows = _gateway_settings(selection, answers[host], options.gateway_client)
+                print_json_line({**settings_json(answers[host]), "gateways": gateway_rows})
                 continue
             if client_format is not None:
                 endpoint = _build_endpoint(selection, host, answers[host], options.gateway_client)
@@ -124,14 +121,30 @@ def _gateway_lines(selection: Selection, server: ServerSummary, client: str) -> 
     Raises Refused if no gateway has this client, or if the client may not use the model.
     """
     lines = []
-    for gateway in _gateways_in_front(selection, server.host, client):
-        model = _select_model_name(gateway, client, server)
-        url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, client)
-        lines.append(f"\n# through the gateway {gateway.name}\nbase URL   {url}")
+    for settings in _gateway_settings(selection, server, client):
+        gateway = selection.inventory.gateways[settings["name"]]
+        model, source = settings["model"], _key_source(gateway, client)
+        lines.append(f"\n# through the gateway {gateway.name}\nbase URL   {settings['base_url']}")
         lines += [f"model      {one_line(model)}"] if model != server.served_name else []
         if source is not None:
-            lines.append(f"key        ${source.env or GATEWAY_KEY_VARIABLE}: {_describe_key(gateway, client, source)}")
+            lines.append(f"key        ${settings['api_key_variable']}: {_describe_key(gateway, client, source)}")
     return lines
+
+
+def _gateway_settings(selection: Selection, server: ServerSummary, client: str) -> list[dict[str, str]]:
+    """Return the settings for requests through each gateway in front of the host, as plain JSON. Raises as `_gateway_lines`."""
+    rows = []
+    for gateway in _gateways_in_front(selection, server.host, client):
+        source = _key_source(gateway, client)
+        rows.append(
+            {
+                "name": gateway.name,
+                "base_url": gateways.base_url(selection.inventory, gateway)[0],
+                "model": _select_model_name(gateway, client, server),
+                "api_key_variable": (source.env or GATEWAY_KEY_VARIABLE) if source else "",
+            }
+        )
+    return rows
 
 
 def _describe_key(gateway: Gateway, client: str, source: SecretSource) -> str:
