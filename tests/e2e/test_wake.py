@@ -146,6 +146,21 @@ def test_a_request_wakes_the_sleeping_server_until_it_is_idle(lab: WakeProject) 
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
 
 
+def test_client_settings_of_a_sleeping_server_are_the_same_as_while_it_is_awake(lab: WakeProject) -> None:
+    def codex_settings() -> str:
+        result = lab.project.run("client", "--host", f"sandbox/{SMALL}", "--for", "codex")
+        assert result.code == 0, result.err
+        return result.out
+
+    while_asleep = codex_settings()
+    machine = lab.project.run("client", "--host", "sandbox")
+    assert machine.code == 0 and machine.out.count("asleep: a request through the gateway may wake it") == 1, (
+        machine.out
+    )
+    assert lab.switch(SMALL).proved
+    assert codex_settings() == while_asleep
+
+
 def test_status_shows_the_current_message_of_the_service_also_after_a_check(lab: WakeProject) -> None:
     assert lab.deploy_gateway("refuse").code == 0
     with lab.service():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.member import Member
+from sparkwright.host.records.turns import ASLEEP_CLAUSE
 from sparkwright.program import name
 from sparkwright.project import recipe
 from sparkwright.project.documents.validation import suggest_name
@@ -38,6 +40,8 @@ from sparkwright.visible import one_line
 
 #: environment variable for a gateway's key if the key's source is not a variable
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
+#: how clients reach a server that is asleep until a request wakes it
+ASLEEP_HINT = "asleep: a request through the gateway may wake it"
 #: time limit for a connection, in seconds; addresses on the local network answer within milliseconds
 CONNECT_TIMEOUT_S = 2.0
 
@@ -260,7 +264,10 @@ def _build_endpoint(selection: Selection, host_name: str, server: ServerSummary,
 
 
 def query_server(selection: Selection, member: Member) -> ServerSummary:
-    """Inspect a host's running container and its server. Raises Failed if the server lists no models."""
+    """Inspect a host's running container and its server; of one that is asleep until a request wakes it, read the recipe.
+
+    Raises Failed if the server lists no models.
+    """
     host = member.host
     host_recipe = recipes.load_host_recipe(selection.project, host)
     pins = lock_entries(load_lock(selection.project, host), host_recipe)
@@ -271,7 +278,12 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
         "recipe": host_recipe.name,
         "host": host.name,
     }
-    state = query_module(selection.fleet, member, "inspect_server", args)
+    try:
+        state = query_module(selection.fleet, member, "inspect_server", args)
+    except Failed as error:
+        if not host.wake.on_request or ASLEEP_CLAUSE not in error.message:
+            raise
+        return dataclasses.replace(recipes.summarize_planned_server(host, variables), reach=ASLEEP_HINT)
     models: dict[str, int | None] = state["models"]
     if not models:
         raise Failed("the server lists no models.", where=host.name)

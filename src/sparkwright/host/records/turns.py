@@ -20,6 +20,8 @@ from sparkwright.trust import private
 from sparkwright.trust.shapes import build_dataclass
 
 RECORD_NAME, WAKE_RECORD, LOCK_FILE = "turns", "wake", "wake.lock"
+#: part of the error about a server that is asleep; the laptop recognizes it by this text
+ASLEEP_CLAUSE = "is asleep: it is the turn of"
 START_FIX = "`invoke health.install` starts the service that wakes servers on request."
 
 
@@ -42,7 +44,7 @@ def other_awake_server(state: StateFolder) -> str:
 def require_awake(state: StateFolder) -> None:
     """Raise Failed if it is another server's turn, because the two would not fit in memory together."""
     if current := other_awake_server(state):
-        raise Failed(f"{state.server} is asleep: it is the turn of {current}.", fix="`invoke switch` wakes it.")
+        raise Failed(f"{state.server} {ASLEEP_CLAUSE} {current}.", fix="`invoke switch` wakes it.")
 
 
 def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
