@@ -53,7 +53,7 @@ class HealVote:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)):
                 return Decision(message=f"{NOT_RESTARTED}an earlier check is waiting for the other members")
             if not self._vote_token:
-                fix = f"`invoke health.install --host {self.cluster.name} --heal restart` installs one"
+                fix = f"`invoke health.install --host {self.cluster.name} --heal restart` (with your other options) installs one"
                 return Decision(message=f"{NOT_RESTARTED}there is no secret for the members' vote: {fix}")
             try:
                 coordinator = Coordinator(self._vote_cluster, self._vote_token, self.context.note)

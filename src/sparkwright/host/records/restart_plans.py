@@ -25,7 +25,8 @@ FOLDER = "restart_plans"
 #: variable in a plan with the reason for the restart: {"why": the health check's message}
 CHECK_RESULT_VARIABLE = "health_check"
 PLAN_FIX = (
-    "`invoke health.install --heal restart` sends one if the recipe has not changed since; otherwise, `invoke deploy`."
+    "`invoke health.install --heal restart` (with your other options) sends one if the recipe has not changed since; "
+    "otherwise, `invoke deploy`."
 )
 
 
@@ -90,7 +91,7 @@ def _validate_plan(
     if record["runtime"] != runtime_hash:
         raise Refused(
             "the restart plan was made by another version of sparkwright.",
-            fix="`invoke health.install --heal restart` updates the plan and the health check.",
+            fix="`invoke health.install --heal restart` (with your other options) updates the plan and the health check.",
         )
     plan = _parse_plan(plan_record)
     if not _is_restart_of(plan, verified):
