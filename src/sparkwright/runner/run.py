@@ -47,11 +47,11 @@ def execute_plan(
         run_journal.write(event("note", task="", text=text))
 
     def write(row: Event) -> None:
-        if row["event"] == "task_finished" and row["status"] != "skipped":
-            finished_tasks.add(row["task"])
+        if row["event"] == "task_finished" and row["status"] in ("changed", "failed"):
+            acting_tasks.add(row["task"])
         run_journal.write(row)
 
-    finished_tasks: set[str] = set()
+    acting_tasks: set[str] = set()
 
     run_journal.open()
     fields = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
@@ -75,7 +75,7 @@ def execute_plan(
         message = bounds.describe_os_error(error) or f"internal error in the runner: {details}"
         recap = build_recap(plan.host, SparkwrightError(message), time.monotonic() - started_s)
     run_journal.write(recap)
-    _release_peers(plan, finished_tasks, secrets)
+    _release_peers(plan, acting_tasks, secrets)
 
 
 @contextlib.contextmanager
@@ -113,10 +113,14 @@ def _hold_host(
         yield server_state
 
 
-def _release_peers(plan: Plan, finished_tasks: Set[str], secrets: Mapping[str, Secret]) -> None:
-    """Tell the hosts that serve a model for this run that the run ended before the copy. Never raises."""
+def _release_peers(plan: Plan, acting_tasks: Set[str], secrets: Mapping[str, Secret]) -> None:
+    """Tell the hosts that serve a model for this run that it copies nothing. Never raises.
+
+    Args:
+        acting_tasks: the tasks that changed something or failed; a copy among them has told its host.
+    """
     for task in tasks_of(plan.steps):
-        urls = task.args.get("peer") if task.module == "hf_model" and task.id not in finished_tasks else None
+        urls = task.args.get("peer") if task.module == "hf_model" and task.id not in acting_tasks else None
         if urls and isinstance(urls, list):
             from sparkwright.host import peers
             from sparkwright.host.models import peer

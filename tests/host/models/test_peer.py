@@ -91,13 +91,17 @@ def test_two_hosts_copy_a_model_without_requests_to_the_hub(
     wait_for_exit(urls)
 
 
-def test_a_run_that_fails_before_its_copy_ends_the_sharing(
-    sender: RecordingContext, hub: LoopbackHub, tmp_path: Path
+@pytest.mark.parametrize("is_complete", [False, True], ids=["fails before", "model complete"])
+def test_a_run_that_copies_nothing_ends_the_sharing(
+    sender: RecordingContext, hub: LoopbackHub, tmp_path: Path, is_complete: bool
 ) -> None:
     receiver = make_host(tmp_path, "spark2", "http://127.0.0.1:1")
+    if is_complete:
+        copy_model(receiver, hub, share_model(sender, hub))
     urls = share_model(sender, hub)
     copy = Task("t2", "Copy", "hf_model", {**model_arguments(hub), "from": "spark1", "peer": urls})
-    plan = Plan("r1", "spark2", "Test", (Task("t1", "Fail", "fail", {"msg": "no"}), copy), exclusive=False)
+    steps = (copy,) if is_complete else (Task("t1", "Fail", "fail", {"msg": "no"}), copy)
+    plan = Plan("r1", "spark2", "Test", steps, exclusive=False)
     run_journal = Journal.begin(receiver.state, plan.run_id, plan.to_json(), ())
     execute_plan(plan, receiver.machine, receiver.state, receiver.secrets, run_journal)
     wait_for_exit(urls)
