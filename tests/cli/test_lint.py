@@ -101,6 +101,10 @@ def test_expectations_that_cannot_hold_and_a_flag_without_a_value_are_reported(t
     assert "`expect.tok_per_s` is 120, but the memory's bandwidth allows one stream at most 74.8 tok/s" in out
     assert "`expect.load.streams` is 9, but the server runs 8 requests at a time (max-num-seqs)." in out
     assert "enable-prefix-caching has no value: it is not passed to the engine, which uses its default." in out
-    speculation = "  speculative-config: {method: mtp, num_speculative_tokens: 2}\n"
-    path.write_text(text.replace("  max-num-seqs:", f"{speculation}  max-num-seqs:"))
-    assert "bandwidth" not in commands.run("lint", "--recipe", "qwen3.5-35b", cwd=tmp_path).stdout
+    for flag, is_reported in (
+        ("speculative-config: {method: mtp, num_speculative_tokens: 2}", False),
+        ("per-request-spec-decode-metrics: true", True),  # does not turn speculation on
+    ):
+        path.write_text(text.replace("  max-num-seqs:", f"  {flag}\n  max-num-seqs:"))
+        out = commands.run("lint", "--recipe", "qwen3.5-35b", cwd=tmp_path).stdout
+        assert ("bandwidth" in out) is is_reported, out

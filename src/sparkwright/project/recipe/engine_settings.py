@@ -126,6 +126,7 @@ def _build_recipe_case(
         max_tok_per_s=max_rate * (recipe.split.tensor if recipe.split else 1),
         streams=expect.load.streams if expect.load else 0,
         max_requests=recipe.engine.advice.effective_settings(request, config, version).max_num_seqs,
+        speculates=recipe.engine.http.speculates(recipe.engine.flags.command(recipe.file.model.mount, request.flags)),
     )
 
 
