@@ -4,8 +4,8 @@ A process serves the files on this host's addresses, to clients with a token tha
 token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
 few seconds. The process outlives the task that started it. It exits when all clients (the readers) are done, or after
 IDLE_TIMEOUT_S without requests; before every reader has connected, after FIRST_REQUEST_TIMEOUT_S, or with the run of a
-cluster. A reader whose run ends before its copy begins reports that it is done. The bytes are not encrypted, because only their
-integrity matters, and every reader verifies it.
+cluster. A reader whose run copies nothing reports that it is done. The bytes are not encrypted, because only their integrity
+matters, and every reader verifies it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternativ
 def report_done(urls: Sequence[str], token: Secret | None) -> None:
     """Tell a peer that this reader is done, at the first of its addresses that answers."""
     _check_urls(urls, "the peer")
-    any(ping(url + DONE_PATH, auth_headers(token)) for url in urls)
+    for url in urls:
+        if ping(url + DONE_PATH, auth_headers(token)):
+            return
 
 
 def _reachable_urls(urls: Sequence[str], token: Secret | None) -> Iterator[str]:

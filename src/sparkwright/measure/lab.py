@@ -150,8 +150,9 @@ def _warm_up(target: Target, spec: Load, timeout_s: float, reporter: _ProgressRe
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            options = {"cap_s": MAX_STREAM_S, "timeout_s": timeout_s, "on_chunk": reporter.record_data}
-            return server.run(request, **options).prompt_tokens
+            return server.run(
+                request, cap_s=MAX_STREAM_S, timeout_s=timeout_s, on_chunk=reporter.record_data
+            ).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 

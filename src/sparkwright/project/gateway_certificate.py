@@ -100,5 +100,5 @@ def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
 
 def _refuse_dates(certificate: str, name: str, where: str) -> None:
     if problem := describe_dates_problem(certificate):
-        fix = "Renew it." if problem.startswith("expired") else "Check the clock, or use another one."
+        fix = "Renew it." if problem.startswith("expired") else "Check the clock, or use another certificate."
         raise Refused(f"`tls.certificate`: {name} {problem}.", where=where, fix=fix)

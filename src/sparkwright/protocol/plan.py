@@ -97,7 +97,7 @@ class Plan:
     playbook: str = ""
     check: bool = False
     diff: bool = False
-    #: True if the run changes the host and therefore takes its lock
+    #: True if the run changes the host and therefore takes its lock, except in check mode (see `holds_lock`)
     exclusive: bool = True
     #: True if the run measures the server with requests, so it must not run during another run
     measures: bool = False
@@ -117,6 +117,11 @@ class Plan:
     #: True to start even a configuration that crashed the host before
     anyway: bool = False
     schema: int = SCHEMA
+
+    @property
+    def holds_lock(self) -> bool:
+        """True if the run holds the host's lock."""
+        return self.exclusive and not self.check
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, which shares mutable values with the plan."""

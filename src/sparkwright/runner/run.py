@@ -94,7 +94,7 @@ def _hold_host(
     def describe_interruption(owner: lock.LockOwner) -> str:
         return journal.describe_interruption(state, owner, plan.server, plan.playbook)
 
-    if not plan.exclusive or plan.check:
+    if not plan.holds_lock:
         other_owner, is_alive = lock.inspect(state) if plan.exclusive else (None, False)
         if other_owner is not None and journal.is_unfinished(state, other_owner):
             note(f"in progress there: {other_owner}" if is_alive else describe_interruption(other_owner))
@@ -148,8 +148,7 @@ def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], No
 
 def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
     """Return the recap, marked as inconclusive if a measuring run failed while another run held the host's lock."""
-    holds_lock = plan.exclusive and not plan.check
-    if holds_lock or not plan.measures or recap["exit"] != Exit.FAILED:
+    if plan.holds_lock or not plan.measures or recap["exit"] != Exit.FAILED:
         return recap
     owner, is_alive = lock.inspect(state)
     if not is_alive:

@@ -108,7 +108,7 @@ def test_both_clients_raise_the_same_errors(loopback: LoopbackHub, code: str, st
     ("status", "headers", "message"),
     [
         (401, {"X-Error-Message": "Invalid credentials in Authorization header"}, "does not accept the token: Invalid"),
-        (401, {}, "does not accept the token. Replace it, or remove it if the model is public"),
+        (401, {}, "does not accept the token. Replace the secret HF_TOKEN .*, or remove it if the model is public"),
         (401, {"X-Error-Code": "RepoNotFound"}, "has no model"),
         (403, {"X-Error-Code": "GatedRepo"}, "is gated. Accept its license at .* with the token's account"),
         (403, {"X-Error-Message": "Enable it in your settings."}, "Enable it in your settings. Check the permissions"),

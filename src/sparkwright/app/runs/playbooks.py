@@ -160,5 +160,5 @@ def _save_engine_facts(fleet: Fleet, member: Member, planned_host: PlannedHost) 
     from sparkwright.project import recipe
 
     root = Project.here().root
-    pins = Pins(root, save=planned_host.plan.exclusive and not planned_host.plan.check)
+    pins = Pins(root, save=planned_host.plan.holds_lock)
     pins.save_engine(fleet, member, recipe.load(root, str(planned_host.host.recipe)))

@@ -254,12 +254,14 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
         raise Failed(message, fix="Remove its entry from spark.lock.")
     message = one_line(response.headers.get("X-Error-Message", ""), max_chars=300).rstrip(".")
     if response.status == 401 and source.token and not code:
-        fix = "Replace it, or remove it if the model is public (hosts/groups.yml, `secrets`)."
+        fix = "Replace the secret HF_TOKEN (hosts/groups.yml, `secrets`), or remove it if the model is public."
         raise Failed(f"the hub {hub_url} does not accept the token{f': {message}' if message else ''}.", fix=fix)
     if code == "RepoNotFound" or response.status == 401:
         fix = f"Check `model.id` in the recipe; a private model needs {TOKEN_HINT}."
         raise Failed(f"the hub {hub_url} has no model {id_}.", fix=fix)
-    fix = "Check the permissions of the token (hosts/groups.yml, `secrets`)." if response.status == 403 else ""
+    fix = (
+        "Check the permissions of the secret HF_TOKEN (hosts/groups.yml, `secrets`)." if response.status == 403 else ""
+    )
     raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".", fix=fix)
 
 
