@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkwright.engines.vllm import advice as vllm_advice
 from sparkwright.errors import Exit
 from sparkwright.host import gpu_processes
 from sparkwright.host.machine import Machine
@@ -108,6 +109,15 @@ def test_share_that_exceeds_the_host_is_refused_at_once(spark: FakeSpark) -> Non
     result = Memory().run(Memory.Args(utilization=0.98), spark)
     assert result.msg.startswith("128.6 GiB needed (117.6 for the engine, 7.0 on the host's side, 4 reserve)")
     assert "but the host has 120.0 GiB" in result.msg and "held by" not in str(result.data["evidence"])
+
+
+def test_memory_that_flags_keep_on_the_cpu_is_named_as_the_cause(spark: FakeSpark) -> None:
+    need = vllm_advice.memory({"gpu-memory-utilization": 0.5, "cpu-offload-gb": 10, "kv-offloading-size": 300}, {})
+    result = Memory().run(Memory.Args(engine_memory=need.to_json()), spark)
+    assert (result.exit, result.fix) == (
+        Exit.REFUSED,
+        "Lower cpu-offload-gb, kv-offloading-size or its share of memory.",
+    )
 
 
 def test_reserve_above_the_host_is_named_as_the_cause(spark: FakeSpark) -> None:

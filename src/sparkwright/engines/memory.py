@@ -25,6 +25,10 @@ PYTORCH_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 
+#: end of the names of parts that flags keep on the CPU
+_CPU_SUFFIX = " on the CPU"
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
     """A part of an engine's memory, shown as a row of a memory budget."""
@@ -125,13 +129,18 @@ class Memory:
         return cls(**values, parts=tuple(MemoryPart(**part) for part in data.get("parts") or ()))
 
 
-def read_size_part(name: str, flags: Mapping[str, Any], flag: str, unit_bytes: int = GIB) -> tuple[MemoryPart, ...]:
-    """Return the part of a flag with a size, by default in GiB; empty if the flag is not set or its value is invalid."""
+def read_cpu_part(content: str, flags: Mapping[str, Any], flag: str, unit_bytes: int = GIB) -> tuple[MemoryPart, ...]:
+    """Return what a flag keeps on the CPU, whose size it sets, by default in GiB; empty if it is not set or its value is invalid."""
     try:
         size_bytes = int(float(flags.get(flag) or 0) * unit_bytes)
     except (TypeError, ValueError, OverflowError):
         return ()
-    return (MemoryPart(name, size_bytes, flag),) if size_bytes > 0 else ()
+    return (MemoryPart(f"{content}{_CPU_SUFFIX}", size_bytes, flag),) if size_bytes > 0 else ()
+
+
+def offload_flags(memory: Memory) -> list[str]:
+    """Return the flags with the sizes of what the engine keeps on the CPU, which shares its memory with a GB10's GPU."""
+    return [part.source for part in memory.parts if part.name.endswith(_CPU_SUFFIX)]
 
 
 def build_from_share(share: float, needs_bytes: int) -> Memory:

@@ -25,7 +25,7 @@ from sparkwright.engines.memory import (
     PYTORCH_WEIGHT_SUFFIXES,
     Memory,
     MemoryPart,
-    read_size_part,
+    read_cpu_part,
     sum_weights,
 )
 from sparkwright.engines.sglang import flags as sglang_flags
@@ -145,7 +145,7 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     weights_bytes = max(0, sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES) - table_bytes)
     parts = (
         MemoryPart("computation", compute_bytes, source, assumed=True),
-        *read_size_part("weights on the CPU", flags, "cpu-offload-gb"),
+        *read_cpu_part("weights", flags, "cpu-offload-gb"),
         *_hicache_parts(flags, int(share * GB10_BYTES) - weights_bytes if weights_bytes else 0),
     )
     return Memory(
@@ -168,12 +168,12 @@ def _hicache_parts(flags: Mapping[str, Any], kv_cache_bytes: int) -> tuple[Memor
     """
     if sglang_flags.value(flags, "enable-hierarchical-cache") is not True:
         return ()
-    name = "KV cache on the CPU"
-    sized_parts = read_size_part(name, flags, "hicache-size", GB)
+    content = "KV cache"
+    sized_parts = read_cpu_part(content, flags, "hicache-size", GB)
     if sized_parts or kv_cache_bytes <= 0:
         return sized_parts
     ratio = sglang_flags.value(flags, "hicache-ratio") or DEFAULT_HICACHE_RATIO
-    return read_size_part(name, {"hicache-ratio": ratio}, "hicache-ratio", kv_cache_bytes)
+    return read_cpu_part(content, {"hicache-ratio": ratio}, "hicache-ratio", kv_cache_bytes)
 
 
 def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ from sparkwright.engines.memory import (
     PYTORCH_WEIGHT_SUFFIXES,
     Memory,
     MemoryPart,
-    read_size_part,
+    read_cpu_part,
     sum_weights,
 )
 from sparkwright.engines.model import architecture
@@ -110,9 +110,9 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
     base_memory = Memory(weights_bytes=weight_bytes, host_bytes=ASSUMED_HOST_BYTES, compiles=compiles)
     kv_bytes = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
-    offloaded_cache = read_size_part("KV cache on the CPU", flags, "kv-offloading-size")
+    offloaded_cache = read_cpu_part("KV cache", flags, "kv-offloading-size")
     if kv_bytes is None:
-        offloaded = (*read_size_part("weights on the CPU", flags, "cpu-offload-gb"), *offloaded_cache)
+        offloaded = (*read_cpu_part("weights", flags, "cpu-offload-gb"), *offloaded_cache)
         size = sum(part.size_bytes for part in offloaded)
         base_memory = replace(base_memory, bytes=size, parts=offloaded)
         return replace(base_memory, share=share, flag=vllm_flags.MEMORY_UTILIZATION, value=share)

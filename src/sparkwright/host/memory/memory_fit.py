@@ -18,7 +18,7 @@ from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget, Row, StartFacts
 from sparkwright.engines.log import state
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.memory import Memory, build_from_share
+from sparkwright.engines.memory import Memory, build_from_share, offload_flags
 from sparkwright.errors import Exit
 from sparkwright.host.containers import compile_caches
 from sparkwright.host.memory import holders
@@ -186,7 +186,8 @@ def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: boo
     if largest_fitting_flag:
         change = f"set {largest_fitting_flag.replace(' ', ' to ')} in the recipe, which fits"
     elif server.memory.share:
-        change = "lower its share of memory"
+        flags = offload_flags(server.memory)
+        change = f"lower {', '.join(flags)} or its share of memory" if flags else "lower its share of memory"
     else:
         change = "serve a smaller model or a shorter context"
     return f"{change[0].upper()}{change[1:]}." if never_fits else f"Free memory, or {change}."
