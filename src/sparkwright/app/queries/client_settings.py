@@ -18,7 +18,7 @@ from sparkwright.app.plans.recipes import render_template
 from sparkwright.app.queries import client_check, client_files, client_formats
 from sparkwright.app.queries.client_formats import ClientFormat, Endpoint
 from sparkwright.app.queries.host_requests import query_module, report_host_error
-from sparkwright.console.command_output import print_error, print_json_line, print_text
+from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text
 from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.http import GENERATE
@@ -99,12 +99,10 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
                 continue
             gateway_lines = _gateway_lines(selection, answers[host], options.gateway_client)
             print_text(render_text(selection.project, answers[host]), end="")
-            pointer = (
-                [f"programs   `{name()} client --host {host} --for NAME`: {', '.join(client_formats.FORMATS)}"]
-                if answers[host].task == GENERATE
-                else []
-            )
-            for line in (*pointer, *gateway_lines, *_silent_address_warning(answers[host].url)):
+            if answers[host].task == GENERATE:
+                formats = ", ".join(client_formats.FORMATS)
+                print_prose(f"programs   `{name()} client --host {host} --for NAME`: {formats}")
+            for line in (*gateway_lines, *_silent_address_warning(answers[host].url)):
                 print_text(line)
     return codes
 
