@@ -1,12 +1,15 @@
 """`from sparkwright import Fleet` in programs: opened from another folder, several in a process, and printing nothing."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -78,23 +81,52 @@ def test_mistakes_raise_exceptions_that_name_them(project: SandboxProject, fleet
         fleet.deploy("nobody").result()
     with pytest.raises(Refused, match=str(tmp_path)):
         Fleet.open(tmp_path)
-    with pytest.raises(TypeError, match="cannary"):
+    with pytest.raises(TypeError, match="no such option: cannary"):
         fleet.deploy("sandbox", cannary=1)  # type: ignore[call-arg]
     project.edit("recipes/qwen3.5-35b.yml", "image:", "imagee:")
     with pytest.raises(Refused, match=r"recipes/qwen3\.5-35b\.yml:\d+"):
         fleet.plan("sandbox").result().check()
 
 
-def test_negative_numbers_are_refused(fleet: Fleet) -> None:
+def test_negative_numbers_and_nan_are_refused(fleet: Fleet) -> None:
     questions = (
         lambda: fleet.health("sandbox", token_s=-1),
         lambda: fleet.diagnose("sandbox", token_s=-1),
         lambda: fleet.logs("sandbox", tail=-1),
         lambda: fleet.history("sandbox", last=-1),
+        lambda: fleet.diagnose("sandbox", token_s=math.nan),
     )
     for question in questions:
-        with pytest.raises(Refused, match="must be at least 0, got -1"):
+        with pytest.raises(Refused, match="must be at least 0, got (-1|nan)"):
             question()
+
+
+def test_an_argument_of_a_wrong_type_is_named_before_a_run_starts(fleet: Fleet) -> None:
+    call: Any = fleet  # as a program without a type checker
+    hosts_message = r"`hosts` must be a string, got \['sandbox'\] \(list\)\."
+    for method in ("hosts", "status", "diagnose", "logs", "history", "incident", "report", "plan", "deploy", "restart"):
+        with pytest.raises(TypeError, match=hosts_message):
+            getattr(call, method)(["sandbox"])
+    for method in ("rollback", "verify", "health", "attach"):
+        with pytest.raises(TypeError, match=hosts_message):
+            getattr(call, method)(hosts=["sandbox"])
+    mistakes: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: Fleet.open(cast(Any, None)), "`path` must be a string or a Path, got None (NoneType)."),
+        (lambda: call.deploy(Path("sandbox")), "`hosts` must be a string, got PosixPath('sandbox') (PosixPath)."),
+        (lambda: call.deploy("sandbox", rollback="no"), "`rollback` must be True or False, got 'no' (str)."),
+        (lambda: call.deploy("sandbox", serial=2), "`serial` must be a string, got 2 (int)."),
+        (lambda: call.plan("sandbox", tags=["engine"]), "`tags` must be a string, got ['engine'] (list)."),
+        (lambda: call.plan("sandbox", canary=True), "`canary` must be an integer, got True (bool)."),
+        (lambda: call.switch("sandbox", None), "`to` must be a string, got None (NoneType)."),
+        (lambda: call.run_playbook(3, "sandbox"), "`playbook` must be a string, got 3 (int)."),
+        (lambda: call.logs("sandbox", tail="5"), "`tail` must be an integer, got '5' (str)."),
+        (lambda: call.health("sandbox", token_s="1"), "`token_s` must be a number, got '1' (str)."),
+        (lambda: call.report(since=7), "`since` must be a string, got 7 (int)."),
+    )
+    for mistake, message in mistakes:
+        with pytest.raises(TypeError, match=re.escape(message)):
+            mistake()
+    assert fleet.health("sandbox", token_s=2).result().hosts  # an int is a number
 
 
 def test_a_run_continues_on_the_host_without_its_program(project: SandboxProject, fleet: Fleet) -> None:

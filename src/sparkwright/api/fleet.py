@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from sparkwright import here, units
+from sparkwright.api.arguments import check_arguments, check_type
 from sparkwright.api.results import Diagnosis, History, HostInfo, HostStatus, Incident, Log, Report
 from sparkwright.api.run import Run
 from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe, select_hosts
@@ -50,6 +51,7 @@ def _in_project(
 ) -> Callable[Concatenate[Fleet, Params], Answer]:
     @functools.wraps(method)
     def run_in_project(self: Fleet, *args: Params.args, **options: Params.kwargs) -> Answer:
+        check_arguments(method, (self, *args), options)
         with here.use_folder(self.root):
             return method(self, *args, **options)
 
@@ -62,7 +64,8 @@ class Fleet:
     Several fleets may be used in one process and in several threads. A fleet keeps no connections open.
 
     `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". If the project's files contain
-    a mistake or a host is unknown, methods raise Refused, or the `Run` that they return does when it is iterated over.
+    a mistake or a host is unknown, methods raise Refused, or the `Run` that they return does when it is iterated over. They raise
+    TypeError for an argument of a wrong type.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,6 +74,7 @@ class Fleet:
     @classmethod
     def open(cls, path: str | Path = ".") -> Fleet:
         """Open the project in a folder or in one of its parents. Raises Refused if there is none."""
+        check_type("path", path, str, Path)
         with here.use_folder(Path(path).expanduser().resolve()):
             return cls(Project.here().root)
 
@@ -178,10 +182,12 @@ class Fleet:
         selection = connect_hosts(hosts or default_pattern(), "light")
         return tuple(map(host_records.report_row, host_records.query_reports(selection, now_s - span_s, now_s)))
 
+    @_in_project
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
         """Run `deploy` in check mode, which changes nothing. The exit code is 2 if a deploy would change anything."""
         return self._start_playbook("deploy", hosts, {"diff": True, **options, "check": True})
 
+    @_in_project
     def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Deploy and verify the hosts' recipes.
 
@@ -191,6 +197,7 @@ class Fleet:
         """
         return self._start_playbook("deploy", hosts, options, rollback=rollback, anyway=anyway)
 
+    @_in_project
     def restart(self, hosts: str, *, keep: bool = False, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Restart the servers and verify them.
 
@@ -201,6 +208,7 @@ class Fleet:
         """
         return self._start_playbook("restart", hosts, options, keep=keep, anyway=anyway)
 
+    @_in_project
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Wake an `on_demand` server in place of the one that is awake.
 
@@ -210,6 +218,7 @@ class Fleet:
         """
         return self._start_playbook("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
+    @_in_project
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Roll back to the last verified server or, if that one is in place, to the one before it.
 
@@ -217,6 +226,7 @@ class Fleet:
         """
         return self._start_playbook("rollback", hosts, options, anyway=anyway)
 
+    @_in_project
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
         """Verify the running servers: health, GPU, log, throughput, generated text.
 
@@ -224,20 +234,20 @@ class Fleet:
         """
         return self._start_playbook("verify", hosts, options, new_baseline=new_baseline)
 
+    @_in_project
     def run_playbook(self, playbook: str, hosts: str, **options: Unpack[Options]) -> Run:
         """Run a playbook of the project."""
         return self._start_playbook(playbook, hosts, options)
 
     def _start_playbook(self, playbook: str, hosts: str, options: Options, **command_options: Any) -> Run:
-        """Run a playbook. Raises TypeError for an unknown option.
+        """Run a playbook.
 
         command_options: options that only this playbook's command has.
         """
-        if unknown := options.keys() - Options.__annotations__.keys():
-            raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
         deploy_options = DeployOptions(host=hosts, json=True, **options, **command_options)
         return Run(self.root, lambda on_event: playbooks.run(playbook, playbook, deploy_options, on_event=on_event))
 
+    @_in_project
     def health(self, hosts: str, *, smoke: bool = False, token_s: float = 0.0) -> Run:
         """Check the servers' health now.
 
@@ -248,6 +258,7 @@ class Fleet:
         _refuse_negative("token_s", token_s)
         return self._send_request(hosts, {"verb": "health", "smoke": smoke, "token_s": token_s})
 
+    @_in_project
     def attach(self, hosts: str, *, run: str = "") -> Run:
         """Follow a run again, from its first event.
 
@@ -264,7 +275,7 @@ class Fleet:
 
 
 def _refuse_negative(name: str, value: float) -> None:
-    if value < 0:
+    if not value >= 0:  # refuses NaN too
         raise Refused(f"`{name}` must be at least 0, got {value:g}.")
 
 
