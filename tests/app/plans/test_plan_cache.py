@@ -21,7 +21,7 @@ from sparkwright.app.runs import playbooks, session
 from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.cli.deploy import COMMANDS
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.project import playbook
+from sparkwright.project import lockfile, playbook
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.starter import PAIR_RECIPE_TEXT
 from sparkwright.protocol.cluster import TOKEN_SECRET
@@ -53,10 +53,12 @@ class RecordingLink:
     """A link that records the requests to its host, and answers that everything succeeded.
 
     reported_data: data of a task on the host, if any.
+    during_run: called while the host works.
     """
 
     requests: ClassVar[list[dict[str, Any]]] = []
     reported_data: ClassVar[dict[str, Any]] = {}
+    during_run: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
@@ -64,6 +66,7 @@ class RecordingLink:
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         message = {name: secret.reveal() for name, secret in secrets.items()}
         RecordingLink.requests.append(json.loads(json.dumps({**header, "secrets": message}, default=str)))
+        RecordingLink.during_run()
         if RecordingLink.reported_data:
             fields = {"task": "t9", "name": "Check flags", "module": "lint", "status": "ok", "register": ""}
             yield event("task_finished", **fields, data=RecordingLink.reported_data)
@@ -127,6 +130,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(connect, "open_link", RecordingLink)
     monkeypatch.setattr("sparkwright.fleet.member.open_link", RecordingLink)
     monkeypatch.setattr(RecordingLink, "reported_data", {})
+    monkeypatch.setattr(RecordingLink, "during_run", lambda: None)
     monkeypatch.chdir(tmp_path)
     run_session = session.run
 
@@ -331,6 +335,35 @@ def test_engine_version_reported_by_a_host_is_written_to_the_lock(
     assert project.planned == 1
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_lock_that_is_changed_during_a_run_keeps_its_changes(
+    project: Project, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    """For example by `lock --update`, or by the deploy of another host."""
+    lock = project.root / "spark.lock"
+    changed_lock = LOCK.replace("a" * 64, "d" * 64).replace("vllm-openai:v0.32.0:", "vllm-openai:v0.32.0: &image")
+    changed_lock = changed_lock.replace("models:", "  vllm/vllm-openai:v0.31.0: *image\nmodels:")
+    if cached:
+        project.deploy()
+    monkeypatch.setattr(RecordingLink, "reported_data", {"engine_version": "0.32.1"})
+    monkeypatch.setattr(RecordingLink, "during_run", lambda: lock.write_text(changed_lock))
+    project.deploy()
+    assert lock.read_text() == changed_lock
+    assert project.planned == 1
+
+
+def test_lock_with_a_conflict_after_a_run_is_kept_and_noted(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conflict = f"<<<<<<< HEAD\n{LOCK}=======\n>>>>>>> other\n"
+    monkeypatch.setattr(RecordingLink, "reported_data", {"engine_version": "0.32.1"})
+    monkeypatch.setattr(RecordingLink, "during_run", lambda: (project.root / "spark.lock").write_text(conflict))
+    project.deploy()
+    assert (project.root / "spark.lock").read_text() == conflict
+    notes = [row["text"] for row in map(json.loads, capsys.readouterr().out.splitlines()) if row["event"] == "note"]
+    assert any("spark.lock has no engine version for vllm/vllm-openai:v0.32.0" in note for note in notes), notes
+
+
 def test_deploy_of_a_group_with_min_serving_is_planned_each_time(project: Project) -> None:
     project.edit("hosts/spark1.yml", "user: ops", "user: ops\ngroups: [lab]")
     (project.root / "hosts/groups.yml").write_text("lab: {min_serving: 1}\n")
@@ -410,6 +443,24 @@ def test_planning_sends_no_request_and_is_deterministic(project: Project) -> Non
     assert plans[0].plan.steps and RecordingLink.requests == []
     first, second = (json.dumps({**plan.to_json(), "plan": plan.plan.to_json()["steps"]}) for plan in plans)
     assert first == second
+
+
+def test_entries_that_another_command_adds_during_a_lookup_are_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, image = project.root / "spark.lock", {"digest": f"sha256:{'e' * 64}"}
+    other_lock = LOCK.replace("v0.32.0:", "v0.31.0:")
+    lock.write_text("models:" + LOCK.partition("models:")[2])
+
+    def look_up(*args: object) -> dict[str, Any]:
+        lock.write_text(other_lock)
+        return {"image": image}
+
+    monkeypatch.setattr("sparkwright.app.plans.pins.run_lock_tasks", look_up)
+    project.deploy()
+    images = lockfile.load(project.root).images
+    assert sorted(images) == ["vllm/vllm-openai:v0.31.0", "vllm/vllm-openai:v0.32.0"]
+    assert images["vllm/vllm-openai:v0.32.0"]["digest"] == image["digest"]
 
 
 def test_lock_entries_are_requested_before_a_host_is_planned(

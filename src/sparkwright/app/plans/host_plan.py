@@ -160,6 +160,7 @@ class Planner:
         return name
 
     def _find_engine_facts(self, host: Host) -> dict[str, Any]:
-        """Return the engine's version and options in the lock's entry for a host's image."""
-        entry = self._preparation.find_lock(host).image(self._preparation.load_recipe(host).image) or {}
-        return {name: entry.get(name) for name in ("engine_version", "options")}
+        """Return a host's image, with its digest, engine version and options in the lock."""
+        image = self._preparation.load_recipe(host).image
+        entry = self._preparation.find_lock(host).image(image) or {}
+        return {"image": image, **{name: entry.get(name) for name in ("digest", "engine_version", "options")}}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.engine import DEFAULT_ENGINE
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.project import lockfile
@@ -108,27 +108,11 @@ class Pins:
             if entry is None:
                 args = {"ref": ref, "mirror": member.host.registry_mirror or ""}
                 entry = run_lock_tasks(fleet, member, [_image_task(ref, args)], run_id)["image"]
-                self.lock = self.lock.with_image(ref, entry)
-                self._write()
+                answer = entry
+                self._update(lambda lock: lock.with_image(ref, answer))
                 if self._save:
                     _report_pin(fleet, member, f"{ref} pinned to {entry['digest'][:19]}")
             return entry
-
-    def save_engine(self, fleet: Fleet, member: Member, recipe: Recipe) -> None:
-        """Save the engine's version and options, which a task read from the image, in the image's entry."""
-        image = recipe.image
-        with self._mutex:
-            entry = self.lock.image(image)
-            if entry is None:
-                return
-            options = member.engine_options or entry.get("options")
-            reported_facts = {"engine_version": member.engine_version, "options": options}
-            if reported_facts.items() <= entry.items():
-                return
-            self.lock = self.lock.with_image(image, {**entry, **reported_facts})
-            self._write()
-            text = f"{_lock_name(member)}: {image} contains {recipe.engine.title} {member.engine_version}."
-            fleet.add_note(member, text, detail=True)
 
     def _build_lookup_tasks(self, recipe: Recipe, host: Host) -> list[Task]:
         pins = lock_entries(self.lock, recipe)
@@ -138,23 +122,56 @@ class Pins:
         return tasks + [model_task(recipe, role=role, allow_local_copy=True) for role in roles]
 
     def _add_entries(self, recipe: Recipe, answers: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
-        if "image" in answers:
-            self.lock = self.lock.with_image(recipe.image, answers["image"])
-        if "model" in answers:
-            model = recipe.file.model
-            self.lock = self.lock.with_model(model.id, model.revision, answers["model"], model.file_key)
-        for role, second_model in recipe.file.further_models.items():
-            if role in answers:
-                id_, revision, suffix = model_key_parts(second_model, role)
-                self.lock = self.lock.with_model(id_, revision, answers[role], suffix)
+        self._update(lambda lock: _with_answers(lock, recipe, answers))
         if self._save:
-            self._write()
             for text in _describe_pins(recipe, answers):
                 _report_pin(fleet, member, text)
 
-    def _write(self) -> None:
+    def _update(self, add_entries: Callable[[lockfile.Lock], lockfile.Lock]) -> None:
+        """Add entries to the lock, and to its file, which another command may have changed since it was read."""
+        self.lock = add_entries(self.lock)
         if self._save:
-            save_lock(self.lock, self._folder)
+            save_lock(add_entries(lockfile.load(self._folder)), self._folder)
+
+
+def _with_answers(lock: lockfile.Lock, recipe: Recipe, answers: Mapping[str, Mapping[str, Any]]) -> lockfile.Lock:
+    if "image" in answers:
+        lock = lock.with_image(recipe.image, answers["image"])
+    if "model" in answers:
+        model = recipe.file.model
+        lock = lock.with_model(model.id, model.revision, answers["model"], model.file_key)
+    for role, second_model in recipe.file.further_models.items():
+        if role in answers:
+            id_, revision, suffix = model_key_parts(second_model, role)
+            lock = lock.with_model(id_, revision, answers[role], suffix)
+    return lock
+
+
+def save_engine(folder: Path, fleet: Fleet, member: Member, image: str, digest: str) -> None:
+    """Save the engine's version and options, which a task read from an image, in the image's entry.
+
+    The lock is read again, because it may have been changed during the run. A note reports an error, after which the run is still
+    a success.
+
+    Args:
+        image: REPOSITORY:TAG.
+        digest: digest of the image in the plan; an entry with another one is not changed.
+    """
+    lock_name = _lock_name(member)
+    try:
+        lock = lockfile.load(folder)
+        entry = lock.image(image)
+        if entry is None or entry["digest"] != digest:
+            return
+        options = member.engine_options or entry.get("options")
+        reported_facts = {"engine_version": member.engine_version, "options": options}
+        if reported_facts.items() <= entry.items():
+            return
+        save_lock(lock.with_image(image, {**entry, **reported_facts}), folder)
+    except SparkwrightError as error:
+        fleet.add_note(member, f"{lock_name} has no engine version for {image}, because of an error: {error}")
+    else:
+        fleet.add_note(member, f"{lock_name}: {image} contains engine version {member.engine_version}.", detail=True)
 
 
 def save_lock(lock: lockfile.Lock, folder: Path) -> None:

@@ -37,7 +37,7 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
-CACHE_SCHEMA = 4
+CACHE_SCHEMA = 5
 #: inputs of a plan in the project; a playbook can only include files from its own folder and shipped ones
 INPUT_FOLDERS, LOCK_FILE = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: inputs of a plan among the shipped files
@@ -86,7 +86,7 @@ class PlannedHost:
     server: ServerSummary | None = None
     #: source of the server's key and its "file:line", by secret name
     key_sources: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
-    #: version and options of the image's engine in spark.lock
+    #: the image, with its digest, engine version and options in spark.lock
     engine_facts: dict[str, Any] = field(default_factory=dict)
     #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)

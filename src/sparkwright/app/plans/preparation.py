@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Selection
-from sparkwright.app.plans.pins import Pins, lock_entries, lock_folder, missing_pins
+from sparkwright.app.plans.pins import Pins, lock_entries, lock_folder, missing_pins, save_engine
 from sparkwright.app.plans.recipes import load_host_recipe
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
@@ -40,8 +40,8 @@ class Preparation:
     def __init__(self, selection: Selection, play: playbook.Play, *, check: bool) -> None:
         self._selection, self._play, self._check = selection, play, check
         self._lock_folders = {host.name: lock_folder(selection.project, host) for host in selection.hosts}
-        save = not check and not play.file.read_only
-        self._pins = {folder: Pins(folder, save=save) for folder in set(self._lock_folders.values())}
+        self._save = not check and not play.file.read_only
+        self._pins = {folder: Pins(folder, save=self._save) for folder in set(self._lock_folders.values())}
         self._recipes: dict[str, recipe.Recipe] = {}
         #: linted recipes, with the lock entries and the settings
         self._linted_recipes: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
@@ -94,10 +94,12 @@ class Preparation:
 
     def save_engines(self) -> None:
         """Save the versions and options of engines that tasks of this play read from images."""
-        for member in self._selection.fleet.members:
-            if member.engine_version and member.host.recipe:
-                pins = self._pins[self._lock_folders[member.host.name]]
-                pins.save_engine(self._selection.fleet, member, self.load_recipe(member.host))
+        for member in self._selection.fleet.members if self._save else ():
+            host = member.host
+            if member.engine_version and host.recipe:
+                image, folder = self.load_recipe(host).image, self._lock_folders[host.name]
+                if entry := self.find_lock(host).image(image):
+                    save_engine(folder, self._selection.fleet, member, image, entry["digest"])
 
     def _needs_pins(self, host: Host) -> bool:
         if not self._uses_pins:

@@ -156,9 +156,8 @@ def _has_new_engine_facts(member: Member, planned_host: PlannedHost) -> bool:
 
 
 def _save_engine_facts(fleet: Fleet, member: Member, planned_host: PlannedHost) -> None:
-    from sparkwright.app.plans.pins import Pins
-    from sparkwright.project import recipe
+    from sparkwright.app.plans.pins import save_engine
 
-    root = Project.here().root
-    pins = Pins(root, save=planned_host.plan.holds_lock)
-    pins.save_engine(fleet, member, recipe.load(root, str(planned_host.host.recipe)))
+    facts = planned_host.engine_facts
+    if planned_host.plan.holds_lock:
+        save_engine(Project.here().root, fleet, member, str(facts["image"]), str(facts["digest"]))
