@@ -128,6 +128,21 @@ def test_resume_refuses_a_changed_included_file(project: HostsProject) -> None:
     assert (result.code, "has changed since s1 was done" in result.err) == (5, True)
 
 
+def test_resume_refuses_a_template_that_was_edited_while_the_run_was_in_progress(project: HostsProject) -> None:
+    template = project.root / "templates/note.j2"
+    template.parent.mkdir()
+    template.write_text("before\n")
+    edit = f"test ! -e ~/broken && echo after > {template}"
+    project.playbook(
+        "roll", f"  serial: 1\n  tasks:\n    - command: {{argv: [sh, -c, '{edit}']}}\n      changed_when: false"
+    )
+    (project.home("s2") / "broken").touch()
+    assert project.roll("--host", "lab").hosts_by_outcome == (["s1"], ["s2"], [])
+    result = project.roll("--resume")
+    assert (result.code, result.ran) == (5, [])
+    assert "templates/note.j2 has changed since s1 was done" in result.err
+
+
 def test_ctrl_c_leaves_a_resumable_run(project: HostsProject) -> None:
     go = project.root / "go"
     wait = f"[sh, -c, 'while test ! -e {go}; do sleep 0.02; done']"

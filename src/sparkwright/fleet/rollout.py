@@ -179,8 +179,8 @@ class PlayRollout:
     record: RolloutRecord | None = None
     #: saves the record
     save: Callable[[RolloutRecord], None] = lambda record: None
-    #: returns the fingerprints of a host's inputs
-    compute_fingerprints: Callable[[str], Fingerprints] = lambda host: {}
+    #: fingerprints of the hosts' inputs at the start of the play
+    fingerprints: Mapping[str, Fingerprints] = field(default_factory=dict)
     #: hosts for which this play is the last one; None for all
     final_hosts: frozenset[str] | None = None
     #: number of finished batches
@@ -221,7 +221,7 @@ class PlayRollout:
         if self.record is None:
             return
         finished_hosts = [name for name in done_hosts if self.final_hosts is None or name in self.final_hosts]
-        self.record.done.update({name: dict(self.compute_fingerprints(name)) for name in finished_hosts})
+        self.record.done.update({name: dict(self.fingerprints.get(name, {})) for name in finished_hosts})
         self.record.failed = {
             name: message
             for name, message in {**self.record.failed, **failure_messages}.items()

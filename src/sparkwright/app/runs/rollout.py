@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from sparkwright import here, program
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import load_lock, lock_entries
+from sparkwright.app.plans.preparation import Preparation
 from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.console.formatters import join_names
 from sparkwright.defaults import FORKS
@@ -23,6 +25,7 @@ from sparkwright.fleet.member import SUCCESS_CODES, Member, build_module_request
 from sparkwright.fleet.rollout import Fingerprints, PlayRollout, RecordFile, RolloutRecord, refuse_changed_run
 from sparkwright.project import recipe, shipped_files
 from sparkwright.project.inventory import secret_source
+from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import Play, Playbook
 from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 from sparkwright.protocol.events import event
@@ -94,7 +97,9 @@ class RolloutRun:
         if self._options.resume:
             record = self._record_file.load()
             removed_names = record.remove_unfinished(names)
-            refuse_changed_run(record, self._fixed_options(), self._fingerprints)
+            refuse_changed_run(
+                record, self._fixed_options(), lambda name: self._fingerprints(name, self._current_entries)
+            )
             self.record, self._is_recorded = record, True
             if removed_names:
                 note = f"--host {record.pattern} no longer selects {join_names(removed_names)}: left out of this run."
@@ -122,7 +127,7 @@ class RolloutRun:
         fleet.stop_reason = f"{join_names(unreachable_names)} {verb} unreachable, so nothing was started{hint}"
         return False
 
-    def build_play_rollout(self, n: int) -> PlayRollout:
+    def build_play_rollout(self, n: int, preparation: Preparation) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
         play = self._playbook.plays[n]
         if self._options.check or play.file.read_only or self._is_cluster:
@@ -134,7 +139,7 @@ class RolloutRun:
             guard=self._build_guard(play),
             record=self.record,
             save=self._save,
-            compute_fingerprints=self._fingerprints,
+            fingerprints=self._planned_fingerprints(preparation) if self.record else {},
             final_hosts=frozenset(name for name, last in self._last_play_index.items() if last == n),
         )
 
@@ -196,8 +201,28 @@ class RolloutRun:
         tags = {"tags": parse_list(options.tags), "skip_tags": parse_list(options.skip_tags)}
         return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
-    def _fingerprints(self, name: str) -> Fingerprints:
-        """Return the digests of a host's inputs (values, playbook, recipe, templates and pins), by name."""
+    def _planned_fingerprints(self, preparation: Preparation) -> dict[str, Fingerprints]:
+        """Return the fingerprints of the hosts' inputs before the play, because the user may edit files while it runs."""
+
+        def planned_entries(host: Host) -> dict[str, Any]:
+            return lock_entries(preparation.find_lock(host), preparation.load_recipe(host))
+
+        fingerprints: dict[str, Fingerprints] = {}
+        for host in self._selection.hosts:
+            with contextlib.suppress(SparkwrightError):  # planning reports the error
+                fingerprints[host.name] = self._fingerprints(host.name, planned_entries)
+        return fingerprints
+
+    def _current_entries(self, host: Host) -> dict[str, Any]:
+        project = self._selection.project
+        return lock_entries(load_lock(project, host), recipe.load(project.root, host.recipe or ""))
+
+    def _fingerprints(self, name: str, find_entries: Callable[[Host], dict[str, Any]]) -> Fingerprints:
+        """Return the digests of a host's inputs (values, playbook, recipe, templates and pins), by name.
+
+        Args:
+            find_entries: returns the lock's entries for the recipe of a host.
+        """
         project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
@@ -210,9 +235,8 @@ class RolloutRun:
             f"hosts/{host.machine}.yml": _digest(host_values),
         }
         if host.recipe:
-            host_recipe = recipe.load(project.root, host.recipe)
             paths.append(project.root / "recipes" / f"{host.recipe}.yml")
-            pins = lock_entries(load_lock(project, host), host_recipe)
+            pins = find_entries(host)
             models = [pins["model"], *(pins.get("models") or {}).values()]
             commits = " ".join(str((entry or {}).get("commit")) for entry in models)
             fingerprints["spark.lock"] = f"{(pins['image'] or {}).get('digest')} {commits}"

@@ -71,7 +71,7 @@ def run(
             members = fleet.begin(play.name, _play_hosts(selection, play))
             preparation = Preparation(selection, play, check=options.check)
             preparation.query_members(members)
-            play_rollout = rollout.build_play_rollout(n)
+            play_rollout = rollout.build_play_rollout(n, preparation)
             with contextlib.closing(Peers(selection.inventory)) as peers:
                 planner = Planner(selection, play, compiler_options(options), preparation)
                 plans = _PlayPlans(planner, fleet, peers, output)
