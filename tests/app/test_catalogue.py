@@ -118,6 +118,14 @@ def test_server_verified_on_the_sandbox_is_listed_and_ranked_with_its_source(des
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
 
 
+def test_recipes_for_one_host_are_ranked_for_a_member_of_a_cluster(desk: SandboxProject) -> None:  # noqa: F811
+    assert desk.run("sandbox.pair").code == 0
+    ranked = desk.run("recommend", "--host", "sandbox1", "--for", "coding")
+    assert (ranked.code, ranked.err) == (0, "")
+    assert "1. qwen3.6-35b-nvfp4: 97.7 tok/s reported" in ranked.out
+    assert desk.run("recipe.list", "--host", "sandbox1").code == 0
+
+
 def test_shipped_figures_are_not_used_for_another_model_under_the_same_name(desk: SandboxProject) -> None:  # noqa: F811
     desk.edit("recipes/qwen3.5-35b.yml", "id: Qwen/Qwen3.5-35B-A3B-FP8", "id: acme/Tiny-30B")
     rows = {recipe["recipe"]: recipe for recipe in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.app.connect import connect_hosts, select_hosts, select_machines
@@ -272,10 +272,9 @@ def _find_start_facts(
     project: Project, host: Host, row: CatalogueRow, starts: Sequence[StartMemory]
 ) -> memory_budget.StartFacts:
     """Return the start-up memory of a recipe, from the verified starts in the host's history."""
-    if row.recipe.split is not None and host.cluster is None:
+    scope = _find_scope(project, host, row.recipe)
+    if scope is None:
         return memory_budget.StartFacts()
-    lock = lock_entries(load_lock(project, host), row.recipe)
-    scope = recipe.scope(host, login_user(host), row.recipe, lock)
     start_key = scope["engine_memory"]["start"]
     return memory_budget.StartFacts(
         last_start=start_memory.measured_figures(start_memory.find_last(starts, start_key)),
@@ -318,15 +317,19 @@ def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:
 
 
 def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> str:
-    """Return the fingerprint of the arguments with which a host would start a recipe.
+    """Return the fingerprint of the arguments with which a host would start a recipe; empty if it can't."""
+    scope = _find_scope(project, host, candidate)
+    return "" if scope is None else fingerprint(scope["container"])
 
-    It is empty for a cluster's recipe on a host outside clusters.
-    """
-    if candidate.split is not None and host.cluster is None:
-        return ""
-    return fingerprint(
-        recipe.scope(host, login_user(host), candidate, lock_entries(load_lock(project, host), candidate))["container"]
-    )
+
+def _find_scope(project: Project, host: Host, candidate: Recipe) -> Mapping[str, Any] | None:
+    """Return a recipe's variables on a host, or None if the recipe is for a cluster of which the host is not a member."""
+    serving_host = host if candidate.split else replace(host, cluster=None)
+    lock = lock_entries(load_lock(project, host), candidate)
+    try:
+        return recipe.scope(serving_host, login_user(host), candidate, lock)
+    except Refused:
+        return None
 
 
 def _find_proof(candidate: Recipe, host: Host, arguments_fingerprint: str, event: Event) -> Proof | None:
