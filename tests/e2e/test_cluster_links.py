@@ -62,6 +62,22 @@ def test_inspect_proposes_both_halves_of_a_port_and_writes_them_on_request(pair:
     assert pair.run("cluster.inspect", "--host", "pair")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("columns", "titles"),
+    [
+        ("80", ["HOST", "INTERFACE", "ADAPTER", "STATE", "RATE", "MTU", "ADDRESS"]),
+        ("60", ["HOST", "INTERFACE", "STATE", "MTU", "ADDRESS"]),
+    ],
+)
+def test_links_have_one_line_each_in_a_narrow_window(pair: LinkedPair, columns: str, titles: list[str]) -> None:
+    environment = {**os.environ, "HOME": str(pair.top / "home"), "COLUMNS": columns}
+    completed = commands.run("cluster.inspect", "--host", "pair", cwd=pair.top / "project", env=environment)
+    header, *lines = completed.stdout.partition("\n\n")[0].splitlines()
+    assert header.split() == titles
+    rows = [line for line in lines if line.startswith("spark")]
+    assert len(rows) == 4 and all(len(row) <= int(columns) and "192.168." in row for row in rows), completed.stdout
+
+
 def test_healthy_links_are_ready(pair: LinkedPair) -> None:
     message = "The links between spark1 and spark2 are ready for a cluster.\n"
     assert pair.run("cluster.check", "--host", "pair") == (0, message)

@@ -14,6 +14,7 @@ from sparkwright.app.connect import Selection, select_hosts, select_machines
 from sparkwright.app.queries import link_rules
 from sparkwright.app.queries.host_requests import FINDING_SHAPE, LINK_SHAPE, query_module
 from sparkwright.app.queries.link_rules import HostLinks, check_links, propose_fabric
+from sparkwright.console import grid
 from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text, terminal_width
 from sparkwright.console.events import tables
 from sparkwright.console.events.live_lines import print_line
@@ -26,9 +27,9 @@ from sparkwright.host.state import write_atomically
 from sparkwright.project.inventory.groups import Fabric
 from sparkwright.project.inventory.host import Host
 
-LINK_COLUMNS = (
-    *(("HOST", "host"), ("INTERFACE", "interface"), ("ADAPTER", "adapter"), ("STATE", "state"), ("RATE", "rate")),
-    *(("MTU", "mtu"), ("ADDRESS", "address"), ("FIRMWARE", "firmware")),
+LINK_COLUMNS = grid.columns(
+    *(("HOST", 0), ("INTERFACE", 0), ("ADAPTER", 4), ("STATE", 0), ("RATE", 3), ("MTU", 2), ("ADDRESS", 0)),
+    *(("FIRMWARE", 5), ("", 0)),
 )
 FINDING_COLUMNS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
@@ -47,7 +48,7 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
                 }
             )
         return [*_write_fabric_entries(selection, members, write=write, quiet=True), *codes]
-    _print_table([_link_row(member.host, link) for member in members for link in member.links], LINK_COLUMNS)
+    grid.print_table(LINK_COLUMNS, [_link_cells(member.host, link) for member in members for link in member.links])
     for member in members:
         if not member.links:
             print_text(f"{member.host}: no RDMA adapter.")
@@ -74,7 +75,7 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
             {"findings": [{"host": host, **finding.to_json()} for host, finding in problems], "bad": has_errors}
         )
     elif problems:
-        _print_table([{"host": host or "all", **_finding_row(finding)} for host, finding in problems], FINDING_COLUMNS)
+        _print_findings([{"host": host or "all", **_finding_row(finding)} for host, finding in problems])
     else:
         print_prose(f"The links between {' and '.join(member.host for member in members)} are ready for a cluster.")
     has_unmeasured_links = any(finding.verdict == "unknown" for _, finding in bandwidth_findings)
@@ -168,18 +169,11 @@ def _fabric_json(fabric: Fabric | None) -> dict[str, Any] | None:
     return {"interfaces": fabric.interfaces, "address": fabric.address, "adapters": fabric.hcas} if fabric else None
 
 
-def _link_row(host: str, link: Link) -> dict[str, Any]:
-    return {
-        "host": host,
-        "verdict": "ok" if link.active else "unknown",
-        "interface": link.interface or "-",
-        "adapter": link.adapter,
-        "state": "up" if link.active else "down",
-        "rate": f"{link.rate_gbps:.0f} Gb/s" if link.rate_gbps else "-",
-        "mtu": str(link.mtu or "-"),
-        "address": ", ".join(link.addresses) or "-",
-        "firmware": link.firmware or "-",
-    }
+def _link_cells(host: str, link: Link) -> list[str]:
+    rate = f"{link.rate_gbps:.0f} Gb/s" if link.rate_gbps else "-"
+    state, addresses = "up" if link.active else "down", ", ".join(link.addresses)
+    cells = [link.interface, link.adapter, state, rate, str(link.mtu or "-"), addresses, link.firmware]
+    return [host, *(cell or "-" for cell in cells), ""]
 
 
 def _finding_row(finding: Finding) -> dict[str, Any]:
@@ -187,7 +181,7 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     return {**finding.to_json(), "evidence": f"{finding.evidence}{source}"}
 
 
-def _print_table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+def _print_findings(rows: Sequence[dict[str, Any]]) -> None:
     console = build_console()
-    for style, text in tables.format_table(list(rows), tuple(columns), terminal_width()):
+    for style, text in tables.format_table(list(rows), FINDING_COLUMNS, terminal_width()):
         print_line(console, style, text)
