@@ -10,6 +10,7 @@ import yaml
 from sparkwright.app.queries import cluster_links, host_requests, link_rules
 from sparkwright.app.queries.cluster_links import FINDING_COLUMNS, LINK_COLUMNS
 from sparkwright.app.queries.link_rules import HostLinks
+from sparkwright.console import grid
 from sparkwright.console.events import tables
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
@@ -48,7 +49,8 @@ def read_links(answer: Any) -> HostLinks | None:
     findings = link_rules.check_links([GOOD, links])
     rows = [{"host": host, **cluster_links._finding_row(finding)} for host, finding in findings]
     lines = [*tables.format_table(rows, FINDING_COLUMNS, 80)]
-    lines += tables.format_table([cluster_links._link_row("spark1", link) for link in links.links], LINK_COLUMNS, 80)
+    cells = [cluster_links._link_cells("spark1", link) for link in links.links]
+    lines += [("", grid.plain_text(line)) for row in grid.format_rows(LINK_COLUMNS, cells, 80) for line in row]
     assert not any("\x1b" in text for _, text in lines)
     text = cluster_links._fabric_yaml(link_rules.propose_fabric(links.links))
     written = yaml.safe_load(text) if text else {}
