@@ -104,6 +104,10 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
 
     In both cases vLLM checks at startup that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`). Weights
     and KV cache that it keeps on the CPU are in the same memory on a GB10: they are added, except weights that are counted anyway.
+
+    On a cluster, each host is counted with all of kv-offloading-size, although the help calls it the sum of all ranks: in 0.32.0, the
+    first worker on each host creates a region of that size in /dev/shm, and pins all of it (v1/kv_offload/cpu/shared_offload_region.py,
+    `pin_mmap_region` in gpu_worker.py). Only with VLLM_USE_SIMPLE_KV_OFFLOAD does a rank allocate just its part.
     """
     flags = vllm_flags.normalize(flags)
     share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(lock_entry, PYTORCH_WEIGHT_SUFFIXES)
