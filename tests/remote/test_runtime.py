@@ -60,6 +60,21 @@ def test_archive_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (second.name, second.read_bytes()) == (first.name, first.read_bytes())
 
 
+def test_laptop_keeps_the_archives_of_the_last_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "sparkwright/runtime"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(runtime, "_pack", lambda wheels, tag, archive: archive.write(tag.encode()))
+    monkeypatch.setattr(runtime, "fetch_wheels", lambda *target: [])
+    built = []
+    for number in range(runtime.MAX_ARCHIVES + 2):
+        monkeypatch.setattr(runtime, "content_hash", lambda name=f"{number:020}": name)
+        built.append(runtime.ensure_archive(PYTHON, MACHINE))
+        os.utime(built[-1], (number, number))  # the clock may be too coarse
+    other_python = runtime.ensure_archive("3.14" if PYTHON != "3.14" else "3.13", MACHINE)
+    kept = {other_python.name, *(path.name for path in built[-runtime.MAX_ARCHIVES :])}
+    assert {path.name for path in cache.iterdir() if path.is_file()} == kept | {f"{name}.sha256" for name in kept}
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The host's HOME, without a folder of runtimes; the laptop's cache stays where it is."""

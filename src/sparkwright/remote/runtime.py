@@ -5,6 +5,7 @@ It is built once on the laptop, cached there, and uploaded to hosts that lack it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -46,6 +47,8 @@ MANYLINUX_TAGS = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 _NO_INDEX_PATTERN = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
 )
+#: number of archives to keep in the laptop's cache for each Python and processor; each version of sparkwright builds one of 10 MB
+MAX_ARCHIVES = 5
 #: called with the number of wheels done, the total, and the name of the next wheel
 Progress = Callable[[int, int, str], None]
 
@@ -101,7 +104,17 @@ def ensure_archive(python_version: str, machine: str) -> Path:
             _pack(wheels, f"{target}\n", temporary_file)
         _checksum_path(path).write_text(hashlib.sha256(Path(temporary_file.name).read_bytes()).hexdigest())
         Path(temporary_file.name).replace(path)
+        _prune_archives(path.parent, target)
     return path
+
+
+def _prune_archives(folder: Path, target: str) -> None:
+    """Delete all but the newest archives for a Python and processor. A deleted one is built again when it is needed."""
+    with contextlib.suppress(OSError):  # another process may prune at the same time
+        archives = sorted(folder.glob(f"*-{target}.tar.gz"), key=lambda path: path.stat().st_mtime_ns)
+        for archive in archives[:-MAX_ARCHIVES]:
+            archive.unlink()
+            _checksum_path(archive).unlink()
 
 
 def _is_intact(path: Path) -> bool:
