@@ -1,8 +1,11 @@
 """`lock`: create, check and update."""
 
+import contextlib
+
 import yaml
 
 from tests.e2e.conftest import SandboxProject
+from tests.modules.loopback_hub import LoopbackHub
 from tests.on_a_terminal import open_screen
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
@@ -43,6 +46,18 @@ def test_a_moved_tag_is_found_by_check_and_written_only_with_yes(project: Sandbo
     assert project.run("lock", "--host", "sandbox", "--update", IMAGE, "--yes").code == 0
     assert locked_digest(project) != before
     assert project.run("lock", "--host", "sandbox", "--check").code == 0
+
+
+def test_a_pause_that_the_hub_requests_is_shown(project: SandboxProject) -> None:
+    assert project.run("lock", "--host", "sandbox").code == 0  # starts the sandbox
+    with contextlib.closing(LoopbackHub({"config.json": b"{}"})) as hub:
+        hub.faults.status, hub.faults.headers[""] = 429, {"Retry-After": "1"}
+        host = project.root / "hosts/sandbox.yml"
+        host.write_text(f"{host.read_text()}\nenv: {{HF_ENDPOINT: '{hub.url}'}}\n")
+        result = project.run("lock", "--host", "sandbox", "--update")
+    assert result.code == 5
+    assert result.err.count(f"sandbox: the hub {hub.url} returned 429. Retrying in 1 s.") == 2
+    assert "The limit is higher with a token" in result.err
 
 
 def test_an_unknown_name_and_contradictory_options_are_refused(project: SandboxProject) -> None:

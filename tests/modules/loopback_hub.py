@@ -40,6 +40,9 @@ class Faults:
     stall_after: int = 0
     rate: float = 0.0  #: bytes per second of one connection
     status: int = 0  #: status of every answer
+    busy: list[dict[str, str]] = field(default_factory=list)  #: headers of the next answers, which have the status 429
+    busy_path: str = ""  #: end of the paths with such an answer
+    busy_method: str = ""  #: method of requests with such an answer; empty for all
     token: str = ""
 
 
@@ -125,6 +128,8 @@ class _Api(Handler):
         path = outside.get(text.removeprefix(f"{MODEL}/resolve/"), path)
         if hub.faults.moved_all:
             self.reply(302, b"", {"Location": hub.faults.moved_all})
+        elif self._is_busy(hub):
+            self.reply(429, {"error": "as told"}, hub.faults.busy.pop(0))
         elif hub.faults.status:
             self.reply(hub.faults.status, {"error": "as told"}, hub.faults.headers.get(""))
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
@@ -152,6 +157,11 @@ class _Api(Handler):
             self._file(hub, path)
         else:
             self.reply(404, {"error": "no"}, {"X-Error-Code": "EntryNotFound"})
+
+    def _is_busy(self, hub: LoopbackHub) -> bool:
+        faults = hub.faults
+        is_path = "/".join(self.parts).endswith(faults.busy_path)
+        return bool(faults.busy) and is_path and self.command == (faults.busy_method or self.command)
 
     @staticmethod
     def _sibling(hub: LoopbackHub, path: str) -> dict[str, Any]:

@@ -348,6 +348,27 @@ def test_proxy_is_used_only_if_requested(
     assert heads[2].startswith(b"GET /x ") and b"Proxy-Authorization" not in heads[2]
 
 
+@pytest.mark.parametrize(
+    ("headers", "pause_s"),
+    [
+        ({"retry-after": "120"}, 120),
+        ({"retry-after": "Mon, 30 Nov 2026 12:02:00 GMT", "date": "Mon, 30 Nov 2026 12:00:00 GMT"}, 120),
+        ({"retry-after": "Mon, 30 Nov 2026 11:00:00 GMT", "date": "Mon, 30 Nov 2026 12:00:00 GMT"}, 0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0),
+        ({"ratelimit": '"resolvers";r=0;t=55'}, 56),
+        ({"ratelimit": '"resolvers";r=3;t=55'}, 0),
+        ({"retry-after": "-5"}, 0),
+        ({"retry-after": "1e9"}, 0),
+        ({"retry-after": "9" * 400}, 0),
+        ({"retry-after": "soon"}, 0),
+        ({"retry-after": "Mon, 30 Nov 99999 12:00:00 GMT"}, 0),
+        ({}, 0),
+    ],
+)
+def test_pause_that_a_busy_server_requests(headers: dict[str, str], pause_s: float) -> None:
+    assert http.parse_requested_pause(headers) == pause_s
+
+
 def test_stream_above_the_minimum_rate_has_no_deadline() -> None:
     script = drip_script(OK + b"Content-Length: 60\r\n\r\n", b"a", every_s=0.01, pieces=60)
     with (

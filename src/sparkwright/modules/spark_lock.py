@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,7 +155,7 @@ class LockModel(Module["LockModel.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         try:
-            data = _query_hub(args, context)
+            data = _query_busy_hub(args, context)
         except hub.HubDown as error:
             copy = _find_complete_copy(args, context) if args.or_here else None
             if copy is None:
@@ -226,6 +227,8 @@ def _read_header(read_file: Callable[[str, int], bytes]) -> dict[str, Any] | Non
         header = adapter.parse_header(read_file(adapter.WEIGHTS_FILE, adapter.BEGINNING_BYTES))
         if isinstance(header, int):
             header = adapter.parse_header(read_file(adapter.WEIGHTS_FILE, header))
+    except hub.HubDown:
+        raise
     except (Failed, OSError):
         return None
     return dict(header) if isinstance(header, Mapping) else None
@@ -236,6 +239,19 @@ def _parse_json(text: bytes) -> Any:
         return bounds.parse_json(text, max_bytes=bounds.MAX_CONFIG_BYTES, max_depth=bounds.MAX_CONFIG_DEPTH)
     except ValueError:
         return None
+
+
+def _query_busy_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
+    """Return the model's entry from the hub, after the pauses that the hub requests."""
+    for _ in range(hub.ANSWER_RETRIES):
+        try:
+            return _query_hub(args, context)
+        except hub.HubDown as error:
+            if not error.pause_s or error.is_final:
+                raise
+            context.note(f"{error.message} Retrying in {error.pause_s:.0f} s.")
+            time.sleep(error.pause_s)
+    return _query_hub(args, context)
 
 
 def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
@@ -269,6 +285,8 @@ def _fetch_file_config(source: Source, files: list[dict[str, Any]], args: LockMo
         return None
     try:
         return engine_files.config_of(_download_beginning(source, path, engine_files.BEGINNING_BYTES))
+    except hub.HubDown:
+        raise
     except Failed:
         return None
 

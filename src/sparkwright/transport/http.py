@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -48,6 +50,9 @@ _HOST_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-
 _TOKEN_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _STATUS_LINE_PATTERN = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: .*)?")
 _CHUNK_SIZE_PATTERN = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+_SECONDS_PATTERN = re.compile(r"[0-9]{1,9}")
+#: Hugging Face's header, such as `"api";r=0;t=55`: no request (r) is left for 55 s (t)
+_RATE_LIMIT_PATTERN = re.compile(r'"\w{1,40}" ?; ?r=0 ?; ?t=([0-9]{1,9})')
 
 
 class Headers(Mapping[str, str]):
@@ -322,6 +327,32 @@ def _parse_length(headers: Headers) -> int | None:
     if lengths or not re.fullmatch(r"[0-9]{1,18}", length):
         raise InvalidAnswer("sends an invalid length")
     return int(length)
+
+
+def parse_requested_pause(headers: Mapping[str, str]) -> float:
+    """Return the pause in seconds that a busy server requests before the next request; 0.0 if there is no valid request.
+
+    `Retry-After` has seconds or a date (RFC 9110, section 10.2.3). The date is compared with the server's own, because this
+    machine's clock may be wrong. Hugging Face sends `RateLimit` (https://huggingface.co/docs/hub/rate-limits).
+    """
+    retry_after = headers.get("retry-after", "")
+    if _SECONDS_PATTERN.fullmatch(retry_after):
+        return float(retry_after)
+    if match := _RATE_LIMIT_PATTERN.search(headers.get("ratelimit", "")[:200]):
+        return float(match[1]) + 1  # t is rounded down
+    retry_s = _parse_date(retry_after)
+    if retry_s is None:
+        return 0.0
+    server_s = _parse_date(headers.get("date", ""))
+    return max(0.0, retry_s - (time.time() if server_s is None else server_s))
+
+
+def _parse_date(text: str) -> float | None:
+    """Return an HTTP date in seconds since 1970, or None if it is invalid."""
+    try:
+        return datetime.strptime(text[:40], "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 # -- sending ---------------------------------------------------------------------------------------------------------

@@ -45,12 +45,14 @@ class FakeHub(BaseHTTPRequestHandler):
             return self.answer(302, b"", location=f"{self.other_url}/Qwen/Qwen3-Next/resolve/main/config.json")
         codes = {"/gated/model/": 403, "/private/model/": 401, "/busy/model/": 503}
         code = next((code for path, code in codes.items() if self.path.startswith(path)), 404)
-        return self.answer(code, b"no")
+        return self.answer(code, b"no", pause="120" if code == 503 else "")
 
-    def answer(self, code: int, body: bytes, location: str = "") -> None:
+    def answer(self, code: int, body: bytes, location: str = "", pause: str = "") -> None:
         self.send_response(code)
         if location:
             self.send_header("Location", location)
+        if pause:
+            self.send_header("Retry-After", pause)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -142,7 +144,7 @@ def test_token_is_sent_to_a_renamed_model_but_not_to_another_server(hub: tuple[t
         ("gated/model", "hf_x", 5, "HF_TOKEN may belong to"),
         ("private/model", "", 5, "gated, private, or does not exist"),
         ("no/model", "", 5, "no config.json for no/model at 'main'"),
-        ("busy/model", "", 3, "answered 503"),
+        ("busy/model", "", 3, "answered 503 for busy/model. Try again in 2 min"),
     ],
 )
 def test_refusal_of_the_hub_is_one_sentence(

@@ -327,6 +327,13 @@ def test_a_hub_that_returns_500_is_tried_again_and_then_reported(context: Record
     assert "Retrying." in "\n".join(context.notes)
 
 
+def test_a_transfer_makes_the_pause_that_the_hub_requests(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.busy, hub.faults.busy_path = [{"Retry-After": "1"}], INDEX
+    fetch_model(context, hub)
+    assert is_complete(context, hub)
+    assert "returned 429. Retrying in 1 s." in "\n".join(context.notes)
+
+
 def test_without_a_hub_the_missing_files_are_named(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch_model(context, hub)
     (model_folder(context) / SMALL).unlink()

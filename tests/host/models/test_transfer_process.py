@@ -12,7 +12,8 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, transfer_process
 from sparkwright.host.models import hub as hub_client
-from sparkwright.host.models.hub import Source
+from sparkwright.host.models.file_transfer import TransferSettings
+from sparkwright.host.models.hub import HubDown, Source
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import VerifyModel
@@ -187,13 +188,49 @@ def test_an_answer_about_another_commit_is_refused(context: RecordingContext, hu
         lock_model(context, revision="c" * 40)
 
 
-def test_a_busy_hub_is_tried_again_without_the_wait_that_it_requests(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
-    hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
+def test_a_busy_hub_that_requests_no_pause_is_tried_again(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "-5"}
     with pytest.raises(Failed, match="returned 503"):
         lock_model(context)
     assert len(hub.paths) == 3
+
+
+@pytest.mark.parametrize("path", ["revision/main", "config.json"])
+def test_the_pause_that_a_busy_hub_requests_is_made_and_reported(
+    context: RecordingContext, hub: LoopbackHub, path: str
+) -> None:
+    hub.faults.busy, hub.faults.busy_path = [{"Retry-After": "1"}, {"RateLimit": '"api";r=0;t=0'}], path
+    assert lock_model(context)["commit"] == COMMIT
+    assert hub.faults.busy == []
+    assert context.notes == [f"the hub {hub.url} returned 429. Retrying in 1 s."] * 2
+
+
+def test_a_gguf_model_is_not_pinned_without_its_header(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.files["m-Q4_K_M.gguf"] = b"GGUF"
+    hub.faults.busy, hub.faults.busy_path = [{}] * 99, "m-Q4_K_M.gguf"
+    with pytest.raises(HubDown, match="returned 429"):
+        lock_model(context, engine="llama_cpp")
+
+
+@pytest.mark.parametrize("mode", ["lock", "plain", "hf_transfer"])
+def test_a_long_pause_is_reported_instead_of_made(context: RecordingContext, hub: LoopbackHub, mode: str) -> None:
+    files = hub.lock_entries()
+    hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
+    with pytest.raises(Failed, match="returned 503 and requests a pause of 24 h. Run the command again after that"):
+        lock_model(context) if mode == "lock" else fetch_files(context, files, mode)
+    assert not any("Retrying" in note for note in context.notes)
+
+
+def test_a_busy_hub_does_not_discard_a_partial_file(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.faults.cuts, hub.faults.cut_after = {BIG: 1}, {BIG: 8 * MIB}
+    source, file, settings = Source(hub.url, MODEL, COMMIT), hub.row(BIG), TransferSettings("plain", 0)
+    with pytest.raises(HubDown, match="interrupted"):
+        file_transfer.download_file(source, file, tmp_path, settings)
+    hub.faults.busy, hub.faults.busy_path, hub.faults.busy_method = [{}], BIG, "GET"
+    with pytest.raises(HubDown, match="returned 429"):
+        file_transfer.download_file(source, file, tmp_path, settings)
+    file_transfer.download_file(source, file, tmp_path, settings)
+    assert hub.sent[BIG] == file["size_bytes"]
 
 
 def test_a_hub_that_does_not_answer_is_given_up(

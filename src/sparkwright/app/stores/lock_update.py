@@ -21,6 +21,7 @@ from sparkwright.app.plans.pins import (
 )
 from sparkwright.console import formatters
 from sparkwright.console.command_output import error_row
+from sparkwright.console.events.subscriber import NoteLines
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, close_links, convert_error
@@ -184,7 +185,7 @@ def _all_entries(selection: Selection) -> Iterator[LockEntry]:
 def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow_tags: bool) -> None:
     """Look up the entries in registries and on the hub, through all hosts in parallel, and disconnect.
 
-    The error of a failed query is stored in its entry.
+    The hosts' notes are printed. The error of a failed query is stored in its entry.
 
     Args:
         follow_tags: query the current targets of tags and branches too, not only the pinned digest.
@@ -196,6 +197,7 @@ def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow
                 _query_entry(selection, entry, new_run_id() + f"-{n}", follow_tags=follow_tags)
 
     members = [member for member in selection.fleet.members if any(entry.member is member for entry in entries)]
+    selection.fleet.subscribers.append(NoteLines())
     try:
         if members:
             selection.fleet.run_parallel(members, query_through)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sparkwright import units
 from sparkwright.engines.model import chat_template, chat_template_tree, config_parts
 from sparkwright.engines.model.architecture import Architecture, classify, has_recurrent_substring
 from sparkwright.engines.vllm import architecture_support
@@ -134,11 +135,14 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     if answer.status == 404:
         return None
     if answer.status != 200:
-        raise _status_error(answer.status, hub_url, model, revision, bool(token))
+        pause_s = http.parse_requested_pause(answer.headers)
+        raise _status_error(answer.status, hub_url, model, revision, has_token=bool(token), pause_s=pause_s)
     return answer.body
 
 
-def _status_error(code: int, hub: str, model: str, revision: str, has_token: bool) -> SparkwrightError:
+def _status_error(
+    code: int, hub: str, model: str, revision: str, *, has_token: bool, pause_s: float = 0.0
+) -> SparkwrightError:
     if code in (401, 403):
         fix = "HF_TOKEN may belong to an account without access." if has_token else "If you have access, set HF_TOKEN."
         message = f"the hub denies access to {model} ({code}): it is gated, private, or does not exist."
@@ -146,7 +150,8 @@ def _status_error(code: int, hub: str, model: str, revision: str, has_token: boo
     if code == 404:
         message = f"the hub has no config.json for {model} at {revision!r}, and there is no such folder here."
         return Refused(message, fix="Check the id's spelling and the revision.")
-    return Unreachable(f"{hub} answered {code} for {model}.", fix="Try again later, or pass a folder on disk.")
+    when = f"in {units.format_rough_duration(pause_s)}" if pause_s else "later"
+    return Unreachable(f"{hub} answered {code} for {model}.", fix=f"Try again {when}, or pass a folder on disk.")
 
 
 def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:

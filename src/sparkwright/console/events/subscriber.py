@@ -1,4 +1,4 @@
-"""The interface of subscribers to a run's events, and the subscriber for `--json`."""
+"""The interface of subscribers to a run's events, and the subscribers that print JSON or only notes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Protocol, TextIO
 
+from sparkwright.console.command_output import print_prose
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
@@ -17,6 +18,16 @@ class Subscriber(Protocol):
     """A subscriber to a run's events. `close` is called once at the end, even after an error."""
 
     def on(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoteLines:
+    """Prints the hosts' notes on standard error, for commands that print their results at the end."""
+
+    def on(self, event: Event) -> None:
+        if event["event"] == "note" and not event.get("detail"):
+            print_prose(f"{event['host']}: {event['text']}", file=sys.stderr)
 
     def close(self) -> None: ...
 

@@ -186,8 +186,9 @@ def _download_sequential(
             "GET", location.url, headers, retries=settings.retries, max_silence_s=settings.max_silence_s
         ) as response:
             if response.status >= 400:
-                out.truncate(0)  # for 416, range not satisfiable
-                raise hub.HubDown(f"the transfer was refused: {response.status}.")
+                if response.status == 416:  # range not satisfiable: the partial file is wrong
+                    out.truncate(0)
+                raise hub.busy_error(f"the server of {file['path']} returned {response.status}", response)
             if offset and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 out.seek(0)
                 out.truncate()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
+from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.secret import Secret
 from sparkwright.transport import http
@@ -47,6 +48,8 @@ RESPONSE_TIMEOUT_S = 120.0
 #: HTTP statuses after which a retry may help
 BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
 RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
+#: maximum pause that a busy hub may request; Hugging Face's limits are renewed every 5 min
+MAX_REQUESTED_PAUSE_S = 360.0
 ROUTE = Route(proxies=True)
 CONFIG_FILE = "config.json"
 #: headers of every download, because the length of the response must be that of the file
@@ -67,7 +70,20 @@ _DISK_FULL_FIX = "Free some space; complete files are kept."
 
 
 class HubDown(Failed):
-    """The hub could not be reached, or a transfer broke off; a retry may help."""
+    """The hub could not be reached, or a transfer broke off; a retry may help.
+
+    Args:
+        pause_s: pause that the hub requests before a retry; 0.0 if it requests none.
+    """
+
+    def __init__(self, message: str, *, fix: str = "", pause_s: float = 0.0) -> None:
+        super().__init__(message, fix=fix)
+        self.pause_s = pause_s
+
+    @property
+    def is_final(self) -> bool:
+        """True if the hub requests a longer pause than a run may make."""
+        return self.pause_s > MAX_REQUESTED_PAUSE_S
 
 
 class DiskFull(Failed):
@@ -116,7 +132,7 @@ def open_stream(
 ) -> http.Stream:
     """Send a request and return the response once its headers have arrived.
 
-    Retries after 0.5, 1, 2 ... s; Retry-After is ignored.
+    Retries after 0.5, 1, 2 ... s. The response of a server that requests a longer pause is returned.
 
     Args:
         headers: headers of the request; a token in them is sent only to the URL's own origin.
@@ -149,11 +165,16 @@ def open_stream(
             if max_redirects and stream.status in http.REDIRECT_STATUSES:
                 stream.close()
                 raise Failed(f"the hub {url} {REDIRECT_LOOP_CLAUSE}.", fix=OTHER_HUB_FIX)
-            if stream.status not in BUSY_STATUSES or n >= retries:
+            if stream.status not in BUSY_STATUSES or n >= retries or requested_pause_s(stream) > RETRY_PAUSE_S * 2**n:
                 return stream
             stream.close()
         time.sleep(RETRY_PAUSE_S * 2**n)
     raise AssertionError
+
+
+def requested_pause_s(response: http.Stream) -> float:
+    """Return the pause in seconds that a busy server requests before a retry; 0.0 if it requests none."""
+    return http.parse_requested_pause(response.headers) if response.status in BUSY_STATUSES else 0.0
 
 
 def fetch_bytes(source: Source, url: str, *, first_bytes: int = 0) -> bytes:
@@ -262,7 +283,23 @@ def raise_for_status(response: http.Stream, source: Source, url: str) -> None:
     fix = (
         "Check the permissions of the secret HF_TOKEN (hosts/groups.yml, `secrets`)." if response.status == 403 else ""
     )
-    raise HubDown(f"the hub {hub_url} returned {response.status} {message}".rstrip() + ".", fix=fix)
+    if response.status == 429 and not source.token:
+        fix = f"The limit is higher with {TOKEN_HINT}."
+    raise busy_error(f"the hub {hub_url} returned {response.status} {message}".rstrip(), response, fix=fix)
+
+
+def busy_error(message: str, response: http.Stream, *, fix: str = "") -> HubDown:
+    """Return the error for a response with an error status. It contains the requested pause, if that is too long.
+
+    Args:
+        message: the message without its period.
+    """
+    error = HubDown(f"{message}.", fix=fix, pause_s=requested_pause_s(response))
+    if error.is_final:
+        pause_text = units.format_rough_duration(error.pause_s)
+        fix = f"Run the command again after that. {fix}".rstrip()
+        return HubDown(f"{message} and requests a pause of {pause_text}.", fix=fix, pause_s=error.pause_s)
+    return error
 
 
 @contextmanager

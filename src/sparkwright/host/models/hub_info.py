@@ -112,6 +112,8 @@ def fetch_chat_settings(
     for first_bytes in dict.fromkeys((engine_files.BEGINNING_BYTES, min(engine_files.HEADER_BYTES, MAX_ANSWER_BYTES))):
         try:
             beginning = hub.fetch_bytes(source, source.file_url(model), first_bytes=min(first_bytes, size_bytes))
+        except hub.HubDown:
+            raise
         except Failed:  # the hub does not support ranges
             return None
         if settings := _parse_header(engine_files, beginning):

@@ -94,6 +94,8 @@ class Attempt:
     kind: str = ""
     message: str = ""
     fix: str = ""
+    #: pause that the hub requests before a retry
+    pause_s: float = 0.0
 
 
 @dataclass
@@ -233,6 +235,7 @@ class Transfer:
             self.context.note(f"{event['message']} Continuing over {urls}.")
         elif "failed" in event:
             attempt.kind, attempt.message, attempt.fix = event["kind"], event["message"], event["fix"]
+            attempt.pause_s = event.get("pause_s", 0.0)
 
     # -- verification --------------------------------------------------------------------------------------------
 
@@ -282,9 +285,9 @@ class Transfer:
         """Report the failure, pause (longer each time), and return the mode for the next try, which differs after a stall."""
         next_mode = MODE_AFTER_STALL[mode] if attempt.stalled else mode
         if attempt.message:
-            pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(failed_tries)
+            pause_s = 0.0 if attempt.stalled else max(attempt.pause_s, self.retry_policy.pause_s(failed_tries))
             action = f"Continuing with {next_mode}" if next_mode != mode else "Retrying"
-            self.context.note(f"{attempt.message} {action}{f' in {pause_s:g} s' if pause_s else ''}.")
+            self.context.note(f"{attempt.message} {action}{f' in {pause_s:.0f} s' if pause_s else ''}.")
             time.sleep(pause_s)
         return next_mode
 

@@ -7,7 +7,7 @@ one line of JSON on standard input (the only place that contains the token). Eac
     {"done": path, "from": url}
     {"lost": url, "message": reason}                 the transfer continues over the other addresses
     {"chose": mode, "why": reason}
-    {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}
+    {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ..., "pause_s": requested by the hub}
 """
 
 from __future__ import annotations
@@ -236,8 +236,12 @@ def _download(
         source = _download_from_any(queue, file, staging, settings, discard_partial)
         _write_event({"done": path, "from": source.url})
     except SparkwrightError as error:
-        kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"
-        _write_event({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
+        event = {"failed": path, "kind": "refused", "message": error.message, "fix": error.fix}
+        if isinstance(error, hub.HubDown) and not error.is_final:
+            event |= {"kind": "down", "pause_s": error.pause_s}
+        elif isinstance(error, hub.DiskFull):
+            event["kind"] = "full"
+        _write_event(event)
         os._exit(0)
     except BaseException as error:
         message = f"the transfer failed: {type(error).__name__}: {error}."
