@@ -17,7 +17,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host import peers
-from sparkwright.host.models import peer
+from sparkwright.host.models import file_transfer, peer
 from sparkwright.host.runs.journal import Journal
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
@@ -49,8 +49,8 @@ def share_model(sender: RecordingContext, hub: LoopbackHub, **fields: Any) -> li
     return list(result.data["urls"])
 
 
-def copy_model(receiver: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
-    return HfModel().run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls), receiver)
+def copy_model(receiver: RecordingContext, hub: LoopbackHub, urls: list[str], mode: Any = "auto") -> Result:
+    return HfModel().run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls, transfer=mode), receiver)
 
 
 @pytest.fixture
@@ -88,6 +88,22 @@ def test_two_hosts_copy_a_model_without_requests_to_the_hub(
     for receiver in receivers:
         assert all((receiver.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
     assert hub.requests == []
+    wait_for_exit(urls)
+
+
+@pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
+def test_a_proxy_is_not_used_for_a_copy_between_hosts(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    hub.files = {"model.safetensors": bytes(file_transfer.MIN_RANGES_FILE_BYTES + 1)}
+    sender, receiver = make_host(tmp_path, "spark1", hub.url), make_host(tmp_path, "spark2", "http://127.0.0.1:1")
+    HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), sender)
+    urls = share_model(sender, hub)
+    with contextlib.closing(LoopbackHub({})) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        copy_model(receiver, hub, urls, mode)
+        assert proxy.paths == [] and proxy.tokens == []
     wait_for_exit(urls)
 
 

@@ -100,6 +100,8 @@ class Source:
     token: Secret | None = None
     #: further addresses of the peer
     other_urls: tuple[str, ...] = ()
+    #: True for a peer, with which no proxy is used
+    is_peer: bool = False
 
     @property
     def single_address_sources(self) -> list[Source]:

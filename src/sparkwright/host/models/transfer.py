@@ -40,6 +40,8 @@ VERIFY_NICENESS = 15
 MIN_PROGRESS_BYTES = 64 * 2**20
 #: consecutive tries without progress after which a download fails
 DEFAULT_MAX_TRIES = 6
+#: environment variables, in lower case, with the URLs of proxies
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 #: the mode to use after one that stalled
 MODE_AFTER_STALL = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
@@ -207,12 +209,14 @@ class Transfer:
             "stall_s": self.stall_s,
         }
         import_root = str(Path(sparkwright.__file__).parents[1])
-        env = {**self.context.machine.env, "PYTHONPATH": import_root, "MALLOC_ARENA_MAX": "2"}
+        env = {**os.environ, **self.context.machine.env, "PYTHONPATH": import_root, "MALLOC_ARENA_MAX": "2"}
+        if self.source.is_peer:
+            env = {name: value for name, value in env.items() if name.lower() not in PROXY_VARIABLES}
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "sparkwright.host.models.transfer_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **env},
+            env=env,
         )
         assert child.stdin is not None
         try:

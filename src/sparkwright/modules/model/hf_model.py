@@ -257,14 +257,14 @@ def _open_source(args: HfModel.Args, context: Context) -> Iterator[Source]:
     token = peer.copy_token(context.secrets)
     if not args.together:
         with peer.reach_first(args.peer, args.from_, token) as url:
-            yield Source(url, args.id, args.commit, token)
+            yield Source(url, args.id, args.commit, token, is_peer=True)
         return
     with peer.reach_all(args.peer, args.from_, token) as urls:
         if unreachable := [url for url in args.peer if url not in urls]:
             context.note(
                 f"{args.from_} does not answer at {', '.join(unreachable)}: copying over {', '.join(urls)} only."
             )
-        yield Source(urls[0], args.id, args.commit, token, tuple(urls[1:]))
+        yield Source(urls[0], args.id, args.commit, token, tuple(urls[1:]), is_peer=True)
 
 
 def _first_mode(args: HfModel.Args) -> str:
