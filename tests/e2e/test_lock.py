@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 import yaml
 
 from tests.e2e.conftest import SandboxProject
@@ -46,6 +47,15 @@ def test_a_moved_tag_is_found_by_check_and_written_only_with_yes(project: Sandbo
     assert project.run("lock", "--host", "sandbox", "--update", IMAGE, "--yes").code == 0
     assert locked_digest(project) != before
     assert project.run("lock", "--host", "sandbox", "--check").code == 0
+
+
+def test_a_proxy_of_the_laptop_is_not_used_for_the_sandbox(
+    project: SandboxProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    result = project.run("lock", "--host", "sandbox")
+    assert result.code == 0, result.err
 
 
 def test_a_pause_that_the_hub_requests_is_shown(project: SandboxProject) -> None:

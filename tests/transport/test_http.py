@@ -18,6 +18,7 @@ from sparkwright.transport.connection import (
     InvalidAnswer,
     InvalidRequest,
     MinimumRate,
+    ProxyFailed,
     TimedOut,
     Tls,
     TooLarge,
@@ -346,6 +347,33 @@ def test_proxy_is_used_only_if_requested(
     assert heads[0].startswith(f"GET {server.url} HTTP/1.1".encode()) and b"Basic bWU6d29yZA==" in heads[0]
     assert heads[1].startswith(b"CONNECT hub.test:443 ") and b"Basic bWU6d29yZA==" in heads[1]
     assert heads[2].startswith(b"GET /x ") and b"Proxy-Authorization" not in heads[2]
+
+
+@pytest.mark.parametrize(
+    ("proxy", "answer", "problem"),
+    [
+        ("http://me:word-1234@127.0.0.1:PORT", b"HTTP/1.1 407 No\r\n\r\n", "which does not accept the login (407)"),
+        ("http://127.0.0.1:PORT", b"HTTP/1.1 407 No\r\n\r\n", "which requires a login (407)"),
+        ("https://me:word-1234@127.0.0.1:PORT", b"", "the proxy in the environment is not an http:// URL"),
+        ("socks5://127.0.0.1:PORT", b"", "the proxy in the environment is not an http:// URL"),
+        ("http://me:word-1234@127.0.0.1:70000", b"", "the proxy in the environment is not an http:// URL"),
+        ("http://me:word-1234@127.0.0.1:1", b"", "the proxy 127.0.0.1:1, which refuses the connection"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_failure_of_a_proxy_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, proxy: str, answer: bytes, problem: str
+) -> None:
+    def script(connection: socket.socket) -> None:
+        read_head(connection)
+        connection.sendall(answer)
+
+    with serving(script) as server:
+        monkeypatch.setenv(f"{scheme}_proxy", proxy.replace("PORT", str(server.port)))
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(ProxyFailed) as raised:
+            get(f"{scheme}://hub.test/x", route=Route(proxies=True))
+    assert problem in str(raised.value) and "word-1234" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ class Spark:
             "DOCKER_HOST": f"unix://{self.folder / 'docker.sock'}",
             "OLLAMA_HOST": f"127.0.0.1:{ollama.port}",
             "HF_ENDPOINT": f"http://127.0.0.1:{hub.port}",
+            "no_proxy": "127.0.0.1",  # the hub is not behind this machine's proxy
+            "NO_PROXY": "127.0.0.1",
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         state_file = self.folder / "state.json"

@@ -51,6 +51,14 @@ class ConnectFailed(TransportError):
         return isinstance(self.error, ConnectionRefusedError | FileNotFoundError)
 
 
+class ProxyFailed(TransportError):
+    """Raised if the proxy in the environment can't be used. The message does not contain its user and password."""
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        super().__init__(message)
+        self.is_final = is_final  #: True if a retry can't help: its URL is invalid, or it does not accept the login
+
+
 class Untrusted(TransportError):
     """Raised if the server's certificate is not the expected one or has no trusted issuer. No request was sent."""
 

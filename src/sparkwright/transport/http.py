@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from sparkwright.transport.connection import (
     CHUNK_BYTES,
     BadRedirect,
+    ConnectFailed,
     Connection,
     Deadline,
     Interrupted,
@@ -30,6 +31,8 @@ from sparkwright.transport.connection import (
     InvalidRequest,
     MinimumRate,
     ProgressDeadline,
+    ProxyFailed,
+    TimedOut,
     Tls,
     TooLarge,
 )
@@ -373,7 +376,10 @@ def _send_request(
             connection.send(data)
         except Interrupted:
             pass  # a server may answer and close before it has read everything
-        return Stream(connection, method)
+        stream = Stream(connection, method)
+        if proxy is not None and target.scheme == "http" and stream.status == 407:
+            raise _proxy_refusal(proxy, stream.status)
+        return stream
     except BaseException:
         connection.close()
         raise
@@ -421,7 +427,12 @@ def _encode_request(
 
 def _connect(address: SplitResult, proxy: SplitResult | None, deadline: Deadline, route: Route) -> Connection:
     host, port = address.hostname or "", address.port or DEFAULT_PORTS[address.scheme]
-    connection = _open_connection(proxy or address, deadline, route)
+    try:
+        connection = _open_connection(proxy or address, deadline, route)
+    except (ConnectFailed, TimedOut) as error:
+        if proxy is None:
+            raise
+        raise ProxyFailed(f"is behind {_proxy_label(proxy)}, which {error}", is_final=False) from None
     try:
         if address.scheme == "https":
             if proxy is not None:
@@ -465,7 +476,7 @@ def _headers_after_redirect(headers: Mapping[str, str], url: str, redirect_url: 
 
 
 def _find_proxy(address: SplitResult) -> SplitResult | None:
-    """Return the environment's proxy for a URL, or None. Raises InvalidRequest if the proxy is not http://."""
+    """Return the environment's proxy for a URL, or None. Raises ProxyFailed if the proxy is not http://."""
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     proxies = getproxies_environment()
@@ -474,11 +485,11 @@ def _find_proxy(address: SplitResult) -> SplitResult | None:
         return None
     try:
         proxy = urlsplit(url if "://" in url else f"http://{url}")
-        proxy.port  # noqa: B018  (raises ValueError if the port is not a number)
+        if proxy.scheme != "http" or not _HOST_PATTERN.fullmatch(proxy.hostname or "") or proxy.port == 0:
+            raise ValueError
     except ValueError:
-        raise InvalidRequest("has a proxy in the environment that is not an http:// URL") from None
-    if proxy.scheme != "http" or not _HOST_PATTERN.fullmatch(proxy.hostname or ""):
-        raise InvalidRequest("has a proxy in the environment that is not an http:// URL")
+        message = "can't be reached: the proxy in the environment is not an http:// URL"
+        raise ProxyFailed(message, is_final=True) from None
     return proxy
 
 
@@ -490,10 +501,23 @@ def _proxy_headers(proxy: SplitResult | None) -> dict[str, str]:
 
 
 def _open_tunnel(connection: Connection, proxy: SplitResult, target: str) -> None:
-    """Open a tunnel to a host through a proxy. Raises Interrupted if the proxy refuses."""
+    """Open a tunnel to a host through a proxy. Raises ProxyFailed if the proxy refuses."""
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     lines += [f"{name}: {value}" for name, value in _proxy_headers(proxy).items()]
     connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
     answer = Stream(connection, "HEAD")
     if answer.status != 200:
-        raise Interrupted(f"is behind a proxy that refuses the connection ({answer.status})")
+        raise _proxy_refusal(proxy, answer.status)
+
+
+def _proxy_refusal(proxy: SplitResult, status: int) -> ProxyFailed:
+    is_login = status in (401, 407)
+    problem = "refuses the connection"
+    if is_login:
+        problem = "requires a login" if proxy.username is None else "does not accept the login"
+    return ProxyFailed(f"is behind {_proxy_label(proxy)}, which {problem} ({status})", is_final=is_login)
+
+
+def _proxy_label(proxy: SplitResult) -> str:
+    """Return the proxy's host and port, without its user and password."""
+    return f"the proxy {proxy.hostname}:{proxy.port or DEFAULT_PORTS['http']}"

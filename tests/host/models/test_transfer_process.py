@@ -205,6 +205,23 @@ def test_the_pause_that_a_busy_hub_requests_is_made_and_reported(
     assert context.notes == [f"the hub {hub.url} returned 429. Retrying in 1 s."] * 2
 
 
+@pytest.mark.parametrize(
+    ("proxy", "kind", "problem"),
+    [
+        ("http://ops:word-1234@127.0.0.1:1", HubDown, "is behind the proxy 127.0.0.1:1, which refuses the connection"),
+        ("https://ops:word-1234@127.0.0.1:1", Failed, "the proxy in the environment is not an http:// URL"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named(
+    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, proxy: str, kind: Any, problem: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(kind, match=f"the hub {hub.url} .*{problem}.*Check HTTP_PROXY") as raised:
+        lock_model(context)
+    assert type(raised.value) is kind and "word-1234" not in str(raised.value)
+
+
 def test_a_gguf_model_is_not_pinned_without_its_header(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files["m-Q4_K_M.gguf"] = b"GGUF"
     hub.faults.busy, hub.faults.busy_path = [{}] * 99, "m-Q4_K_M.gguf"

@@ -15,7 +15,7 @@ from sparkwright.engines.vllm import architecture_support
 from sparkwright.engines.vllm.prediction import block_size
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.transport import http
-from sparkwright.transport.connection import ConnectFailed, TooLarge, TransportError
+from sparkwright.transport.connection import ConnectFailed, ProxyFailed, TooLarge, TransportError
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_id
 from sparkwright.trust.names import expand_home
@@ -131,7 +131,9 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
-        raise Unreachable(f"{hub_url} {reason}.", fix="Pass a folder on disk instead.") from None
+        is_proxy = isinstance(error, ProxyFailed)
+        fix = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY." if is_proxy else "Pass a folder on disk instead."
+        raise Unreachable(f"{hub_url} {reason}.", fix=fix) from None
     if answer.status == 404:
         return None
     if answer.status != 200:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, Untrusted
+from sparkwright.transport.connection import InvalidAnswer, ProxyFailed, TimedOut, TransportError, Untrusted
 from sparkwright.trust import bounds
 from sparkwright.trust.names import DIGEST, PLATFORM, require_match
 from sparkwright.trust.shapes import optional, validate_or_fail
@@ -175,7 +175,9 @@ def explain_errors(ref: str) -> Iterator[None]:
 
 def no_answer_error(ref: str, error: TransportError) -> RegistryDown:
     """Return the error for a registry that did not give a usable answer about an image reference."""
-    is_predicate = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text completes "the registry ..."
+    is_predicate = isinstance(
+        error, TimedOut | InvalidAnswer | Untrusted | ProxyFailed
+    )  # its text completes "the registry ..."
     reason = str(error) if is_predicate else f"does not answer: it {error}"
     return RegistryDown(f"the registry of {ref} {reason}.", fix=_NETWORK_FIX)
 

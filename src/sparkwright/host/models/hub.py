@@ -28,6 +28,7 @@ from sparkwright.transport.connection import (
     InvalidHeader,
     InvalidRequest,
     MinimumRate,
+    ProxyFailed,
     TimedOut,
     TooLarge,
     TransportError,
@@ -64,6 +65,7 @@ GONE_COMMIT_FIX = (
     "`invoke lock --update` reads the branch again; `invoke models.copy` copies the files from another host."
 )
 _NETWORK_FIX = "Check the host's network."
+_PROXY_FIX = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY under `env` and `secrets` of the host, and in its environment."
 _FILE_TOO_LARGE_MESSAGE = "a file is larger than its size in spark.lock."
 _DISK_FULL_MESSAGE = "the disk is full."
 _DISK_FULL_FIX = "Free some space; complete files are kept."
@@ -312,6 +314,8 @@ def explain_errors(source: Source) -> Iterator[None]:
         yield
     except Failed:
         raise
+    except ProxyFailed as error:
+        raise (Failed if error.is_final else HubDown)(f"the hub {url} {error}.", fix=_PROXY_FIX) from None
     except (ConnectFailed, TimedOut) as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK_FIX) from error
     except TooLarge:
