@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ def query_runner(home: Path, verb: str) -> Event:
 def test_folder_in_place_of_a_file_counts_as_missing(tmp_path: Path, verb: str, name: str) -> None:
     (tmp_path / STATE / name).mkdir(parents=True)
     assert query_runner(tmp_path, verb)["event"] == verb
+
+
+def test_status_has_the_hosts_time(tmp_path: Path) -> None:
+    began_s = time.time()
+    assert began_s <= query_runner(tmp_path, "status")["now_s"] <= time.time()
 
 
 def test_unanswerable_request_is_refused_with_a_message(tmp_path: Path) -> None:

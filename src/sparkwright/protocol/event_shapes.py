@@ -99,6 +99,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
         "interrupted": OptionalField(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
+        "now_s": OptionalField((None, moment), None),
         "load_s": OptionalField({str: number_between(0, 366 * 86400)}, {}),
         "traffic": OptionalField({str: number_between(0, 1e18)}, {}),
         "gateway": OBJECT,

@@ -52,6 +52,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     traffic: if requested, requests and generated tokens from the server's counters, and the GPU's temperature
     load_s: seconds that each stage of the server's start took, measured when it was verified
     memory_available_bytes, memory_total_bytes: the host's memory now
+    now_s: the host's time; the times in the record are relative to it, whatever the laptop's clock says
     """
     now_s, verified_state = time.time(), verified_states.load_last(state)
     active_run, interruption = _describe_runs(machine, state)
@@ -65,6 +66,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     fields: dict[str, Any] = {
         "gateway": gateway if request["gateway"] else {},
         "traffic": {},
+        "now_s": now_s,
         "late": is_overdue,
         "busy": active_run,
         "interrupted": interruption,

@@ -30,8 +30,8 @@ PINNED = IntendedServer("qwen3.5-35b", "qwen35", DIGEST, "b" * 40)
 def parse(record: Record = RECORD, intended: IntendedServer = PINNED, **fields: Any) -> HostStatus:
     """Return the row of a host with this record. fields: of its answer."""
     memory = {"memory_available_bytes": 18 * 2**30, "memory_total_bytes": 120 * 2**30}
-    answer = {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **fields}
-    return parse_row("spark1", answer, intended, NOW_S)
+    answer = {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory}
+    return parse_row("spark1", {**answer, "now_s": NOW_S, **fields}, intended)
 
 
 def render_line(row: HostStatus) -> str:
@@ -119,6 +119,11 @@ def test_running_command_is_shown() -> None:
 def test_stopped_server_has_no_uptime() -> None:
     stopped = replace(RECORD.container, status="exited", exit_code=137)
     assert parse(replace(RECORD, state="down", container=stopped)).up_s is None
+
+
+def test_ages_do_not_depend_on_the_laptops_clock() -> None:
+    row = parse(now_s=NOW_S + 3600)
+    assert (row.checked_s, row.up_s) == (3660, 10800)
 
 
 def test_missing_measurement_is_a_dash() -> None:

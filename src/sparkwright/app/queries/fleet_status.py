@@ -137,7 +137,7 @@ def build_row(
 ) -> HostStatus:
     """Return a host's row from its answer or error, including its gateway if the row shows one."""
     name = member.host.name
-    row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended_by_host[name], time.time()))
+    row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended_by_host[name]))
     if isinstance(row, SparkwrightError):
         state = "unreachable" if row.exit is Exit.UNREACHABLE else "unknown"
         reason = str(row).removeprefix("unreachable: ")
@@ -145,9 +145,9 @@ def build_row(
     return replace(row, gateway=gateway_status.build_row(gateways[name], answer)) if name in gateways else row
 
 
-def parse_row(name: str, event: Mapping[str, Any], intended_server: IntendedServer, now_s: float) -> HostStatus:
+def parse_row(name: str, event: Mapping[str, Any], intended_server: IntendedServer) -> HostStatus:
     """Convert a `status` event to a row; an overdue check makes the state unknown. Raises ValueError for an invalid event."""
-    record_data = event["record"]
+    record_data, now_s = event["record"], event.get("now_s") or time.time()
     record = parse_foreign_record(record_data)
     state, reason = record_data["state"], record_data["why"] if event["live"] else record.sentence
     if event["late"] and not event["live"]:
