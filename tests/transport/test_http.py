@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sparkwright
+from sparkwright import units
 from sparkwright.transport import http
 from sparkwright.transport.connection import (
     ConnectFailed,
@@ -289,6 +290,29 @@ def test_certificate_is_verified_by_authority_or_hash(
         assert get(server.url, route=Route(tls=Tls(verify=False))).body == b"body"
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
         assert get(server.url).body == b"body"
+
+
+@pytest.mark.parametrize(
+    ("begin_days", "end_days", "address", "problem"),
+    [
+        (-9, -1, "127.0.0.1", f"has expired on {units.today()}, the date of this machine's clock"),
+        (1, 9, "127.0.0.1", f"is not yet valid on {units.today()}, the date of this machine's clock"),
+        (-1, 9, "127.0.0.2", "is for another name"),
+    ],
+)
+def test_problem_of_a_certificate_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin_days: int, end_days: int, address: str, problem: str
+) -> None:
+    file, key = write_self_signed(tmp_path, begin_days=begin_days, end_days=end_days, address=address)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with (
+        serving(send_script(with_body(b"body")), context=context) as server,
+        pytest.raises(Untrusted, match=f"^presents a certificate that {problem}$") as raised,
+    ):
+        get(server.url)
+    assert raised.value.depends_on_clock == ("clock" in problem)
 
 
 def test_slow_handshake_times_out() -> None:

@@ -16,10 +16,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sparkwright import units
+
 if TYPE_CHECKING:
     import ssl
 
 CHUNK_BYTES = 1 << 16
+#: problems of a certificate by OpenSSL's code (X509_V_ERR_ in openssl/x509_vfy.h)
+CERTIFICATE_PROBLEMS = {
+    9: "is not yet valid",
+    10: "has expired",
+    **dict.fromkeys((18, 19, 20, 21), "has an unknown issuer"),
+    **dict.fromkeys((62, 64), "is for another name"),
+}
+CLOCK_VERIFY_CODES = (9, 10)
 #: maximum number of a name's addresses to try
 MAX_ADDRESSES = 8
 #: when the kernel probes a silent connection: after this time without a byte, at this interval, this many times
@@ -61,6 +71,10 @@ class ProxyFailed(TransportError):
 
 class Untrusted(TransportError):
     """Raised if the server's certificate is not the expected one or has no trusted issuer. No request was sent."""
+
+    def __init__(self, message: str, *, depends_on_clock: bool = False) -> None:
+        super().__init__(message)
+        self.depends_on_clock = depends_on_clock  #: True if the certificate has expired or is not yet valid
 
 
 class Interrupted(TransportError):
@@ -239,8 +253,12 @@ class Connection:
         try:
             self._socket.settimeout(self.time_limit.remaining_s())
             tls_socket = _tls_context(tls).wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
-        except ssl.SSLCertVerificationError:
-            raise Untrusted("presents a certificate that is not valid for it") from None
+        except ssl.SSLCertVerificationError as error:
+            problem = CERTIFICATE_PROBLEMS.get(error.verify_code, "is not valid for it")
+            if error.verify_code not in CLOCK_VERIFY_CODES:
+                raise Untrusted(f"presents a certificate that {problem}") from None
+            message = f"presents a certificate that {problem} on {units.today()}, the date of this machine's clock"
+            raise Untrusted(message, depends_on_clock=True) from None
         except TimeoutError:
             self.time_limit.remaining_s()
             raise TimedOut("does not answer") from None

@@ -65,6 +65,7 @@ GONE_COMMIT_FIX = (
     "`invoke lock --update` reads the branch again; `invoke models.copy` copies the files from another host."
 )
 _NETWORK_FIX = "Check the host's network."
+_CLOCK_FIX = "Check the host's clock (`invoke doctor`), then the hub's certificate."
 _PROXY_FIX = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY under `env` and `secrets` of the host, and in its environment."
 _FILE_TOO_LARGE_MESSAGE = "a file is larger than its size in spark.lock."
 _DISK_FULL_MESSAGE = "the disk is full."
@@ -321,7 +322,8 @@ def explain_errors(source: Source) -> Iterator[None]:
     except TooLarge:
         raise Failed(f"the response exceeds {MAX_ANSWER_BYTES // 2**20} MiB.") from None
     except (InvalidHeader, Untrusted) as error:
-        raise Failed(f"the hub {url} {error}.", fix=OTHER_HUB_FIX) from None
+        depends_on_clock = isinstance(error, Untrusted) and error.depends_on_clock
+        raise Failed(f"the hub {url} {error}.", fix=_CLOCK_FIX if depends_on_clock else OTHER_HUB_FIX) from None
     except (BadRedirect, InvalidRequest):
         raise Failed(f"the hub {url} {REDIRECT_LOOP_CLAUSE}.", fix=OTHER_HUB_FIX) from None
     except TransportError as error:
