@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.sandbox import control
 from tests import published
 from tests.certificate import write_self_signed
 from tests.e2e.conftest import CommandResult, SandboxProject, sandbox_project
-from tests.e2e.two_hosts import HOSTS, TwoHostProject
+from tests.e2e.two_hosts import undeployed_two_host_project
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
@@ -220,13 +219,9 @@ def test_a_gateway_whose_servers_are_all_down_is_left_unchanged_by_a_deploy(gate
     wait_until(lambda: gate.fleet_entry()[0] == 0, timeout_s=60)
 
 
-def test_a_gateway_without_any_server_names_all_hosts_to_deploy(tmp_path: Path) -> None:
-    two = TwoHostProject(tmp_path)
-    try:
+def test_a_gateway_without_any_server_names_all_hosts_to_deploy() -> None:
+    with undeployed_two_host_project() as two:
         result = two.run("gateway.deploy", "--host", "box", "--json")
-    finally:
-        for name in HOSTS:
-            control.down(two.sandbox / "hosts" / name)
     assert result.code == 1
     fixes = {event.get("fix") for event in result.events()}
     assert "Run `sparkwright deploy --host side1,side2` first." in fixes, result.out + result.err

@@ -49,17 +49,23 @@ class TwoHostProject(SandboxProject):
 
 
 @contextlib.contextmanager
-def two_host_project() -> Iterator[TwoHostProject]:
-    """Yield both hosts deployed, with their gateway."""
-    speed = patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"})
-    with speed, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+def undeployed_two_host_project() -> Iterator[TwoHostProject]:
+    """Yield the project before its first deploy. Its path is short: that of pytest's `tmp_path` is too long for the sockets."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         project = TwoHostProject(Path(folder))
         try:
-            result = project.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
-            assert result.code in (0, 4), result.out[-3000:] + result.err
-            result = project.run("gateway.deploy", "--host", "box", "--json")
-            assert result.code == 0, result.out[-3000:] + result.err
             yield project
         finally:
             for name in HOSTS:
                 control.down(project.sandbox / "hosts" / name)
+
+
+@contextlib.contextmanager
+def two_host_project() -> Iterator[TwoHostProject]:
+    """Yield both hosts deployed, with their gateway."""
+    with patch.dict(os.environ, {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}), undeployed_two_host_project() as project:
+        result = project.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=300)
+        assert result.code in (0, 4), result.out[-3000:] + result.err
+        result = project.run("gateway.deploy", "--host", "box", "--json")
+        assert result.code == 0, result.out[-3000:] + result.err
+        yield project
