@@ -56,7 +56,7 @@ def test_a_request_for_a_sleeping_model_is_recorded_and_gets_the_measured_start_
         assert report_wake_time(lab, 240) is None, "a request before the first report wakes nothing"
         refused = lab.chat(BODY)
         assert error_of(refused) == (503, "model_asleep", "240")
-        assert refused.json["error"]["message"].endswith("Try again in 240 s, estimated from its last start.")
+        assert refused.json["error"]["message"].endswith("can have woken it in 240 s: try again then.")
         age_s = report_wake_time(lab, 0)
         assert age_s is not None and age_s < 20
         unknown = lab.chat(BODY)
@@ -118,6 +118,18 @@ def test_a_request_that_waited_too_long_gets_the_measured_start_time(tmp_path: P
     with wakeable_gateway(tmp_path, server, waits=True, queue_s=1) as lab:
         report_wake_time(lab, 1)
         assert error_of(lab.chat(BODY)) == (503, "overloaded", "1")
+
+
+def test_a_request_that_waited_for_a_failed_wake_gets_the_time_of_the_next_attempt(
+    tmp_path: Path, server: StreamServer
+) -> None:
+    with wakeable_gateway(tmp_path, server, waits=True, queue_s=5) as lab, ThreadPoolExecutor(1) as pool:
+        report_wake_time(lab, 2)
+        answer = pool.submit(lab.chat, BODY)
+        while report_wake_time(lab, 2) is None:
+            pass
+        report_wake_time(lab, 1802)
+        assert error_of(answer.result()) == (503, "overloaded", "1802")
 
 
 def test_a_gateway_without_wakeable_models_refuses_reports(tmp_path: Path, server: StreamServer) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.wake import Decision, Situation, TurnServer, decide_switch, wake_delays_s
+from sparkwright.gateway.wake import DEFAULT_RETRY_S
+from sparkwright.health.wake import RETRY_PAUSE_S, Decision, Situation, TurnServer, decide_switch, wake_delays_s
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 
 #: `large` has been awake since 1000, and keeps its turn until 1600
@@ -55,9 +56,14 @@ def test_a_server_that_requests_may_not_wake_is_neither_woken_nor_reported() -> 
 
 
 def test_the_reported_delay_is_the_rest_of_the_turn_and_the_switch() -> None:
-    # no switch to the third server was measured
-    assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}
-    assert wake_delays_s(make_situation(), WakeRecord(), 1700.0)["small"] == 90
+    assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 100 + DEFAULT_RETRY_S}
+    assert wake_delays_s(make_situation(), WakeRecord(), 1700.0) == {"small": 90, "third": 0}, "third: never measured"
+
+
+def test_after_a_failed_switch_the_reported_delay_includes_the_pause_also_if_no_switch_was_measured() -> None:
+    failures = {"third": SwitchFailure(1, 1700.0, "out of memory")}
+    delays_s = wake_delays_s(make_situation(), WakeRecord(failures=failures), 1700.0)
+    assert delays_s["third"] == RETRY_PAUSE_S + DEFAULT_RETRY_S
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,12 @@ REPORT_VALIDITY_S = 30
 #: Retry-After if no start of the server has been measured
 DEFAULT_RETRY_S = 60
 ERROR_CODE = "model_asleep"
-_ASLEEP_MESSAGE = "This model is asleep. Its host wakes it as soon as possible."
-MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, estimated from its last start."
-UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; no start of it has been measured yet."
-UNAVAILABLE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
+MEASURED_MESSAGE = "This model is asleep. Its host can have woken it in %[var(txn.wake)] s: try again then."
+UNMEASURED_MESSAGE = (
+    "This model is asleep. Its host wakes it as soon as possible. Try again in %[var(txn.wake)] s; no start of it has been "
+    "measured yet."
+)
+UNAVAILABLE_MESSAGE = "All servers of this model are busy, asleep or down. Retry-After says when to try again."
 
 
 def find_sleeper(model: Model) -> Upstream | None:
@@ -77,27 +79,30 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
         return
     request_var, report_var, wake_var = (_variable(model, upstream, name) for name in VARIABLE_NAMES)
     up_conditions = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
-    recent_report_condition = f"{{ date,sub({report_var}) lt {REPORT_VALIDITY_S} }}"
     yield from (f"acl served {condition}" for condition in up_conditions)
-    yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {recent_report_condition}"
+    yield f"acl reported date,sub({report_var}) lt {REPORT_VALIDITY_S}"
+    yield f"acl unmeasured var({wake_var}) -m int 0"
+    yield "http-request set-var(txn.asleep) bool(true) if !served !{ stopping } reported"
     asleep_condition = "{ var(txn.asleep) -m bool }"
-    unmeasured_condition = f"{{ var({wake_var}) -m int 0 }}"
     yield f"http-request set-var({request_var}) date if {asleep_condition}"
     yield f"http-request set-var(txn.wake) var({wake_var}) if {asleep_condition}"
-    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep_condition} {unmeasured_condition}"
+    yield f"http-request set-var(txn.wake) int({DEFAULT_RETRY_S}) if {asleep_condition} unmeasured"
     if gateway.waits:
         yield (
-            f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition} "
+            f"http-request return {_asleep_arguments(MEASURED_MESSAGE)} if {asleep_condition} "
             f"{{ var({wake_var}) -m int gt {gateway.queue_s} }}"
         )
-        yield f"http-error {_unavailable_arguments(UNAVAILABLE_MESSAGE, 'overloaded', 'var(txn.wake,5)')}"
+        # what the host has reported since the request came, such as that the server could not be woken
+        yield f"http-error {answers.error_arguments(503, UNAVAILABLE_MESSAGE, 'overloaded')}"
+        condition = "if { status 503 } !served reported"
+        yield f"http-after-response set-header Retry-After %[var({wake_var})] {condition} !unmeasured"
+        yield f"http-after-response set-header Retry-After {DEFAULT_RETRY_S} {condition} unmeasured"
         return
-    unmeasured_refusal = _unavailable_arguments(UNMEASURED_MESSAGE, ERROR_CODE)
-    yield f"http-request return {unmeasured_refusal} if {asleep_condition} {unmeasured_condition}"
-    yield f"http-request return {_unavailable_arguments(MEASURED_MESSAGE, ERROR_CODE)} if {asleep_condition}"
+    yield f"http-request return {_asleep_arguments(UNMEASURED_MESSAGE)} if {asleep_condition} unmeasured"
+    yield f"http-request return {_asleep_arguments(MEASURED_MESSAGE)} if {asleep_condition}"
 
 
-def _unavailable_arguments(message: str, code: str, seconds_sample: str = "var(txn.wake)") -> str:
-    """Return a 503 with a computed Retry-After as arguments of `http-request return` and `http-error`."""
-    body = answers.quote(answers.error_body(503, message, code))
-    return f"status 503 {answers.JSON_CONTENT_TYPE} lf-string {body} hdr Retry-After '%[{seconds_sample}]'"
+def _asleep_arguments(message: str) -> str:
+    """Return a 503 with a computed Retry-After as arguments of `http-request return`."""
+    body = answers.quote(answers.error_body(503, message, ERROR_CODE))
+    return f"status 503 {answers.JSON_CONTENT_TYPE} lf-string {body} hdr Retry-After '%[var(txn.wake)]'"

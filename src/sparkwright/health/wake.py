@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkwright import host_side, units
 from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.gateway.wake import DEFAULT_RETRY_S
 from sparkwright.health import heal
 from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import Gateway, GatewayError
@@ -95,15 +96,16 @@ class Decision:
 
 
 def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
-    """Return how many seconds after a request each sleeping server would be awake; 0 if no switch has been measured.
+    """Return how many seconds after a request each sleeping server would be awake.
 
-    Servers that requests can't wake are omitted.
+    The delay is 0 if the switch could begin at once and none has been measured. Servers that requests can't wake are omitted.
     """
     delays_s = {}
     for server in _list_sleeping_servers(situation):
-        ready_s = _earliest_wake_s(server, situation, record)
-        if not server.obstacle and ready_s < math.inf:
-            delays_s[server.name] = math.ceil(max(0.0, ready_s - now_s) + server.switch_s) if server.switch_s else 0
+        wait_s = max(0.0, _earliest_wake_s(server, situation, record) - now_s)
+        if not server.obstacle and wait_s < math.inf:
+            switch_s = server.switch_s or (DEFAULT_RETRY_S if wait_s else 0.0)
+            delays_s[server.name] = math.ceil(wait_s + switch_s)
     return delays_s
 
 
