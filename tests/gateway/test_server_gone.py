@@ -7,14 +7,18 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.gateway.loopback import KEY, build_model, serve_models
+from sparkwright.gateway import statistics
+from sparkwright.host.gateway import haproxy_sockets
+from tests.gateway.loopback import KEY, RunningGateway, build_model, serve_models
 from tests.gateway.newer_haproxy import FOLDER, PROGRAM
-from tests.gateway.servers import JsonHandler, LoopbackServer, StreamServer, needs_haproxy
+from tests.gateway.servers import DEADLINE_S, JsonHandler, LoopbackServer, StreamServer, needs_haproxy
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:  # each worker of pytest would import them for seconds, and one runs these tests
     import anthropic
@@ -114,6 +118,29 @@ def test_a_request_that_reached_no_server_is_sent_to_another(
         dying.server_close()
         lab.idle()
         assert [lab.chat(BODY).json["from"] for _ in range(6)] == ["two"] * 6
+
+
+def count_queued(lab: RunningGateway) -> int:
+    return int(statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))[0]["queued"])
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["refuse", "wait"])
+def test_requests_wait_for_the_other_server_if_one_refuses_connections(
+    tmp_path: Path, dying: DyingServer, other: StreamServer, adds_errors: bool, waits: bool
+) -> None:
+    """The other one has as many requests as it takes at a time, so it has more than the server that is gone."""
+    model = build_model("qwen", dying, other, slots=1)
+    with serve_models(tmp_path, model, waits=waits) as lab, ThreadPoolExecutor(3) as pool:
+        dying.shutdown()
+        dying.server_close()
+        lab.idle()
+        other.go_on.clear()
+        answers = [pool.submit(lab.chat, BODY)]
+        assert other.part_sent.acquire(timeout=DEADLINE_S)
+        answers += [pool.submit(lab.chat, BODY) for _ in range(2)]
+        wait_until(lambda: count_queued(lab) == 2 or any(answer.done() for answer in answers))
+        other.go_on.set()
+        assert [answer.result().json.get("from") for answer in answers] == ["two"] * 3
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["refuse", "wait"])

@@ -283,7 +283,9 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
     yield f"http-check expect rstring {tasks.proof_word(model.task)}"
     fast_interval_s = min(FAST_CHECK_INTERVAL_S, gateway.check_s)
     intervals = f"inter {gateway.check_s}s fastinter {fast_interval_s}s downinter {fast_interval_s}s rise 1 fall 3"
-    yield f"default-server check {intervals} init-addr last,libc,none"
+    # a server without a process has no requests, so new ones would be sent to it, and a retry too if the others are busy
+    mark_down = " observe layer4 error-limit 1 on-error mark-down" if len(model.upstreams) > 1 else ""
+    yield f"default-server check {intervals} init-addr last,libc,none{mark_down}"
     for upstream in model.upstreams:
         maxconn_argument = f" maxconn {upstream.slots}" if upstream.slots else ""
         first_id, *interim_ids = (f" id {requests.server_number(model, name)}" for name in upstream.names)
