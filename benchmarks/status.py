@@ -27,8 +27,9 @@ from benchmarks import common
 from benchmarks.common import SPARKWRIGHT, TOP, Measurement, measure, ssh_true_s
 from benchmarks.delay_proxy import DelayProxy
 from sparkwright.health.record import Container, Machine, Record, Serves, Speed
-from sparkwright.host.records.verified_states import save_verified
+from sparkwright.host.records.verified_states import VerifiedState, save_verified
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import SpecRecord
 
 RUNS = 5
 STARTED_S = float(int(time.time()) - 90000)
@@ -156,9 +157,8 @@ def write_checked_state(home: Path) -> None:
         machine=Machine(128 * 10**9, 20 * 10**9, 0, 0, 10**12, 10**6),
     )
     state.write("health", record.to_json())
-    save_verified(
-        state, {"spec": {"name": "qwen35", "image": image}, "model": {"commit": commit}, "container_id": "c" * 64}
-    )
+    spec: SpecRecord = {"name": "qwen35", "image": image}
+    save_verified(state, VerifiedState(spec, {"commit": commit}, container_id="c" * 64))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.guard import service
 from sparkwright.host.memory import start_guard
 from sparkwright.host.records import restart_plans, turns, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, SETTING_PATHS
 from sparkwright.units import GIB
@@ -199,7 +200,7 @@ def test_a_host_without_readable_sources_is_unknown_and_never_ok(tmp_path: Path)
 def test_wake_on_request_without_the_wake_service_is_a_warning(tmp_path: Path) -> None:
     host = tree.make_host(tmp_path, {})
     state = host.context.state.for_server("small")
-    good = {"spec": {"name": "small", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
+    good = VerifiedState({"name": "small", "image": "vllm@sha256:1"})
     verified_states.save_verified(state, good)
     wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
     state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
@@ -214,8 +215,7 @@ def test_a_verified_server_without_a_memory_guard_is_a_warning(tmp_path: Path) -
     host = tree.make_host(tmp_path, {})
     state = host.context.state
     assert "memory guard" not in tree.find_findings(host, "memory budget")
-    spec = {"name": "qwen35", "image": "vllm@sha256:1"}
-    verified_states.save_verified(state, {"spec": spec, "model": {}, "serve": {}})
+    verified_states.save_verified(state, VerifiedState({"name": "qwen35", "image": "vllm@sha256:1"}))
     object.__setattr__(host.context.machine, "sandbox", False)
     finding = find_finding(host, "memory budget", "memory guard")
     assert (finding.verdict, finding.fix) == ("warning", "invoke health.install --host spark1")

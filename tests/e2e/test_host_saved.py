@@ -91,7 +91,7 @@ def test_a_configuration_that_brought_the_host_down_needs_anyway_to_start(projec
     assert "went down" not in project.run("status", "--host", "sandbox").out
     assert project.deploy().proved
 
-    key = start_guard.configuration_key(verified_states.load_earlier(project.state)[0]["spec"])
+    key = start_guard.configuration_key(verified_states.load_earlier(project.state)[0].spec)
     project.state.write(host_outage.FORBIDDEN_RECORD, {"rows": [{"key": key, "why": "the host went down at 02:14"}]})
     check_refused(project, "rollback")
     assert project.run("rollback", "--host", "sandbox", "--json", "--anyway").proved

@@ -1,5 +1,7 @@
 """After each run, the docker run script, the history and `plan` describe the server that serves."""
 
+from collections.abc import Sequence
+
 from sparkwright.host.records import history, verified_states
 from tests.e2e.conftest import SandboxProject
 
@@ -8,7 +10,7 @@ SCRIPT = "Write an equivalent docker run script"
 OTHER = "vllm/vllm-openai:v0.32.0"
 
 
-def find_max_num_seqs(words: list[str]) -> str:
+def find_max_num_seqs(words: Sequence[str]) -> str:
     return words[words.index("--max-num-seqs") + 1]
 
 
@@ -17,10 +19,10 @@ def max_num_seqs(project: SandboxProject) -> str:
     container = project.container()
     script = (project.sandbox / "home/.local/share/sparkwright/run/qwen35.sh").read_text().replace("\\\n", " ").split()
     verified, act = verified_states.load_last(project.state), history.read(project.state)[0]
-    assert verified["container_id"] == act["container_id"] == container["Id"]
-    assert verified["spec"]["image"] == act["image"] == next(word for word in script if word.startswith("vllm/"))
+    assert verified.container_id == act["container_id"] == container["Id"]
+    assert verified.spec["image"] == act["image"] == next(word for word in script if word.startswith("vllm/"))
     assert container["Config"]["Image"].partition("@")[2] == act["image"].partition("@")[2]
-    commands = (container["Config"]["Cmd"], script, verified["spec"]["command"])
+    commands = (container["Config"]["Cmd"], script, verified.spec["command"])
     (value,) = {find_max_num_seqs(command) for command in commands}
     return value
 

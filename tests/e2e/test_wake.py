@@ -69,7 +69,7 @@ class WakeProject(TurnsProject):
 
     def since(self, recipe: str) -> float:
         """Return the time of a server's last verification."""
-        return float(verified_states.load_last(self.state.for_server(CONTAINERS[recipe]))["since"])
+        return verified_states.load_last(self.state.for_server(CONTAINERS[recipe])).since
 
     @contextmanager
     def service(self) -> Iterator[Waker]:

@@ -20,6 +20,7 @@ from sparkwright.host.memory import holders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.records import baselines, restart_plans, verified_states
 from sparkwright.host.records.baselines import Baselines
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import reference
@@ -80,8 +81,8 @@ def read_verified_states(context: RecordingContext) -> None:
     prober = probe.Prober(context, CheckHistory(), Limits())
     assert isinstance(prober.serves.served_name, str)
     if good:
-        if good["spec"].get("image"):
-            ContainerSpec.from_json(good["spec"])
+        if good.spec.get("image"):
+            ContainerSpec.from_json(good.spec)
         verified_states.save_verified(context.state, good)
 
 
@@ -173,7 +174,7 @@ def read_settings(context: RecordingContext) -> None:
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, read_verified_states),
     "verified before": ("verified_before.json", {"states": [GOOD]}, read_verified_states),
-    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(GOOD)}.json", RESTART_PLAN, read_restart_plan),
+    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(VerifiedState.from_json(GOOD))}.json", RESTART_PLAN, read_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, read_lock),
     "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, read_verified_states),
     "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, read_verified_states),
@@ -224,10 +225,10 @@ def test_a_damaged_part_of_a_state_is_reported_and_the_rest_is_used(
 ) -> None:
     context.state.write("verified", {**GOOD, "measured": "fast"})
     good = verified_states.load_last(context.state)
-    assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
+    assert (good.spec["name"], good.measured) == ("qwen35", {})
     assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
-    assert verified_states.load_last(context.state) == {}, "a state with a damaged container was used"
+    assert verified_states.load_last(context.state) == VerifiedState(), "a state with a damaged container was used"
 
 
 def test_a_valid_state_is_read_without_a_warning(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:

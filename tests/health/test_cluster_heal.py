@@ -13,6 +13,7 @@ from sparkwright.health.record import Rank, Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import restart_plans, server_keys, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import TOKEN_SECRET, Cluster
 from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
@@ -37,7 +38,7 @@ class Member:
         self.busy = ""
         labels = {CLUSTER_LABEL: "pair", RANK_LABEL: str(rank)}
         spec = {"name": "glm", "image": "vllm@sha256:1", "labels": labels}
-        verified_states.save_verified(self.state, {"spec": spec, "model": {}, "serve": {}})
+        verified_states.save_verified(self.state, VerifiedState.from_json({"spec": spec}))
         grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": {}})
         cluster = Cluster("pair", rank, HOSTS, "127.0.0.1", port)
         plan = Plan("restart", HOSTS[rank], "Restart", (grant,), cluster=cluster).to_json()

@@ -9,15 +9,14 @@ from sparkwright.health import current_state, snapshot
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
 from sparkwright.health.settings import NAME, Settings
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 
 NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
 
 
-def evaluate_snapshot(
-    container_fields: dict[str, Any], health: int | None, verified: dict[str, Any]
-) -> tuple[str, str]:
+def evaluate_snapshot(container_fields: dict[str, Any], health: int | None, verified: VerifiedState) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **container_fields})
     return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), verified, limits=Limits())
 
@@ -28,8 +27,8 @@ def test_a_start_in_the_second_of_the_verification_is_a_later_start() -> None:
     host = {"RestartPolicy": {"Name": "unless-stopped"}}
     container = snapshot.parse_container({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
     verified_s = 1795370393.5  # 17:59:53.5
-    assert not snapshot.is_verified_since_start(container, {"container_id": "a", "since": verified_s})
-    assert snapshot.is_verified_since_start(container, {"container_id": "a", "since": verified_s + 0.6})
+    assert not snapshot.is_verified_since_start(container, VerifiedState(container_id="a", since=verified_s))
+    assert snapshot.is_verified_since_start(container, VerifiedState(container_id="a", since=verified_s + 0.6))
 
 
 @pytest.mark.parametrize(
@@ -59,12 +58,12 @@ def test_a_start_in_the_second_of_the_verification_is_a_later_start() -> None:
 def test_a_snapshot_is_evaluated_without_a_check(
     container: dict[str, Any], health: int | None, verified: dict[str, Any], state: str, why: str
 ) -> None:
-    result = evaluate_snapshot(container, health, verified)
+    result = evaluate_snapshot(container, health, VerifiedState(**verified))
     assert (result[0], why in result[1]) == (state, True), result
 
 
 def test_the_reason_names_the_check_or_run_that_stopped_the_container(tmp_path: Path) -> None:
-    folder, verified = StateFolder(tmp_path), {"container_id": "a", "since": NOW_S - 60}
+    folder, verified = StateFolder(tmp_path), VerifiedState(container_id="a", since=NOW_S - 60)
     container = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
 
     def read_state() -> tuple[str, str]:
@@ -89,7 +88,7 @@ def test_the_time_limit_of_a_start_is_read_from_the_settings(tmp_path: Path) -> 
 
     def read_state() -> str:
         current = snapshot.Snapshot(NOW_S, container, URL, 0)
-        return str(current_state.build_record(current, {}, folder, active_run="", sandbox=False)["state"])
+        return str(current_state.build_record(current, VerifiedState(), folder, active_run="", sandbox=False)["state"])
 
     assert read_state() == "down"
     folder.write(NAME, Settings(limits=Limits(ready_s=3600.0)).to_json())

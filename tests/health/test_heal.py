@@ -14,6 +14,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.memory import host_outage, start_guard
 from sparkwright.host.records import restart_plans, server_keys, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust.redact import Redactor
@@ -37,7 +38,7 @@ def make_plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args
 
 
 def save_verified(state: StateFolder, **spec: Any) -> None:
-    verified_states.save_verified(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
+    verified_states.save_verified(state, VerifiedState.from_json({"spec": {**SPEC, **spec}, "model": MODEL}))
 
 
 @pytest.fixture

@@ -264,7 +264,8 @@ def save_held(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> SaveHeld:
     attrs = {"Id": "server", "Name": "/qwen35", "State": {"Running": True}}
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", lambda client, name: attrs)
     monkeypatch.setattr(FakeSpark, "docker", lambda self: None)
-    return lambda held_gib: spark.state.write("verified", {"container_id": "server", "held_bytes": held_gib * GIB})
+    verified = {"spec": {"name": "qwen35"}, "container_id": "server"}
+    return lambda held_gib: spark.state.write("verified", {**verified, "held_bytes": held_gib * GIB})
 
 
 def test_memory_of_the_running_server_is_available(spark: FakeSpark, save_held: SaveHeld) -> None:

@@ -10,6 +10,7 @@ from sparkwright.errors import Failed
 from sparkwright.health import snapshot
 from sparkwright.host.models import model_folders
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import SecondModels
 from sparkwright.modules.model.model_files import RestoreModelFiles, VerifyModel
@@ -73,9 +74,9 @@ def test_model_without_a_commit_is_refused(context: RecordingContext, hub: Loopb
         fetch_models(context, {key: value for key, value in draft_entry(hub).items() if key != "commit"})
 
 
-def save_verified_state(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> dict[str, Any]:
+def save_verified_state(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> VerifiedState:
     model = {"id": "a/b", "commit": "c" * 40, "dir": "~/m", "files": [], "models": [draft_entry(hub, commit=commit)]}
-    state = {"spec": {"name": "one"}, "model": model}
+    state = VerifiedState.from_json({"spec": {"name": "one"}, "model": model})
     verified_states.save_verified(context.state, state)
     return state
 
@@ -105,7 +106,7 @@ def test_changed_file_is_drift_with_its_role(context: RecordingContext, hub: Loo
 def test_states_with_different_drafters_differ(context: RecordingContext, hub: LoopbackHub) -> None:
     state, other = save_verified_state(context, hub), save_verified_state(context, hub, commit="b" * 40)
     assert not verified_states.is_same(state, other) and verified_states.is_same(state, state)
-    assert [state["model"]["models"][0]["commit"] for state in verified_states.load_earlier(context.state)] == [COMMIT]
+    assert [state.model["models"][0]["commit"] for state in verified_states.load_earlier(context.state)] == [COMMIT]
 
 
 def test_server_with_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:

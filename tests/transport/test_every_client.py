@@ -26,6 +26,7 @@ from sparkwright.host.gateway import drain_record, haproxy_sockets, server_opera
 from sparkwright.host.images import image_copy, registry_client
 from sparkwright.host.models import hub
 from sparkwright.host.ollama import Ollama, OllamaAbsent, OllamaBusy
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe, stream
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
@@ -79,7 +80,7 @@ def measure_tokens(server: Server, _: Path) -> Any:
 
 
 def read_traffic(server: Server, _: Path) -> Any:
-    return snapshot.read_traffic({"spec": {}}, snapshot.Snapshot(0.0, url=server.url, health_status=200))
+    return snapshot.read_traffic(VerifiedState(), snapshot.Snapshot(0.0, url=server.url, health_status=200))
 
 
 def fetch_from_hub(server: Server, _: Path) -> Any:

@@ -234,7 +234,7 @@ class HealthCheck:
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation
-        since = str(verified_states.load_last(self.context.state).get("since", ""))
+        since = str(verified_states.load_last(self.context.state).since or "")
         history.broken = {"id": observation.container.id, "why": observation.crash_loop_reason, "since": since}
         return replace(evaluation, why=f"{evaluation.why}: stopped, restart policy set to no")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.health import snapshot
@@ -13,6 +12,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import turns
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 
 NO_RANK = Rank()
@@ -22,7 +22,7 @@ SNAPSHOT_QUESTIONS = ("container", "rank", "/health")
 
 def evaluate_snapshot(
     current: Snapshot,
-    verified_state: Mapping[str, Any],
+    verified_state: VerifiedState,
     rank: Rank = NO_RANK,
     *,
     limits: Limits,
@@ -64,14 +64,14 @@ def evaluate_snapshot(
     return "up", evaluation.why if rank.rank else "/health answers; no test request sent"
 
 
-def start_limit_s(verified_state: Mapping[str, Any], limits: Limits) -> float:
+def start_limit_s(verified_state: VerifiedState, limits: Limits) -> float:
     """Return how long a start may take, in seconds. verified_state: the last verified state."""
     return questions.start_limit_s(snapshot.ready_s(verified_state), limits)
 
 
 def build_record(
     current: Snapshot,
-    verified_state: Mapping[str, Any],
+    verified_state: VerifiedState,
     folder: StateFolder,
     *,
     active_run: str,

@@ -65,7 +65,7 @@ def decide_restart(
 
 def decide_from_saved_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why it can't be used."""
-    if forbidden_reason := host_outage.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
+    if forbidden_reason := host_outage.forbidden_reason(state, verified_states.load_last(state).spec):
         return Decision(message=f"{NOT_RESTARTED}{forbidden_reason}")
     try:
         plan = restart_plans.load_usable(state, host_side.content_hash())

@@ -231,7 +231,7 @@ class _InterruptCheck:
 
 def _count_running_requests(context: Context) -> float:
     """Return the number of running requests; 0 if it is unknown."""
-    spec = verified_states.load_last(context.state).get("spec") or {}
+    spec = verified_states.load_last(context.state).spec
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
     except Exception:  # the Docker Engine does not answer
@@ -253,7 +253,7 @@ def _set_lowest_priority() -> None:
 
 
 def _load_manifest(context: Context) -> Manifest | None:
-    folder = (verified_states.load_last(context.state).get("model") or {}).get("dir")
+    folder = verified_states.load_last(context.state).model.get("dir")
     return Manifest.load(context.state, context.machine.expand(folder)) if folder else None
 
 

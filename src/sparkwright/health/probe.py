@@ -24,7 +24,9 @@ from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe, server_counters
+from sparkwright.protocol.container import SpecRecord
 from sparkwright.trust.container_option_rules import port_bindings
 from sparkwright.units import MIB
 
@@ -47,7 +49,7 @@ class Prober:
     #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
     #: the host's last verified state
-    verified_state: dict[str, Any] = field(init=False)
+    verified_state: VerifiedState = field(init=False)
     #: the server's API key; empty until the server is queried
     key: str = field(default="", repr=False)
 
@@ -57,7 +59,7 @@ class Prober:
     @property
     def api(self) -> Http:
         """The HTTP interface of the verified server's engine."""
-        return container_labels.engine_of_spec(self.verified_state.get("spec")).http
+        return container_labels.engine_of_spec(self.verified_state.spec).http
 
     @property
     def serves(self) -> Serves:
@@ -91,7 +93,7 @@ class Prober:
             observation,
             awake_server=awake_server,
             wake_message=turns.service_message(state),
-            restart_policy="" if awake_server else self.verified_state["spec"].get("restart", ""),
+            restart_policy="" if awake_server else self.verified_state.spec.get("restart", ""),
             ready_s=ready_s(self.verified_state),
             rank=deployed_rank(self.verified_state),
             answer_noun=tasks.result_noun(self.api),
@@ -104,7 +106,7 @@ class Prober:
 
     def _probe_container(self, observation: Observation) -> tuple[dict[str, Any], Observation]:
         """Observe the container: its state, a crash loop, and its drift from the verified state. Also return its inspect data."""
-        name, verified_id = str(self.verified_state["spec"]["name"]), str(self.verified_state.get("container_id") or "")
+        name, verified_id = self.verified_state.spec["name"], self.verified_state.container_id
         try:
             inspected = containers.inspect(self.context.docker(), name)
             if inspected is None and verified_id:
@@ -151,7 +153,7 @@ class Prober:
 
     def _probe_server(self, observation: Observation, inspected: dict[str, Any]) -> Observation:
         """Observe /health and the counters, and request a token unless the counters already show that the server generates."""
-        url = server_url(self.verified_state["spec"])
+        url = server_url(self.verified_state.spec)
         if not url or (inspected and observation.container.status != "running"):
             return replace(observation, server=Server(url))
         api = container_labels.engine_of_container(inspected).http if inspected else self.api
@@ -196,7 +198,7 @@ class Prober:
 
     def _probe_token(self, api: Http, observation: Observation, key: str, priority: int) -> Observation:
         """Request one token, and record how long it took."""
-        name = (self.verified_state.get("serve") or {}).get("served_name", "")
+        name = self.verified_state.serve.get("served_name", "")
         url, limit_s = observation.server.url, self.limits.token_s
         is_busy_cluster = bool(observation.rank.cluster and observation.server.running)
         if is_busy_cluster:
@@ -271,18 +273,18 @@ def start_id(container: Container) -> str:
     return f"{container.id}@{container.started_s}@{container.restarts}" if container.id else ""
 
 
-def server_url(spec: dict[str, Any]) -> str:
+def server_url(spec: SpecRecord) -> str:
     """Return the URL of a spec's server on this host; empty if it publishes no port."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})
 
 
-def deployed_rank(verified_state: Mapping[str, Any]) -> Rank:
+def deployed_rank(verified_state: VerifiedState) -> Rank:
     """Return the rank of the last verified state; a `Rank` without a cluster if it is not a member of one."""
-    membership = container_labels.membership_of_labels((verified_state.get("spec") or {}).get("labels"))
+    membership = container_labels.membership_of_labels(verified_state.spec.get("labels"))
     return Rank(membership.cluster, membership.rank, len(membership.members)) if membership.cluster else Rank()
 
 
-def read_rank(context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory) -> Rank:
+def read_rank(context: Context, verified_state: VerifiedState, container: Container, history: CheckHistory) -> Rank:
     """Return the observed state of this host's rank, given the current container."""
     deployed = deployed_rank(verified_state)
     if not deployed.cluster or container.status in ("", "absent"):

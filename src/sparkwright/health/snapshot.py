@@ -19,6 +19,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.transport.connection import TransportError
 from sparkwright.transport.http import request
@@ -47,18 +48,18 @@ class Snapshot:
     loading: bool = False
 
 
-def inspect(machine: Machine, verified_state: Mapping[str, Any], name: str, now_s: float) -> Snapshot:
+def inspect(machine: Machine, verified_state: VerifiedState, name: str, now_s: float) -> Snapshot:
     """Inspect the container and request /health.
 
     Args:
         verified_state: the last verified state.
         name: name of the container if no server was verified.
     """
-    name = str((verified_state.get("spec") or {}).get("name", "") or name)
+    name = verified_state.spec.get("name") or name
     if not name:
         return Snapshot(now_s, error="no server has been deployed on this host, and the host has no recipe")
     try:
-        verified_id = str(verified_state.get("container_id") or "")
+        verified_id = verified_state.container_id
         inspected = _inspect_container(machine, name)
         if inspected is None and verified_id:
             inspected = _inspect_container(machine, verified_id)  # it was renamed
@@ -77,9 +78,9 @@ def inspect(machine: Machine, verified_state: Mapping[str, Any], name: str, now_
     return Snapshot(now_s, container, url, status, loading=status in http.loading_statuses)
 
 
-def read_traffic(verified_state: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float]:
+def read_traffic(verified_state: VerifiedState, snapshot: Snapshot) -> dict[str, float]:
     """Return the running and waiting requests and generated tokens, by role; empty if the server does not report them."""
-    http = container_labels.engine_of_spec(verified_state.get("spec")).http
+    http = container_labels.engine_of_spec(verified_state.spec).http
     if not http.metrics_path or not snapshot.health_status:
         return {}
     try:
@@ -97,26 +98,23 @@ def read_temperature(machine: Machine) -> dict[str, float]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def is_verified_since_start(container: Container, verified_state: Mapping[str, Any]) -> bool:
+def is_verified_since_start(container: Container, verified_state: VerifiedState) -> bool:
     """Return True if the server was verified after its last start, and so is no longer starting even if it does not answer."""
-    return (
-        verified_state.get("container_id") == container.id
-        and float(verified_state.get("since") or 0) > (container.started_s or 0.0) > 0
-    )
+    return verified_state.container_id == container.id and verified_state.since > (container.started_s or 0.0) > 0
 
 
-def ready_s(verified_state: Mapping[str, Any]) -> float | None:
+def ready_s(verified_state: VerifiedState) -> float | None:
     """Return how long the verified start took, in seconds; None if it was not measured."""
-    measured = (verified_state.get("measured") or {}).get("ready_s")
+    measured = verified_state.measured.get("ready_s")
     return None if measured is None else float(measured)
 
 
-def outdated_reason(record: Record, snapshot: Snapshot, verified_state: Mapping[str, Any]) -> str:
+def outdated_reason(record: Record, snapshot: Snapshot, verified_state: VerifiedState) -> str:
     """Return the reason why a check is no longer valid; empty if it is valid."""
     recorded_container, container = record.container, snapshot.container
     if not record.every_s and not 0 <= snapshot.time_s - record.time_s < validity_s(0):
         return "no check in the last 10 minutes"
-    if float(verified_state.get("since") or 0) > record.time_s:
+    if verified_state.since > record.time_s:
         return "no check since the last deploy"
     if (recorded_container.id, recorded_container.started_s) != (container.id, container.started_s):
         return "no check since the container was started"
@@ -128,15 +126,15 @@ def outdated_reason(record: Record, snapshot: Snapshot, verified_state: Mapping[
     return "no newer check" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""
 
 
-def build_serves(verified_state: Mapping[str, Any]) -> Serves:
+def build_serves(verified_state: VerifiedState) -> Serves:
     """Return the image and model of a verified state."""
-    model, spec = verified_state.get("model") or {}, verified_state.get("spec") or {}
+    model, spec = verified_state.model, verified_state.spec
     return Serves(
         image=spec.get("image", ""),
-        model=model.get("id", ""),
-        commit=model.get("commit", ""),
-        served_name=(verified_state.get("serve") or {}).get("served_name", ""),
-        since_s=verified_state.get("since"),
+        model=model.get("id") or "",
+        commit=model.get("commit") or "",
+        served_name=verified_state.serve.get("served_name", ""),
+        since_s=verified_state.since or None,
     )
 
 
@@ -175,14 +173,14 @@ def _query_health(http: Http, url: str) -> int:
         return 0
 
 
-def find_drift(context: Context, verified_state: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
+def find_drift(context: Context, verified_state: VerifiedState, inspected: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields and files that differ from the last verified state. Raises the errors of Docker's client."""
-    if not verified_state["spec"].get("image"):
+    if not verified_state.spec.get("image"):
         return ("image",)  # the verified state is damaged, so no container can match it
-    spec = ContainerSpec.from_json(verified_state["spec"])
+    spec = ContainerSpec.from_json(verified_state.spec)
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == verified_state.get("container_id"):
+    if inspected["Id"] == verified_state.container_id:
         # a container's image never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
@@ -194,10 +192,10 @@ def find_drift(context: Context, verified_state: Mapping[str, Any], inspected: d
     )
 
 
-def list_changed_files(context: Context, verified_state: Mapping[str, Any]) -> list[str]:
+def list_changed_files(context: Context, verified_state: VerifiedState) -> list[str]:
     """Return the files of the server's models whose stamp (size, times, inode) differs from the verified one."""
     files = []
-    for model in verified_states.models_of(verified_state):
+    for model in verified_states.models_of(verified_state.model):
         if folder := model.get("dir"):
             prefix = f"{model['role']}: " if model.get("role") else ""
             changed_paths = Manifest.load(context.state, context.machine.expand(folder)).changed_files()

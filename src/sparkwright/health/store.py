@@ -7,7 +7,7 @@ import dataclasses
 import fcntl
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from sparkwright.health.record import (
     Speed,
     State,
 )
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import bounds, private
 from sparkwright.trust.redact import Redactor
@@ -78,12 +79,12 @@ class CheckHistory:
         loaded.state = loaded.state if loaded.state in STATES else None
         return loaded
 
-    def loop_stop_reason(self, container_id: str, verified_state: Mapping[str, Any]) -> str:
+    def loop_stop_reason(self, container_id: str, verified_state: VerifiedState) -> str:
         """Return the reason why this container's crash loop was stopped; empty if it was not, or has been verified since."""
         broken_loop = self.broken
         is_same = broken_loop.get("id") == container_id and broken_loop.get("since", "") in (
             "",
-            str(verified_state.get("since", "")),
+            str(verified_state.since or ""),
         )
         return broken_loop.get("why", "") if is_same else ""
 

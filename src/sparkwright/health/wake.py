@@ -20,6 +20,7 @@ from sparkwright.host.memory import host_outage
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, restart_plans, turns, verified_states
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, new_run_id
@@ -272,7 +273,7 @@ class Waker:
             obstacle = error.message.rstrip(".")
         return TurnServer(
             folder.server,
-            verified_s=float(verified_state.get("since") or 0),
+            verified_s=verified_state.since,
             on_request=wake_settings["on_request"],
             sleep_after_s=wake_settings["sleep_after_s"],
             stay_awake_s=wake_settings["stay_awake_s"],
@@ -280,10 +281,10 @@ class Waker:
             obstacle=obstacle,
         )
 
-    def _switch_duration_s(self, folder: StateFolder, verified_state: Mapping[str, Any], record: WakeRecord) -> float:
+    def _switch_duration_s(self, folder: StateFolder, verified_state: VerifiedState, record: WakeRecord) -> float:
         """Return the duration of the last switch to a server, in seconds, from the journal of its run; 0 if unknown."""
-        if self.measured_runs.get(folder.server) != verified_state.get("run"):
-            self.measured_runs[folder.server] = str(verified_state.get("run"))
+        if self.measured_runs.get(folder.server) != verified_state.run:
+            self.measured_runs[folder.server] = verified_state.run
             run = next((row.get("run") for row in history.read(folder) if row.get("what") == SWITCH_EVENT), None)
             recap = journal.read_recap(folder.path / "runs" / str(run)) or {}
             record.took_s[folder.server] = float(recap.get("seconds") or record.took_s.get(folder.server, 0))
@@ -292,9 +293,7 @@ class Waker:
     @staticmethod
     def _load_plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
         """Return the saved plan of a switch to a server, and its secrets. Raises Refused if it can't be used."""
-        if forbidden_reason := host_outage.forbidden_reason(
-            folder, verified_states.load_last(folder).get("spec") or {}
-        ):
+        if forbidden_reason := host_outage.forbidden_reason(folder, verified_states.load_last(folder).spec):
             raise Refused(forbidden_reason)
         plan = restart_plans.load_usable_switch(folder, host_side.content_hash())
         return plan, heal.load_plan_secrets(folder, plan)

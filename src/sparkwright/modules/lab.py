@@ -188,7 +188,7 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         container = containers.inspect(context.docker(), args.name) or {}
-        is_verified = container.get("Id") == verified_states.load_last(context.state).get("container_id")
+        is_verified = container.get("Id") == verified_states.load_last(context.state).container_id
         return container if ownership.is_ours(context, container) and not is_verified else {}
 
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:

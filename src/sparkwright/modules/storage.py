@@ -163,7 +163,7 @@ def _images_in_use(api: Any) -> dict[str, str]:
 
 
 def _images_of_verified_states(api: Any, context: Context) -> dict[str, str]:
-    specs = [verified_states.load_last(server).get("spec") or {} for server in context.state.servers()]
+    specs = [verified_states.load_last(server).spec for server in context.state.servers()]
     ids_by_name = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
     return dict.fromkeys(_find_ids(api, ids_by_name), "the last good state")
 

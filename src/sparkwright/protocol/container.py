@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from sparkwright.protocol.docker_option import (
     BOOLEAN,
@@ -396,6 +396,54 @@ class ContainerSpec:
         """Return the arguments of `docker network connect` for each of `networks`, without the container's name."""
         parsed = map(process_option_rules.parse_network, self.networks)
         return [[*(word for alias in aliases for word in ("--alias", alias)), name] for name, aliases in parsed]
+
+
+class SpecRecord(TypedDict, total=False):
+    """The JSON of a ContainerSpec, in a record that an earlier version may have written with fewer fields."""
+
+    name: str
+    image: str
+    restart: str
+    gpus: str
+    ipc: str
+    shm_size: str
+    ports: Sequence[str]
+    volumes: Sequence[str]
+    env: dict[str, str]
+    ulimits: dict[str, str]
+    labels: dict[str, str]
+    network: str
+    networks: Sequence[str]
+    hostname: str
+    extra_hosts: Sequence[str]
+    dns: Sequence[str]
+    user: str
+    group_add: Sequence[str]
+    privileged: bool
+    cap_add: Sequence[str]
+    cap_drop: Sequence[str]
+    security_opt: Sequence[str]
+    devices: Sequence[str]
+    pid: str
+    init: bool | None
+    working_dir: str
+    stop_signal: str
+    healthcheck: dict[str, str]
+    tmpfs: Sequence[str]
+    sysctls: dict[str, str]
+    memory: str
+    memory_swap: str
+    cpus: float
+    cpuset_cpus: str
+    oom_score_adj: int
+    log_driver: str
+    log_options: dict[str, str]
+    entrypoint: Sequence[str] | None
+    command: Sequence[str]
+    image_ids: Sequence[str]
+    server_key: str
+    files: dict[str, str]
+    caches: str
 
 
 #: in the order of the fields

@@ -63,9 +63,9 @@ def measure_speed(context: Context, observed: Observation, token_count: int) -> 
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
     verified_state = verified_states.load_last(context.state)
-    serve = verified_state.get("serve") or {}
+    serve = verified_state.serve
     baseline_key = serve.get("baseline_key") or {}
-    http = container_labels.engine_of_spec(verified_state.get("spec")).http
+    http = container_labels.engine_of_spec(verified_state.spec).http
     if Baselines(context.state).read(build_key(baseline_key, context.machine, http)) is None:
         return Speed(verdict="no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(

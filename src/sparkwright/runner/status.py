@@ -15,6 +15,7 @@ from sparkwright.health.record import Rank, Record
 from sparkwright.host.containers import container_labels
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import turns, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -121,7 +122,7 @@ def _read_gateway(state: StateFolder) -> dict[str, Any]:
     return haproxy_sockets.inspect(state)
 
 
-def _update_sleep(record: Record, verified_state: Mapping[str, Any], state: StateFolder) -> Record:
+def _update_sleep(record: Record, verified_state: VerifiedState, state: StateFolder) -> Record:
     """Return a check of a sleeping server with the wake service's current message, which changes between checks."""
     awake_server = turns.other_awake_server(state)
     if record.state != "asleep" or record.container.status != "exited" or not verified_state or not awake_server:
@@ -142,12 +143,11 @@ def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:
     return "" if was_healthy == is_healthy else "no check since the gateway changed"
 
 
-def _select_stage_durations(verified_state: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
+def _select_stage_durations(verified_state: VerifiedState, current: snapshot.Snapshot) -> dict[str, float]:
     """Return the seconds of each stage of the start; empty if the container has been replaced or started again since."""
     if not snapshot.is_verified_since_start(current.container, verified_state):
         return {}
-    stages = (verified_state.get("measured") or {}).get("load_s")
-    return stages if isinstance(stages, dict) else {}
+    return verified_state.measured.get("load_s") or {}
 
 
 def _describe_runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
@@ -173,13 +173,10 @@ def _describe_host_outage(machine: Machine, state: StateFolder) -> str:
 
 
 def _observe_rank(
-    machine: Machine, state: StateFolder, verified_state: Mapping[str, Any], current: snapshot.Snapshot
+    machine: Machine, state: StateFolder, verified_state: VerifiedState, current: snapshot.Snapshot
 ) -> Rank:
     """Return the observed state of a cluster's worker; empty for a server with an API."""
-    if (
-        current.error
-        or not container_labels.membership_of_labels((verified_state.get("spec") or {}).get("labels")).rank
-    ):
+    if current.error or not container_labels.membership_of_labels(verified_state.spec.get("labels")).rank:
         return Rank()
     from sparkwright.health import probe
     from sparkwright.health.store import CheckHistory

@@ -8,6 +8,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 from tests.remote.sshd import free_port
 
@@ -31,19 +32,19 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def move_to_own_folder(state: StateFolder) -> None:
-    assert verified_states.load_last(verified_states.resolve_records(state, "chat", ""))["container_id"] == "c1"
+    assert verified_states.load_last(verified_states.resolve_records(state, "chat", "")).container_id == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in SERVER_FILES)
 
 
 def move_back(state: StateFolder) -> None:
-    assert verified_states.load_last(verified_states.resolve_records(state, "", "chat"))["container_id"] == "c1"
+    assert verified_states.load_last(verified_states.resolve_records(state, "", "chat")).container_id == "c1"
     assert not (state.path / "servers").exists()
 
 
 def test_records_of_the_server_move_and_those_of_the_host_stay(state: StateFolder) -> None:
     move_to_own_folder(state)
     assert all((state.path / name).exists() for name in MACHINE_FILES)
-    assert verified_states.load_last(StateFolder(state.path)) == {}
+    assert verified_states.load_last(StateFolder(state.path)) == VerifiedState()
     move_back(state)
     assert all((state.path / name).exists() for name in (*SERVER_FILES, *MACHINE_FILES))
 
@@ -57,10 +58,10 @@ def test_files_of_an_unverified_server_do_not_prevent_a_move(state: StateFolder)
 
 
 def test_another_server_has_no_records_at_first(state: StateFolder) -> None:
-    assert verified_states.load_last(verified_states.resolve_records(state, "vectors", "")) == {}
-    assert verified_states.load_last(state) == GOOD
+    assert verified_states.load_last(verified_states.resolve_records(state, "vectors", "")) == VerifiedState()
+    assert verified_states.load_last(state).to_json() == GOOD
     assert [server.server for server in state.servers()] == ["", "vectors"]
-    assert [item["container_id"] for item in verified_states.iter_all_servers(state)] == ["c1"]
+    assert [item.container_id for item in verified_states.iter_all_servers(state)] == ["c1"]
 
 
 def test_an_interrupted_move_is_completed(state: StateFolder) -> None:
@@ -70,8 +71,8 @@ def test_an_interrupted_move_is_completed(state: StateFolder) -> None:
 
 
 def test_reading_the_records_of_a_server_moves_nothing(state: StateFolder) -> None:
-    assert verified_states.load_last(state.for_server("chat"))["container_id"] == "c1"
-    assert verified_states.load_last(state.for_server("vectors")) == {}
+    assert verified_states.load_last(state.for_server("chat")).container_id == "c1"
+    assert verified_states.load_last(state.for_server("vectors")) == VerifiedState()
     assert not (state.path / "servers").exists()
 
 

@@ -1,13 +1,16 @@
 """Verified states for a rollback, incident bundles without secrets, and the history."""
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sparkwright.host.records import history, incidents, verified_states
+from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
+from sparkwright.host.records.verified_states import Measured, ModelRecord, ServeRecord, VerifiedState
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol.container import ContainerSpec, SpecRecord
 from sparkwright.secret import Secret
 from sparkwright.visible import escape_invisible
 from tests.modules.context import RecordingContext
@@ -18,17 +21,14 @@ def state(tmp_path: Path) -> StateFolder:
     return StateFolder(tmp_path)
 
 
-def good_state(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
-    return {
-        "spec": {"name": "qwen35", "command": [str(seqs)]},
-        "model": {"commit": commit},
-        "container_id": container or f"id{seqs}{commit}",
-    }
+def good_state(seqs: int, commit: str = "c1", container: str = "") -> VerifiedState:
+    container_id = container or f"id{seqs}{commit}"
+    return VerifiedState({"name": "qwen35", "command": [str(seqs)]}, {"commit": commit}, container_id=container_id)
 
 
 def container_ids(state: StateFolder) -> list[str]:
     """Return the Ids of the verified states' containers, newest first."""
-    return [item["container_id"] for item in (verified_states.load_last(state), *verified_states.load_earlier(state))]
+    return [item.container_id for item in (verified_states.load_last(state), *verified_states.load_earlier(state))]
 
 
 def test_a_deploy_of_an_earlier_state_can_be_rolled_back(state: StateFolder) -> None:
@@ -53,6 +53,19 @@ def test_a_new_revision_of_the_model_is_a_new_state_and_a_restart_is_not(state: 
     assert container_ids(state) == ["restarted"]
     verified_states.save_verified(state, good_state(1, commit="c2"))
     assert container_ids(state) == ["id1c2", "restarted"]
+
+
+def test_every_field_of_a_verified_state_is_validated_when_it_is_read() -> None:
+    assert set(verified_states.FIELD_NAMES) == VERIFIED_STATE_SHAPE.fields.keys()
+    for name, record in {"spec": SpecRecord, "model": ModelRecord, "serve": ServeRecord, "measured": Measured}.items():
+        assert VERIFIED_STATE_SHAPE.fields[name].fields.keys() >= record.__annotations__.keys() - {"role"}, name
+    assert [*SpecRecord.__annotations__] == [field.name for field in dataclasses.fields(ContainerSpec)]
+
+
+def test_fields_of_a_newer_version_are_kept(state: StateFolder) -> None:
+    state.write("verified", {**good_state(1).to_json(), "color": "green"})
+    verified_states.save_verified(state, good_state(2))
+    assert verified_states.load_earlier(state)[0].to_json()["color"] == "green"
 
 
 def test_secrets_in_environment_and_arguments_are_redacted() -> None:

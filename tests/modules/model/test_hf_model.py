@@ -15,6 +15,7 @@ from sparkwright.host.models import manifest, model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import ModelRecord, VerifiedState
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import RestoreModelFiles
@@ -89,8 +90,8 @@ def files_without(entry: dict[str, Any], *paths: str) -> list[dict[str, Any]]:
 
 
 def save_verified(context: RecordingContext, commit: str) -> None:
-    model = {"id": MODEL, "commit": commit, "dir": "~/m"}
-    verified_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
+    model: ModelRecord = {"id": MODEL, "commit": commit, "dir": "~/m"}
+    verified_states.save_verified(context.state, VerifiedState({"name": "qwen35"}, model))
 
 
 def restore_model(context: RecordingContext) -> None:

@@ -6,7 +6,7 @@ The result is a one-sentence summary with ranked causes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +33,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import gpu_sampler
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
@@ -105,7 +106,7 @@ class _Diagnosis:
     #: the facts from the user's files
     recipe_facts: RecipeFacts
     #: the last verified state
-    verified_state: Mapping[str, Any]
+    verified_state: VerifiedState
     limits: Limits
     #: URL of the server
     url: str
@@ -121,7 +122,7 @@ class _Diagnosis:
         if self.url and server.container.status not in ("exited", "created", "paused", "dead", "absent"):
             server = replace(server, probe=prober.probe_health())
             if server.probe.health == 200 and not server.active_run:
-                serve = self.verified_state.get("serve") or {}
+                serve = self.verified_state.serve
                 model = prober.query_served_name(str(serve.get("served_name", "")) or self.recipe_facts.model)
                 server = self._probe_token(prober, server, model)
         elif self.url and not server.active_run:
@@ -200,7 +201,7 @@ class _Diagnosis:
     def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
         """Return the causes that lie in the Docker Engine or the host."""
         has_policy = server.container.policy and not server.loop_stop_reason and not server.awake_server
-        policy = str((self.verified_state.get("spec") or {}).get("restart", "")) if has_policy else ""
+        policy = str(self.verified_state.spec.get("restart", "")) if has_policy else ""
         return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 

@@ -25,6 +25,7 @@ from sparkwright.host.containers import container_labels, containers, crash_loop
 from sparkwright.host.memory import host_outage
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.measure import http_probe, server_counters
@@ -40,7 +41,7 @@ MIN_RESTART_DELAY_S = 0.1
 
 
 def inspect_server(
-    context: Context, verified_state: Mapping[str, Any], name: str, limits: Limits, now_s: float
+    context: Context, verified_state: VerifiedState, name: str, limits: Limits, now_s: float
 ) -> DiagnosisInput:
     """Inspect the server.
 
@@ -48,10 +49,10 @@ def inspect_server(
         verified_state: the last verified state.
         name: name of the recipe's container, used if nothing has been verified.
     """
-    verified_name = str((verified_state.get("spec") or {}).get("name", ""))
+    verified_name = str(verified_state.spec.get("name", ""))
     server = DiagnosisInput(
         now_s,
-        engine=container_labels.engine_of_spec(verified_state.get("spec")),
+        engine=container_labels.engine_of_spec(verified_state.spec),
         name=verified_name or name,
         was_verified=bool(verified_state),
         max_start_s=current_state.start_limit_s(verified_state, limits),
@@ -75,14 +76,14 @@ def _booted_s(context: Context, now_s: float) -> float | None:
         return None
 
 
-def diagnosed_url(server: DiagnosisInput, verified_state: Mapping[str, Any]) -> str:
+def diagnosed_url(server: DiagnosisInput, verified_state: VerifiedState) -> str:
     """Return the URL that the server's container publishes, or else the verified server's; empty if neither is known."""
     if server.inspected:
         return containers.url_of(dict(server.inspected))
-    return server_url(verified_state["spec"]) if verified_state else ""
+    return server_url(verified_state.spec) if verified_state else ""
 
 
-def inspect_again(server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any]) -> DiagnosisInput:
+def inspect_again(server: DiagnosisInput, context: Context, verified_state: VerifiedState) -> DiagnosisInput:
     """Inspect the same container a moment later."""
     return _with_container(replace(server, log=None), context, verified_state, server.container.name)
 
@@ -98,14 +99,14 @@ def _with_runs(server: DiagnosisInput, context: Context) -> DiagnosisInput:
 
 
 def _with_container(
-    server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any], name: str
+    server: DiagnosisInput, context: Context, verified_state: VerifiedState, name: str
 ) -> DiagnosisInput:
     server = replace(server, awake_server=turns.other_awake_server(context.state))
     try:
         inspected = containers.inspect(context.docker(), name)
         if inspected is None:
             return replace(server, container=Container(name, status="absent"))
-        container = snapshot.parse_container(inspected, str(verified_state.get("container_id", "")))
+        container = snapshot.parse_container(inspected, verified_state.container_id)
     except SparkwrightError as error:
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # raised by docker or requests: the engine hangs or its answer is invalid
@@ -181,8 +182,8 @@ def _previous_exit_s(server: DiagnosisInput) -> float | None:
     return None
 
 
-def _with_drift(server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any]) -> DiagnosisInput:
-    if server.active_run or not verified_state or verified_state["spec"].get("name") != server.container.name:
+def _with_drift(server: DiagnosisInput, context: Context, verified_state: VerifiedState) -> DiagnosisInput:
+    if server.active_run or not verified_state or verified_state.spec.get("name") != server.container.name:
         return server
     try:
         return replace(server, drift=snapshot.find_drift(context, verified_state, dict(server.inspected)))
@@ -193,7 +194,7 @@ def _with_drift(server: DiagnosisInput, context: Context, verified_state: Mappin
 def build_rate_facts(
     context: Context,
     recipe_facts: RecipeFacts,
-    verified_state: Mapping[str, Any],
+    verified_state: VerifiedState,
     server: DiagnosisInput,
     measurement: Measurement | None,
     url: str,
@@ -234,7 +235,7 @@ def build_rate_facts(
         accepted_per_draft=measured.acceptance,
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
-        model=str((verified_state.get("model") or {}).get("id", "")) or recipe_facts.model_id or command.model,
+        model=str(verified_state.model.get("id", "")) or recipe_facts.model_id or command.model,
         thinking_tokens=measured.reasoning_tokens,
         answer_tokens=measured.response_tokens,
         budget=advisor.effective_settings(request, model, version).budget if server.inspected else None,
@@ -260,14 +261,12 @@ def _engine_version(server: DiagnosisInput, url: str) -> str | None:
     return str(engine_version) if engine_version else None
 
 
-def _model_folder(
-    context: Context, verified_state: Mapping[str, Any], server: DiagnosisInput, model: str
-) -> Path | None:
+def _model_folder(context: Context, verified_state: VerifiedState, server: DiagnosisInput, model: str) -> Path | None:
     """Return the model's folder on the host, which is the source of the mount at the engine's model path."""
     for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
         source, _, target = str(bind).partition(":")
         container_path = target.partition(":")[0]
         if container_path and (model == container_path or model.startswith(f"{container_path}/")):
             return Path(source) / model[len(container_path) :].lstrip("/")
-    folder = (verified_state.get("model") or {}).get("dir") if server.container.verified else None
+    folder = verified_state.model.get("dir") if server.container.verified else None
     return context.machine.expand(str(folder)) if folder else None

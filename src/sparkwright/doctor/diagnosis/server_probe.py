@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, ProbeResult
 from sparkwright.engines import http as engine_http
@@ -19,6 +19,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, build_key
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import gpu_sampler, http_probe, server_counters, stream, throughput
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.server_client import ServerClient
@@ -150,13 +151,13 @@ class ExpectedRate:
 
     @classmethod
     def from_verified_state(
-        cls, context: Context, verified_state: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
+        cls, context: Context, verified_state: VerifiedState, recipe_tok_per_s: float | None, *, verified: bool
     ) -> ExpectedRate:
         """Return the verified server's baseline or, without one, the rate that the recipe expects."""
-        serve = verified_state.get("serve") or {}
+        serve = verified_state.serve
         key = serve.get("baseline_key") or {}
         if verified and key:
-            http = container_labels.engine_of_spec(verified_state.get("spec")).http
+            http = container_labels.engine_of_spec(verified_state.spec).http
             baseline = Baselines(context.state).read(build_key(key, context.machine, http))
             if baseline is not None:
                 return cls(baseline.median, baseline.tolerance, "baseline", baseline)

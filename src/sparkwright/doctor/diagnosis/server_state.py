@@ -21,6 +21,7 @@ from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.visible import format_count
 
 
@@ -351,10 +352,10 @@ def _describe_stage(server: DiagnosisInput) -> str:
 
 
 def worker_state(
-    context: Context, verified_state: Mapping[str, Any], server: DiagnosisInput, limits: Limits
+    context: Context, verified_state: VerifiedState, server: DiagnosisInput, limits: Limits
 ) -> ServerState | None:
     """Return the state of a worker of a cluster, or None if the server is not a worker."""
-    labels = (verified_state.get("spec") or {}).get("labels")
+    labels = verified_state.spec.get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
     rank = read_rank(context, verified_state, server.container, CheckHistory.load(context.state))

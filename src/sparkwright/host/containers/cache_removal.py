@@ -58,9 +58,7 @@ def _retention_reasons(context: Context) -> dict[str, str]:
     states = [("the last verified state", verified_states.load_last(server)) for server in servers]
     for server in servers:
         states += [("the state before it, for a rollback", row) for row in verified_states.load_earlier(server)[:1]]
-    reasons = {
-        str(key): reason for reason, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))
-    }
+    reasons = {key: reason for reason, verified in reversed(states) if (key := verified.spec.get("caches"))}
     return reasons | {key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}
 
 

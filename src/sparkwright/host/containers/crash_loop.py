@@ -104,8 +104,8 @@ def _read_samples(container: Mapping[str, Any], context: Context) -> list[Restar
     verified = verified_states.load_last(context.state)
     record = context.state.read("restarts") or {}
     rows = [RestartSample(*row) for row in record.get("seen", [])] if record.get("id") == container["Id"] else []
-    if verified.get("container_id") == container["Id"]:
-        rows.insert(0, RestartSample(float(verified.get("since", 0)), int(verified.get("restart_count", 0))))
+    if verified.container_id == container["Id"]:
+        rows.insert(0, RestartSample(verified.since, verified.restart_count))
     return sorted(set(rows), key=lambda sample: sample.time_s)
 
 

@@ -200,8 +200,9 @@ def _recorded_identities(context: Context) -> dict[str, Identity]:
 
 def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
     states = (*verified_states.load_earlier(state), verified_states.load_last(state))
-    verified_rows = [row for row in states if row.get("container_id")]
-    return {str(row["container_id"]): Identity(role, row["spec"]["name"]) for row in verified_rows}
+    return {
+        verified.container_id: Identity(role, verified.spec["name"]) for verified in states if verified.container_id
+    }
 
 
 def _stopped_identities(state: StateFolder) -> dict[str, Identity]:

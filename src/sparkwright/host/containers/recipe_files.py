@@ -95,8 +95,8 @@ def remove_unneeded(context: Context) -> None:
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
-    states = list(verified_states.iter_all_servers(context.state))
-    needed_digests = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
+    states = verified_states.iter_all_servers(context.state)
+    needed_digests = {digest for verified in states for digest in verified.spec.get("files", {}).values()}
     for row in context.docker().api.containers(all=True):
         needed_digests |= {_parse_digest(str(mount.get("Source"))) for mount in row.get("Mounts") or ()}
     for path in folder.iterdir():

@@ -117,7 +117,7 @@ def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
     previous = context.state.read("previous") or {}
-    ids = (verified_states.load_last(context.state).get("container_id"), previous.get("id"))
+    ids = (verified_states.load_last(context.state).container_id, previous.get("id"))
     yield from filter(None, (_inspect_recorded(context, id_) for id_ in ids))
 
 

@@ -195,7 +195,7 @@ def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     This includes interim servers, but not the server at base_url or those without metrics. Empty if Docker does not answer.
     """
     states = verified_states.iter_all_servers(context.state)
-    verified_names = {str((state.get("spec") or {}).get("name") or "") for state in states} - {""}
+    verified_names = {verified.spec["name"] for verified in states}
     names = verified_names | {name + containers.INTERIM_SUFFIX for name in verified_names}
     counts = {name: _read_tokens(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counts.items() if tokens is not None}

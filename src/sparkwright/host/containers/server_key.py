@@ -88,8 +88,8 @@ def secret_arg() -> Any:
 
 def read_verified_key(state: StateFolder) -> str:
     """Return the key of the last verified server; empty if it has none, or the key is no longer on this host."""
-    spec = verified_states.load_last(state).get("spec") or {}
-    fingerprint = str(spec.get("server_key", "")).removeprefix(FINGERPRINT_PREFIX)
+    spec = verified_states.load_last(state).spec
+    fingerprint = spec.get("server_key", "").removeprefix(FINGERPRINT_PREFIX)
     key_format = engine.from_labels(spec.get("labels")).key
     return (
         server_keys.read_key(server_keys.key_path(state, spec["name"], fingerprint, key_format)) if fingerprint else ""
@@ -117,10 +117,8 @@ def remove_unneeded(context: Context, name: str) -> None:
     """Remove the keys of a server, except those that its containers or verified states need."""
     if not server_keys.has_keys(context.state):
         return
-    states = list(verified_states.iter_all_servers(context.state))
-    needed_fingerprints = {
-        str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states
-    }
+    states = verified_states.iter_all_servers(context.state)
+    needed_fingerprints = {verified.spec.get("server_key", "").removeprefix(FINGERPRINT_PREFIX) for verified in states}
     names = (name, name + containers.PREVIOUS_SUFFIX)
     inspected_containers = (containers.inspect(context.docker(), container_name) for container_name in names)
     server_keys.remove_unneeded(

@@ -19,6 +19,7 @@ from sparkwright.host import gpu_processes, nvidia_smi, ollama
 from sparkwright.host.containers import containers
 from sparkwright.host.machine import ollama_url
 from sparkwright.host.module import Context
+from sparkwright.host.records import verified_states
 from sparkwright.units import format_gib
 
 #: see host/gateway/interim.py
@@ -114,9 +115,9 @@ def read_own_stop(context: Context) -> dict[str, Any]:
 def recorded_bytes(context: Context, container_id: str) -> int | None:
     """Return the bytes that a container held when it was verified, or None if they were not recorded."""
     for state in context.state.servers():
-        verified = state.read("verified") or {}
-        if verified.get("container_id") == container_id and verified.get("held_bytes"):
-            return int(verified["held_bytes"])
+        verified = verified_states.load_last(state)
+        if verified.container_id == container_id and verified.held_bytes:
+            return int(verified.held_bytes)
     return None
 
 

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sparkwright import units
 from sparkwright.guard import samples as memory_samples
@@ -20,6 +19,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, incidents, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.memory_level import MemoryLevel
 from sparkwright.trust import private
@@ -91,14 +91,14 @@ def write_configuration(context: Context, notify_command: Sequence[str] | None =
     states = {state.server: verified_states.load_last(state) for state in context.state.servers()}
     states = {server: verified for server, verified in states.items() if verified}
     lines = [line for verified in states.values() if (line := _build_server_line(context, verified))]
-    newest_server = max(states, key=lambda server: float(states[server].get("since") or 0), default="")
-    newest_state = states.get(newest_server, {})
+    newest_server = max(states, key=lambda server: states[server].since, default="")
+    newest_state = states.get(newest_server, VerifiedState())
     settings = {
-        "left": str(int(newest_state.get("left_bytes") or 0)),
-        "floor": str(int(float(newest_state.get("guard_gib") or 0) * GIB)),
+        "left": str(int(newest_state.left_bytes or 0)),
+        "floor": str(int(newest_state.guard_gib * GIB)),
         "address": start_guard.engine_address(context.machine),
         "root": context.machine.root,
-        "key": start_guard.configuration_key(newest_state["spec"]) if newest_state else "",
+        "key": start_guard.configuration_key(newest_state.spec) if newest_state else "",
         "of": newest_server if newest_state else context.state.server,
     }
     lines += [f"{name} {value}" for name, value in settings.items() if value]
@@ -111,13 +111,13 @@ def write_configuration(context: Context, notify_command: Sequence[str] | None =
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
-def _build_server_line(context: Context, verified: dict[str, Any]) -> str:
+def _build_server_line(context: Context, verified: VerifiedState) -> str:
     """Return the configuration line of a verified server, or "" if it is not running."""
-    container = containers.inspect(context.docker(), str(verified.get("container_id", "")))
+    container = containers.inspect(context.docker(), verified.container_id) if verified.container_id else None
     if container is None or not container["State"]["Running"]:
         return ""
-    name, pid = str(verified["spec"]["name"]), container["State"].get("Pid")
-    held_bytes = int(verified.get("held_bytes") or 0)
+    name, pid = verified.spec["name"], container["State"].get("Pid")
+    held_bytes = int(verified.held_bytes or 0)
     return f"server {name} {container['Id']} {pid if isinstance(pid, int) else 0} {held_bytes}"
 
 
@@ -166,7 +166,7 @@ def stop_reason(state: StateFolder, container_id: str, since_s: float) -> str:
 def record_actions(context: Context) -> None:
     """Record the guard's new actions on the verified server in the history, and the last one as an incident."""
     recorded_s = float((context.state.read(RECORD_NAME) or {}).get("seen_s") or 0)
-    verified_id = verified_states.load_last(context.state).get("container_id")
+    verified_id = verified_states.load_last(context.state).container_id
     actions = [action for action in list_actions(context.state) if action.container_id == verified_id]
     new_actions = [action for action in actions if action.time_s > recorded_s]
     for action in new_actions:

@@ -168,8 +168,8 @@ def forget_kept_with_manifest(context: Context, folder: Path) -> None:
 
 def replaced_folders(context: Context) -> dict[Path, str]:
     """Return the kept commit by folder, for the models of the last verified state that another revision has replaced."""
-    models = verified_states.models_of(verified_states.load_last(context.state))
-    folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
+    models = verified_states.models_of(verified_states.load_last(context.state).model)
+    folders = [context.machine.expand(folder) for model in models if (folder := model.get("dir"))]
     return {folder: commit for folder in folders if (commit := kept_commit(folder))}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan, tasks_of
@@ -86,7 +87,7 @@ def load_usable_switch(state: StateFolder, runtime_hash: str) -> Plan:
 
 
 def _validate_plan(
-    record: Mapping[str, Any], plan_record: Mapping[str, Any], verified: Mapping[str, Any], runtime_hash: str
+    record: Mapping[str, Any], plan_record: Mapping[str, Any], verified: VerifiedState, runtime_hash: str
 ) -> Plan:
     if record["runtime"] != runtime_hash:
         raise Refused(
@@ -115,8 +116,8 @@ def restarted_state(plan: Plan) -> dict[str, Any]:
     return state if all(isinstance(argument, dict) for argument in state.values()) else {}
 
 
-def _is_restart_of(plan: Plan, verified: Mapping[str, Any]) -> bool:
-    return state_hash(restarted_state(plan)) == state_hash(verified)
+def _is_restart_of(plan: Plan, verified: VerifiedState) -> bool:
+    return _record_name(VerifiedState.from_json(restarted_state(plan))) == _record_name(verified)
 
 
 def _parse_plan(record: Mapping[str, Any]) -> Plan:
@@ -126,11 +127,11 @@ def _parse_plan(record: Mapping[str, Any]) -> Plan:
         raise Refused("the restart plan can't be read.", fix=PLAN_FIX) from None
 
 
-def _record_name(verified: Mapping[str, Any]) -> str:
+def _record_name(verified: VerifiedState) -> str:
     return f"{FOLDER}/{state_hash(verified)}"
 
 
-def state_hash(state: Mapping[str, Any]) -> str:
+def state_hash(state: VerifiedState) -> str:
     """Return a hash of the fields that `verified_states.is_same` compares, except the value of the server's key."""
     spec, commit = verified_states.served_identity(state)
     identity = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)

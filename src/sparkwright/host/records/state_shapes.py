@@ -80,7 +80,7 @@ VERIFIED_STATE_SHAPE = Partial(
         "spec": _SPEC,
         "model": _MODEL,
         "serve": _SERVE,
-        "measured": Partial({"ready_s": (None, number)}),
+        "measured": Partial({"ready_s": (None, number), "load_s": {text: number}}),
         "held_bytes": (None, number),
         "left_bytes": (None, number),
         "guard_gib": number,

@@ -1,10 +1,7 @@
 """The verified states of a server, and the folder of its records.
 
 The last state is in verified.json, earlier ones are in verified_before.json, newest first. A state contains everything needed to
-recreate the server without the recipe: spec (the container, with its image's digest), model (id, commit, dir, transfer, files),
-serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id, run, since,
-script (the docker run command, if a deploy wrote it), generation (in a cluster: the same on all members whose containers were
-started together).
+recreate the server without the recipe.
 
 The records of a host's only server are in the state folder; with several servers, those of each are in servers/NAME, named after
 its container. A run moves them while it holds the host's lock.
@@ -13,12 +10,14 @@ its container. A run moves them while it holds the host's lock.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
 from sparkwright.host.state import SERVER_RECORDS, SERVERS_FOLDER, StateFolder
+from sparkwright.protocol.container import SpecRecord
 from sparkwright.trust.shapes import select_valid
 
 MAX_EARLIER_STATES = 5
@@ -26,59 +25,147 @@ MAX_EARLIER_STATES = 5
 IGNORED_SPEC_FIELDS = ("image_ids", "caches")
 
 
-def load_last(state: StateFolder) -> dict[str, Any]:
+class ModelFile(TypedDict, total=False):
+    """A file of a model."""
+
+    path: str
+    size_bytes: float
+
+
+class ModelRecord(TypedDict, total=False):
+    """A model of a verified state."""
+
+    id: str | None
+    commit: str | None
+    dir: str | None
+    files: Sequence[ModelFile]
+    #: of a model besides the served one, such as a draft model
+    role: str
+    #: the models besides the served one
+    models: Sequence[ModelRecord]
+
+
+class ServeRecord(TypedDict, total=False):
+    """The values that recreate a server, in addition to its container and models."""
+
+    served_name: str
+    utilization: float | None
+    needs_bytes: float | None
+    #: time limit of its start
+    ready_s: float | None
+    tok_per_s: float | None
+    stop_timeout_s: float | None
+    engine_memory: dict[str, Any]
+    log: dict[str, Any]
+    baseline_key: dict[str, Any]
+
+
+class Measured(TypedDict, total=False):
+    """The measurements of a verification."""
+
+    #: duration of the start
+    ready_s: float | None
+    #: durations of its stages, by name
+    load_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedState:
+    """A verified state of a server; an empty one, which is false, if no server was verified.
+
+    An earlier version may have written fewer fields.
+    """
+
+    #: the container, with its image's digest
+    spec: SpecRecord = field(default_factory=SpecRecord)
+    model: ModelRecord = field(default_factory=ModelRecord)
+    serve: ServeRecord = field(default_factory=ServeRecord)
+    measured: Measured = field(default_factory=Measured)
+    container_id: str = ""
+    #: time of the verification, in seconds since the epoch
+    since: float = 0
+    #: id of the run that verified it
+    run: str = ""
+    restart_count: int = 0
+    #: memory that the server held, and that was still available
+    held_bytes: float | None = None
+    left_bytes: float | None = None
+    #: floor of the memory guard
+    guard_gib: float = 0
+    #: the docker run command, if a deploy wrote it
+    script: str = ""
+    #: in a cluster: the same on all members whose containers were started together
+    generation: str = ""
+    #: fields of other versions, and of the gateway's states
+    other: dict[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.spec.get("name"))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> VerifiedState:
+        """Return the state of a validated record; an empty one if the record lacks the container's name."""
+        values = dict(data or {})
+        known = {name: values.pop(name) for name in FIELD_NAMES if name in values}
+        return cls(**known, other=values) or cls()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are set."""
+        return {**self.other, **{name: value for name in FIELD_NAMES if (value := getattr(self, name))}}
+
+
+FIELD_NAMES = tuple(field.name for field in fields(VerifiedState) if field.name != "other")
+
+
+def load_last(state: StateFolder) -> VerifiedState:
     """Return the last verified state; empty if there is none, or if it lacks the container's name."""
-    return _validate(state.read("verified"))
+    return VerifiedState.from_json(state.read("verified"))
 
 
-def load_earlier(state: StateFolder) -> list[dict[str, Any]]:
+def load_earlier(state: StateFolder) -> list[VerifiedState]:
     """Return the verified states before the last one, newest first."""
     states = (state.read("verified_before") or {}).get("states", [])
-    return [verified for verified in map(_validate, select_valid(VERIFIED_STATE_SHAPE, states)) if verified]
+    return list(filter(None, map(VerifiedState.from_json, select_valid(VERIFIED_STATE_SHAPE, states))))
 
 
-def find_spec(state: StateFolder, container_id: str) -> dict[str, Any]:
+def find_spec(state: StateFolder, container_id: str) -> SpecRecord:
     """Return the spec with which a container was verified; empty if the container was never verified."""
     states = (load_last(state), *load_earlier(state))
-    return next((verified["spec"] for verified in states if verified.get("container_id") == container_id), {})
+    return next((verified.spec for verified in states if verified.container_id == container_id), SpecRecord())
 
 
-def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
-    return state if state and (state.get("spec") or {}).get("name") else {}
-
-
-def save_verified(state: StateFolder, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
+def save_verified(state: StateFolder, new_state: VerifiedState, *, rolled_back: bool = False) -> None:
     """Record the last verified state. With `rolled_back`, drop the states that were verified after its first verification."""
     previous, older_states = load_last(state), load_earlier(state)
     same_states = (earlier for earlier in (previous, *older_states) if is_same(earlier, new_state))
-    script = next((earlier["script"] for earlier in same_states if earlier.get("script")), "")
-    new_state = {"script": script, **new_state} if script else new_state
-    if previous.get("generation") and previous.get("container_id") == new_state.get("container_id"):
-        new_state["generation"] = previous["generation"]  # a restart: the other members' containers are the same
+    script = new_state.script or next((earlier.script for earlier in same_states if earlier.script), "")
+    # after a restart, the other members' containers are the same
+    is_restart = previous.generation and previous.container_id == new_state.container_id
+    generation = previous.generation if is_restart else new_state.generation
+    new_state = replace(new_state, script=script, generation=generation)
     match_index = next((n for n, earlier in enumerate(older_states) if is_same(earlier, new_state)), None)
     if match_index is not None and rolled_back:
         older_states = older_states[match_index + 1 :]
     elif previous and not is_same(previous, new_state):
         older_states = [previous, *(earlier for earlier in older_states if not is_same(earlier, new_state))]
-    state.write("verified_before", {"states": older_states[:MAX_EARLIER_STATES]})
-    state.write("verified", new_state)
+    state.write("verified_before", {"states": [earlier.to_json() for earlier in older_states[:MAX_EARLIER_STATES]]})
+    state.write("verified", new_state.to_json())
 
 
-def is_same(first: dict[str, Any], other: dict[str, Any]) -> bool:
+def is_same(first: VerifiedState, other: VerifiedState) -> bool:
     """Return True if two states have the same container settings and model revisions."""
     return served_identity(first) == served_identity(other)
 
 
-def served_identity(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def served_identity(state: VerifiedState) -> tuple[dict[str, Any], Any]:
     """Return the spec without IGNORED_SPEC_FIELDS, and the model's commit or, with several models, the list of commits."""
-    spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in IGNORED_SPEC_FIELDS}
-    commits = [model.get("commit") for model in models_of(state)]
+    spec = {key: value for key, value in state.spec.items() if key not in IGNORED_SPEC_FIELDS}
+    commits = [model.get("commit") for model in models_of(state.model)]
     return spec, commits if len(commits) > 1 else next(iter(commits), None)
 
 
-def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+def models_of(model: ModelRecord) -> list[ModelRecord]:
     """Return the models of a state: the served model first, then others with their `role`, such as a draft model."""
-    model = state.get("model") or {}
     return [model, *model.get("models", ())] if model else []
 
 
@@ -92,7 +179,7 @@ def resolve_records(state: StateFolder, server: str, only_server: str) -> StateF
     root = StateFolder(state.path)
     if server:
         server_folder = StateFolder(state.path, server)
-        if load_last(root).get("spec", {}).get("name") == server and not load_last(server_folder):
+        if load_last(root).spec.get("name") == server and not load_last(server_folder):
             _move_records(root, server_folder)
         server_folder.ensure_records_folder()
         return server_folder
@@ -105,7 +192,7 @@ def resolve_records(state: StateFolder, server: str, only_server: str) -> StateF
     return root
 
 
-def iter_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
+def iter_all_servers(state: StateFolder) -> Iterator[VerifiedState]:
     """Yield the verified states of all servers of a host; of each server, the newest first."""
     for server in StateFolder(state.path).servers():
         yield from (verified for verified in (load_last(server), *load_earlier(server)) if verified)

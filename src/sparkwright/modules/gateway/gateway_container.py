@@ -289,7 +289,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
     def read(self, args: Args, context: Context) -> GatewayReturnState:
         names = [gateway.name for gateway in drain_record.find_draining(context.state, args.list_gateways())]
         container = replacement.find_current(context, args.name) if names else {}
-        verified_id = verified_states.load_last(context.state).get("container_id")
+        verified_id = verified_states.load_last(context.state).container_id
         running = bool(container) and bool(container["State"]["Running"])
         return GatewayReturnState(names, running, bool(container) and container["Id"] == verified_id)
 

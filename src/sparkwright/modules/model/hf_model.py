@@ -221,9 +221,10 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
     downloaded only if it is wrong.
     """
     folder, paths = observed.manifest.folder, sorted([*observed.missing_paths, *observed.obsolete_paths])
-    models = verified_states.models_of(verified_states.load_last(context.state))
-    matching_models = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
-    verified_commit = next(matching_models, {}).get("commit")
+    models = verified_states.models_of(verified_states.load_last(context.state).model)
+    verified_commit = next(
+        (model.get("commit") for model in models if context.machine.expand(model.get("dir") or "") == folder), None
+    )
     if not verified_commit:
         return
     if verified_commit == args.commit:

@@ -137,8 +137,8 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 def _is_replaced(context: Context) -> bool:
     """Return True if another container has the verified server's name."""
     verified_state = verified_states.load_last(context.state)
-    container = containers.inspect(context.docker(), verified_state["spec"]["name"])
-    return container is not None and container["Id"] != verified_state["container_id"]
+    container = containers.inspect(context.docker(), verified_state.spec["name"])
+    return container is not None and container["Id"] != verified_state.container_id
 
 
 class ShareModel(Module["ShareModel.Args"]):

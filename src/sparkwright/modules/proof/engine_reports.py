@@ -382,7 +382,7 @@ def _was_verified(container: Mapping[str, Any] | None, context: Context) -> bool
     config = (container or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
     for verified_state in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
-        spec = verified_state.get("spec") or {}
+        spec = verified_state.spec
         if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
             return True
     return False

@@ -22,6 +22,7 @@ from sparkwright.host.containers.inspection import describe_status
 from sparkwright.host.containers.running_server import RunningContainer, describe_exit_age, start_identity
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import turns, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import ContainerState, find_drift, verified_spec
 from sparkwright.protocol.container import FINGERPRINT_PREFIX, SECRET_PREFIX, ContainerSpec
@@ -78,7 +79,7 @@ class InspectServer(Module["InspectServer.Args"]):
         name = str(args.spec["name"])
         container = containers.inspect(client, name)
         if container is None and verified_state:
-            name = str(verified_state["spec"]["name"])
+            name = verified_state.spec["name"]
             container = containers.inspect(client, name)
         if container is None or container["State"]["Status"] != "running":
             turns.require_awake(context.state)
@@ -93,13 +94,15 @@ class InspectServer(Module["InspectServer.Args"]):
         health = None if is_worker else http_probe.send_request(url, http.health_path, timeout_s=http.health_timeout_s)
         if health is not None and (health.status == 0 or health.status in http.loading_statuses):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
-        is_verified = server.id == verified_state.get("container_id")
+        is_verified = server.id == verified_state.container_id
         changes = _find_drift(args, server, verified_state, context)
         is_pinned = "@" in str(args.spec["image"])
         key = server_key.read_container_key(context.state, container)
         answer = None if is_worker else http_probe.send_request(url, http.models_path, api_key=key)
         models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
-        expectations = _build_expectations(args, verified_state if is_verified else {}, changes, is_pinned=is_pinned)
+        expectations = _build_expectations(
+            args, verified_state if is_verified else VerifiedState(), changes, is_pinned=is_pinned
+        )
         served_name = expectations["served_name"] or next(iter(models), "")
         property_names = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
@@ -118,7 +121,7 @@ class InspectServer(Module["InspectServer.Args"]):
 
 
 def _find_drift(
-    args: InspectServer.Args, server: RunningContainer, verified_state: Mapping[str, Any], context: Context
+    args: InspectServer.Args, server: RunningContainer, verified_state: VerifiedState, context: Context
 ) -> list[Change]:
     spec = ContainerSpec.from_json(args.spec)
     is_secret, secret_name = spec.server_key.startswith(SECRET_PREFIX), spec.server_key.removeprefix(SECRET_PREFIX)
@@ -126,7 +129,7 @@ def _find_drift(
         fingerprint = container_options.key_fingerprint(server.container) or "unknown"
         spec = dataclasses.replace(spec, server_key=FINGERPRINT_PREFIX + fingerprint)
     spec = server_key.resolve_key(spec, context)
-    verified_id, model = str(verified_state.get("container_id", "")), verified_state.get("model") or {}
+    verified_id, model = verified_state.container_id, verified_state.model
     state = ContainerState(
         spec, server.container, server.image_inspect, verified_id, model, verified_spec(verified_state)
     )
@@ -137,7 +140,7 @@ def _find_drift(
 
 
 def _build_expectations(
-    args: InspectServer.Args, verified_state: Mapping[str, Any], changes: list[Change], *, is_pinned: bool
+    args: InspectServer.Args, verified_state: VerifiedState, changes: list[Change], *, is_pinned: bool
 ) -> dict[str, Any]:
     """Return the expectations for the running server.
 
@@ -145,11 +148,11 @@ def _build_expectations(
         verified_state: empty if it was never verified.
         is_pinned: whether the recipe's image has a digest.
     """
-    serve = {} if changes else {**args.serve, "baseline_key": {}}
+    serve: Mapping[str, Any] = {} if changes else {**args.serve, "baseline_key": {}}
     if not changes and is_pinned and args.serve:
         serve = args.serve
-    elif (verified_state.get("serve") or {}).get("baseline_key"):
-        serve = verified_state["serve"]
+    elif verified_state.serve.get("baseline_key"):
+        serve = verified_state.serve
     expectations = {name: serve.get(name, default) for name, default in NO_EXPECTATIONS.items()}
     return {**expectations, "log": {**NO_EXPECTATIONS["log"], **(expectations["log"] or {})}}
 

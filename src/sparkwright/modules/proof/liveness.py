@@ -18,6 +18,7 @@ from sparkwright.host.containers.inspection import describe_status
 from sparkwright.host.containers.running_server import start_identity
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe, server_counters
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
@@ -121,7 +122,7 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
     from sparkwright.health.settings import Settings
 
     verified_state = verified_states.load_last(context.state)
-    verified_state = verified_state if verified_state.get("container_id") == container["Id"] else {}
+    verified_state = verified_state if verified_state.container_id == container["Id"] else VerifiedState()
     container_state = snapshot.parse_container(container, "")
     if snapshot.is_verified_since_start(container_state, verified_state) or ranks.is_crash_loop(
         container_state, time.time()

@@ -26,6 +26,7 @@ from sparkwright.host.memory import host_outage
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns, verified_states
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.modules.server.start import start_guarded
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
@@ -110,7 +111,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         image = containers.image_of(client, container) if container else {}
         verified_state = verified_states.load_last(context.state)
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
-        model, verified_id = verified_state.get("model") or {}, str(verified_state.get("container_id", ""))
+        model, verified_id = verified_state.model, verified_state.container_id
         recipe_files.require_available(context.state, spec, args.files)
         mount_sources.refuse_unsafe_spec(context, spec)
         is_ours = ownership.is_ours(context, container)
@@ -295,9 +296,9 @@ def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Contex
     return server_key.prepare_mount(spec, context, world_readable=not owner_only)
 
 
-def verified_spec(verified_state: Mapping[str, Any]) -> ContainerSpec | None:
+def verified_spec(verified_state: VerifiedState) -> ContainerSpec | None:
     """Return the spec of a verified state; None if the state is empty."""
-    return ContainerSpec.from_json(verified_state["spec"]) if verified_state else None
+    return ContainerSpec.from_json(verified_state.spec) if verified_state else None
 
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from sparkwright import defaults
 from sparkwright.engines.log import state as log_state
@@ -25,7 +25,8 @@ from sparkwright.host.memory import holders, host_outage, memory_fit, service_gu
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import history, start_memory, verified_states
-from sparkwright.protocol.container import ContainerSpec, fingerprint
+from sparkwright.host.records.verified_states import Measured, ModelRecord, ServeRecord, VerifiedState
+from sparkwright.protocol.container import ContainerSpec, SpecRecord, fingerprint
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
@@ -100,10 +101,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
             current=container if ownership.is_ours(context, container) else {},
             previous=replacement.find_kept(context, args.name),
             stop_record=context.state.read("previous") or {},
-            verified_id=str(verified_state.get("container_id", "")),
+            verified_id=verified_state.container_id,
             kept_commit=next(iter(model_folders.replaced_folders(context).values()), ""),
-            serve=verified_state.get("serve") or {},
-            verified_name=str((verified_state.get("spec") or {}).get("name", "")),
+            serve=verified_state.serve,
+            verified_name=verified_state.spec.get("name", ""),
             unstarted_ids=replacement.unstarted_ids(context),
         )
 
@@ -188,14 +189,14 @@ def _memory_needs(observed: RestorePreviousState, previous: Mapping[str, Any]) -
 
 @dataclass(frozen=True, slots=True)
 class GrantRestartState:
-    """The server's containers, the last verified state, and the record of the stopped server."""
+    """The server's containers, and the records of the verified and the stopped server."""
 
     #: Docker's inspection of the current container; empty if there is none
     current: dict[str, Any]
     #: Docker's inspection of the kept previous container; empty if there is none
     previous: dict[str, Any]
-    #: the last verified state
-    verified_state: dict[str, Any]
+    #: id of the last verified container
+    verified_id: str
     #: record that a run wrote before it stopped the previous server
     stop_record: dict[str, Any]
 
@@ -231,17 +232,18 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
     def read(self, args: Args, context: Context) -> GrantRestartState:
         name, state = args.spec["name"], context.state
         current, previous = containers.inspect(context.docker(), name) or {}, replacement.find_kept(context, name)
-        return GrantRestartState(current, previous, state.read("verified") or {}, state.read("previous") or {})
+        return GrantRestartState(
+            current, previous, verified_states.load_last(state).container_id, state.read("previous") or {}
+        )
 
     def differences(self, args: Args, observed: GrantRestartState) -> list[Change]:
         changes = []
         policy = observed.current["HostConfig"]["RestartPolicy"]["Name"] if observed.current else None
         if policy != args.spec["restart"]:
             changes.append(Change("restart", policy, args.spec["restart"], "verified"))
-        if observed.current.get("Id") != observed.verified_state.get("container_id"):
-            verified_id = (observed.verified_state.get("container_id") or "")[:12] or None
-            container_id = observed.current.get("Id", "")[:12]
-            changes.append(Change("last good state", verified_id, container_id, "once the tests have passed"))
+        if (container_id := observed.current.get("Id", "")) != observed.verified_id:
+            row = (observed.verified_id[:12] or None, container_id[:12])
+            changes.append(Change("last good state", *row, "once the tests have passed"))
         elif observed.current and observed.stop_record.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if observed.previous:
@@ -270,7 +272,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
             engine_state,
             lowest_memory.lowest_bytes if lowest_memory else None,
         )
-        verified_state = {**self._build_verified_state(args, observed, context), "measured": measurements}
+        verified_state = self._build_verified_state(args, observed, context, measurements)
         verified_states.save_verified(context.state, verified_state, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write_configuration(context)
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
@@ -282,9 +284,9 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         recipe_files.remove_unneeded(context)
         compile_caches.save_verified(context, observed.current, args.model)
         cache_removal.enforce_limit(context, args.caches_gib)
-        for model in verified_states.models_of({"model": args.model}):
-            if model.get("dir"):
-                model_folders.forget_kept_with_manifest(context, context.machine.expand(model["dir"]))
+        for model in verified_states.models_of(verified_state.model):
+            if model_dir := model.get("dir"):
+                model_folders.forget_kept_with_manifest(context, context.machine.expand(model_dir))
         fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         fields |= {"arguments": fingerprint(args.spec), "container_id": observed.current["Id"]}
         fields |= {"changed": args.changed, "measured": measurements}
@@ -296,13 +298,22 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         return {}
 
     @staticmethod
-    def _build_verified_state(args: Args, observed: GrantRestartState, context: Context) -> dict[str, Any]:
-        held_bytes = holders.measure_held_bytes(context) or holders.recorded_bytes(context, observed.current["Id"])
+    def _build_verified_state(
+        args: Args, observed: GrantRestartState, context: Context, measurements: Mapping[str, Any]
+    ) -> VerifiedState:
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         key_field = {"server_key": spec.server_key} if spec.server_key else {}
-        recipe_fields = {"spec": {**args.spec, **key_field}, "model": args.model, "serve": args.serve}
-        host_fields = {"container_id": observed.current["Id"], "restart_count": observed.current.get("RestartCount", 0)}
-        host_fields |= {"generation": context.cluster.generation} if context.cluster else {}
-        host_fields["left_bytes"] = context.machine.meminfo()["MemAvailable"]
-        host_fields |= {"guard_gib": context.guards.floor_gib} if context.guards.floor_gib else {}
-        return {**recipe_fields, **host_fields, "held_bytes": held_bytes, "run": context.run_id, "since": time.time()}
+        return VerifiedState(
+            spec=cast(SpecRecord, {**args.spec, **key_field}),
+            model=cast(ModelRecord, args.model),
+            serve=cast(ServeRecord, args.serve),
+            measured=cast(Measured, measurements),
+            container_id=observed.current["Id"],
+            since=time.time(),
+            run=context.run_id,
+            restart_count=observed.current.get("RestartCount", 0),
+            held_bytes=holders.measure_held_bytes(context) or holders.recorded_bytes(context, observed.current["Id"]),
+            left_bytes=context.machine.meminfo()["MemAvailable"],
+            guard_gib=context.guards.floor_gib or 0,
+            generation=context.cluster.generation if context.cluster else "",
+        )

@@ -25,6 +25,7 @@ from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.records.own_folders import OWN_FILE_MARK
+from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import RESERVED_NAMES
 from sparkwright.protocol.result import Change, Result, arg
@@ -73,27 +74,27 @@ class LastGood(Module["LastGood.Args"]):
         verified_state = verified_states.load_last(context.state)
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
         stop_record = context.state.read("previous") or {}
-        if current and not previous and current["Id"] == stop_record.get("id") == verified_state.get("container_id"):
+        if current and not previous and current["Id"] == stop_record.get("id") == verified_state.container_id:
             msg = f"{ownership.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
-        if verified_state and current and current["Id"] == verified_state.get("container_id"):
-            verified_state = next(iter(verified_states.load_earlier(context.state)), {})
+        if verified_state and current and current["Id"] == verified_state.container_id:
+            verified_state = next(iter(verified_states.load_earlier(context.state)), VerifiedState())
             if not verified_state:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
                 raise Refused(
                     f"no verified state older than that of the current {ownership.name_of(current)}.", fix=fix
                 )
-        elif previous and (not verified_state or previous["Id"] == verified_state.get("container_id")):
+        elif previous and (not verified_state or previous["Id"] == verified_state.container_id):
             msg = f"the kept container {ownership.name_of(previous)}"
-            state = _assumed_state(args, previous) | verified_state
+            state = VerifiedState.from_json(_assumed_state(args, previous) | verified_state.to_json())
             return Result(msg=msg, data=_result_data(state, containers.url_of(previous), kept=True))
         if not verified_state:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
-        if not verified_state.get("serve"):
+        if not verified_state.serve:
             raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
-        verified_at = units.format_time(verified_state.get("since", 0), units.MINUTE_FORMAT)
+        verified_at = units.format_time(verified_state.since, units.MINUTE_FORMAT)
         return Result(
-            msg=f"verified {verified_at}: {verified_state['spec'].get('image', '')}",
+            msg=f"verified {verified_at}: {verified_state.spec.get('image', '')}",
             data=_result_data(verified_state, "", kept=False),
         )
 
@@ -105,21 +106,21 @@ def _assumed_state(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, An
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
-def _result_data(verified_state: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+def _result_data(verified_state: VerifiedState, url: str, *, kept: bool) -> dict[str, Any]:
     """Return the data of `last_good`.
 
     Args:
         url: URL of a kept server; empty to derive it from the spec.
     """
-    bindings = port_bindings(tuple(verified_state["spec"].get("ports") or ()))
+    bindings = port_bindings(tuple(verified_state.spec.get("ports") or ()))
     return {
         "kept": kept,
-        "spec": verified_state["spec"],
-        "model": verified_state.get("model") or {},
-        "serve": verified_state.get("serve") or {},
-        "since": verified_state.get("since", 0),
-        "place": str(container_labels.membership_of_labels(verified_state["spec"].get("labels"))),
-        "generation": verified_state.get("generation", ""),
+        "spec": verified_state.spec,
+        "model": verified_state.model,
+        "serve": verified_state.serve,
+        "since": verified_state.since,
+        "place": str(container_labels.membership_of_labels(verified_state.spec.get("labels"))),
+        "generation": verified_state.generation,
         "base_url": url or containers.url_of({"HostConfig": {"PortBindings": bindings}}),
     }
 
@@ -175,11 +176,11 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
 
     def run(self, args: Args, context: Context) -> Result:
         state = _find_verified_folder(args.name, context)
-        verified_state = verified_states.load_last(state) if state else {}
-        saved_script = str(verified_state.get("script") or "")
+        verified_state = verified_states.load_last(state) if state else VerifiedState()
+        saved_script = verified_state.script
         result = super().run(dataclasses.replace(args, content=args.content or saved_script), context)
         if state and args.content not in ("", saved_script) and not context.check:
-            state.write("verified", {**verified_state, "script": args.content})
+            state.write("verified", dataclasses.replace(verified_state, script=args.content).to_json())
         if not (orphaned_scripts := _find_orphaned_scripts(args.name, context)):
             return result
         for path in orphaned_scripts if not context.check else ():
@@ -205,7 +206,7 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
     replaced_container = replacement.find_current(context, name) if replaces_server else {}
     replaced_name = ownership.name_of(replaced_container) if replaced_container else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
-    verified_names = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states}
+    verified_names = {str(verified_states.load_last(state).spec.get("name")) for state in states}
     return [
         path
         for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
@@ -221,7 +222,7 @@ def _find_verified_folder(name: str, context: Context) -> StateFolder | None:
     if container is None:
         return None
     for state in (context.state, gateway_folders.state_of(context)):
-        if verified_states.load_last(state).get("container_id") == container["Id"]:
+        if verified_states.load_last(state).container_id == container["Id"]:
             return state
     return None
 
@@ -277,8 +278,8 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 def _history_fields(container_id: str, context: Context) -> dict[str, Any]:
     """Return the history fields of the restored server: its container, and its image and model if it was verified."""
     verified_state = verified_states.load_last(context.state)
-    if verified_state.get("container_id") != container_id:
+    if verified_state.container_id != container_id:
         return {"container_id": container_id}
-    model = verified_state.get("model") or {}
-    fields = {"image": verified_state["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    model = verified_state.model
+    fields = {"image": verified_state.spec.get("image"), "model": model.get("id"), "commit": model.get("commit")}
     return {"container_id": container_id, **fields}

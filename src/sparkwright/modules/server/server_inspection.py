@@ -82,7 +82,7 @@ class Serving(Module["Serving.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         verified_state = verified_states.load_last(context.state)
-        name = str((verified_state.get("spec") or {}).get("name") or args.name)
+        name = str(verified_state.spec.get("name") or args.name)
         if not name:
             return _serving_result("nothing has ever been deployed here")
         try:
@@ -99,7 +99,7 @@ class Serving(Module["Serving.Args"]):
             )
         except SparkwrightError as error:
             return _serving_result(str(error))
-        is_verified = container["Id"] == verified_state.get("container_id")
+        is_verified = container["Id"] == verified_state.container_id
         return _serving_result(health_result.msg, serving=not health_result.failed, verified=is_verified)
 
 

@@ -74,7 +74,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
         ownership.require_ours(context, observed.current)
         verified_state = verified_states.load_last(context.state)
         holders.record_stop(context, observed.current)
-        if observed.previous and observed.current["Id"] != verified_state.get("container_id"):
+        if observed.previous and observed.current["Id"] != verified_state.container_id:
             lifecycle.remove(context, observed.current, args.stop_timeout_s)
             return {"msg": f"removed the unverified {name}; {ownership.name_of(observed.previous)} is still kept"}
         if observed.previous:
@@ -120,7 +120,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
             ownership.require_ours(context, observed)
             holders.record_stop(context, observed)
             # a verified server is started again, even if it was already stopped
-            is_verified = observed["Id"] == verified_states.load_last(context.state).get("container_id")
+            is_verified = observed["Id"] == verified_states.load_last(context.state).container_id
             _record_previous(context, observed, {"running": True} if is_verified else {})
         return super().run(args, context)
 
@@ -281,7 +281,7 @@ def _describe_cost(request_count: int | None, context: Context, interim: str) ->
         request_note = f"{format_count(request_count, 'request')} running now"
     if interim:
         return f"{interim} answers in the meantime; {request_note}"
-    ready_s = (verified_states.load_last(context.state).get("measured") or {}).get("ready_s")
+    ready_s = verified_states.load_last(context.state).measured.get("ready_s")
     unknown_duration = "for an unknown time (no start measured yet)"
     duration = unknown_duration if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
     return f"server down {duration}; {request_note}"
@@ -295,8 +295,8 @@ def _record_previous(context: Context, container: dict[str, Any], extra_fields: 
     """
     earlier_record, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
-    if identity["policy"] == "no" and identity["id"] == verified_state.get("container_id"):
-        identity["policy"] = verified_state["spec"]["restart"]  # the policy was removed after the verification
+    if identity["policy"] == "no" and identity["id"] == verified_state.container_id:
+        identity["policy"] = verified_state.spec.get("restart", "no")  # the policy was removed after the verification
     if (
         earlier_record.get("id") == container["Id"]
     ):  # an interrupted run has changed the container since it was recorded

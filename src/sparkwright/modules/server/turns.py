@@ -60,7 +60,7 @@ class Turn(Module["Turn.Args"]):
         data = {
             "asleep": awake_name != args.name,
             "running": args.name in running_names,
-            "proved": bool(container) and container["Id"] == verified_state.get("container_id"),
+            "proved": bool(container) and container["Id"] == verified_state.container_id,
             "awake": awake_name,
             "interrupted": any(name != awake_name for name in running_names),
             "other": _other_server(other_servers[0], containers_by_name, context)
@@ -73,10 +73,10 @@ class Turn(Module["Turn.Args"]):
 def _other_server(server: Mapping[str, Any], containers_by_name: Mapping[str, Any], context: Context) -> dict[str, Any]:
     container = containers_by_name[server["name"]]
     verified_state = verified_states.load_last(context.state.for_server(server["name"]))
-    recorded_fields = {key: verified_state.get(key) or {} for key in ("spec", "model", "serve")}
+    recorded_fields = {"spec": verified_state.spec, "model": verified_state.model, "serve": verified_state.serve}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])
-    is_last_verified = bool(container) and container["Id"] == verified_state.get("container_id")
+    is_last_verified = bool(container) and container["Id"] == verified_state.container_id
     return {**recorded_fields, **server, "running": running, "proved": is_last_verified, "base_url": url}
 
 

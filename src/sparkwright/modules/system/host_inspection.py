@@ -144,6 +144,6 @@ class Survey(Module["Survey.Args"]):
 
 
 def _list_servers(context: Context) -> list[dict[str, Any]]:
-    verified_id = verified_states.load_last(context.state).get("container_id")
+    verified_id = verified_states.load_last(context.state).container_id
     rows = [asdict(server) for server in running_server.list_servers(context)]
     return [{"verified": row.pop("id") == verified_id, **row} for row in rows]
