@@ -79,11 +79,16 @@ TABLE = yaml.safe_load(Path(__file__).with_name("decisions.yml").read_text())
 CASES = [(module, case) for module, cases in TABLE["modules"].items() for case in cases]
 
 
+def build_field(field_type: Any, value: Any) -> Any:
+    return field_type.from_json(value) if hasattr(field_type, "from_json") and isinstance(value, dict) else value
+
+
 def build_read_value(module: StateModule[Any, Any], value: Any) -> Any:
     """Return the value as the type that the module's `read` returns."""
     return_type = typing.get_type_hints(module.read, localns={"Args": module.Args})["return"]
     if isinstance(return_type, type) and dataclasses.is_dataclass(return_type):
-        return return_type(**value)
+        types = typing.get_type_hints(return_type)
+        return return_type(**{name: build_field(types[name], value) for name, value in value.items()})
     (item_type,) = typing.get_args(return_type)[:1] or (None,)
     if isinstance(item_type, type) and dataclasses.is_dataclass(item_type):
         return [item_type(**item) for item in value]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.host.gateway import gateway_folders
+from sparkwright.host.gateway.gateway_folders import ProofRecord, VerifiedGateway
 from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
 from sparkwright.host.records.verified_states import Measured, ModelRecord, ServeRecord, VerifiedState
@@ -56,10 +58,34 @@ def test_a_new_revision_of_the_model_is_a_new_state_and_a_restart_is_not(state: 
 
 
 def test_every_field_of_a_verified_state_is_validated_when_it_is_read() -> None:
-    assert set(verified_states.FIELD_NAMES) == VERIFIED_STATE_SHAPE.fields.keys()
-    for name, record in {"spec": SpecRecord, "model": ModelRecord, "serve": ServeRecord, "measured": Measured}.items():
+    names = {*verified_states.field_names(VerifiedState), *verified_states.field_names(VerifiedGateway)}
+    assert names == VERIFIED_STATE_SHAPE.fields.keys()
+    for name, record in {
+        "spec": SpecRecord,
+        "model": ModelRecord,
+        "serve": ServeRecord,
+        "measured": Measured,
+        "proof": ProofRecord,
+    }.items():
         assert VERIFIED_STATE_SHAPE.fields[name].fields.keys() >= record.__annotations__.keys() - {"role"}, name
     assert [*SpecRecord.__annotations__] == [field.name for field in dataclasses.fields(ContainerSpec)]
+
+
+def test_damaged_fields_of_an_earlier_gateway_are_left_out(tmp_path: Path) -> None:
+    context = RecordingContext(tmp_path)
+    good = {"spec": {"name": "gateway"}, "digest": "d1", "models": ["qwen"], "proof": {"port": 8080, "models": {}}}
+    damaged = {
+        **good,
+        "digest": "d2",
+        "since": "yesterday",
+        "models": "qwen",
+        "proof": {"port": 8080, "models": ["qwen"]},
+    }
+    states = [good, damaged, {**good, "digest": "../d3"}]
+    gateway_folders.state_of(context).write("verified_before", {"states": states})
+    read_good, read_damaged = gateway_folders.load_earlier(context)
+    assert read_good.to_json() == {**good, "spec": {"name": "gateway"}}
+    assert read_damaged == VerifiedGateway({"name": "gateway"}, digest="d2", proof={"port": 8080})
 
 
 def test_fields_of_a_newer_version_are_kept(state: StateFolder) -> None:

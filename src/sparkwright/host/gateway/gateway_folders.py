@@ -9,17 +9,20 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.host.module import Context
+from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
+from sparkwright.host.records.verified_states import VerifiedContainer
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT
+from sparkwright.trust.shapes import select_valid
 
 FOLDER, FILES_FOLDER, SOCKETS_FOLDER = "gateway", "files", "sockets"
 CANDIDATE_FOLDER, VERIFIED_FOLDER = "candidate", "good"
@@ -201,10 +204,31 @@ def _reveal_secret(name: str, context: Context) -> str:
 
 
 # The verified states of a gateway: the last one and those before it, each with its files.
-#
-# A state has the fields spec (of the container), digest (of its files), container_id, models, proof (the arguments of
-# `gateway_proof`), run, since, restored_at if it was restored after a failed deploy, and script (the docker run command) if one
-# was written.
+
+
+class ProofRecord(TypedDict, total=False):
+    """The arguments of `gateway_proof`."""
+
+    name: str
+    port: int
+    keyed: bool
+    tls: bool
+    models: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedGateway(VerifiedContainer):
+    """A verified state of a gateway; an empty one, which is false, if no gateway was verified."""
+
+    #: digest of its files
+    digest: str = ""
+    models: Sequence[str] = ()
+    proof: ProofRecord = field(default_factory=ProofRecord)
+    #: time at which it was restored after a failed deploy; 0 if it was not
+    restored_at: float = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.digest and self.spec.get("name"))
 
 
 def require_files(context: Context, digest: str) -> dict[str, str]:
@@ -217,20 +241,20 @@ def require_files(context: Context, digest: str) -> dict[str, str]:
     return contents
 
 
-def load_last(context: Context) -> dict[str, Any]:
+def load_last(context: Context) -> VerifiedGateway:
     """Return the last verified state; empty if there is none."""
     return load_last_in(state_of(context))
 
 
-def load_last_in(gateway: StateFolder) -> dict[str, Any]:
+def load_last_in(gateway: StateFolder) -> VerifiedGateway:
     """Return the last verified state in a gateway's state folder; empty if there is none."""
-    return _validate_state(gateway.read("verified"))
+    return VerifiedGateway.from_json(gateway.read("verified"))
 
 
-def load_earlier(context: Context) -> list[dict[str, Any]]:
+def load_earlier(context: Context) -> list[VerifiedGateway]:
     """Return the verified states before the last one, newest first."""
-    states = (state_of(context).read("verified_before") or {}).get("states")
-    return [state for state in map(_validate_state, states if isinstance(states, list) else ()) if state]
+    states = (state_of(context).read("verified_before") or {}).get("states", [])
+    return list(filter(None, map(VerifiedGateway.from_json, select_valid(VERIFIED_STATE_SHAPE, states))))
 
 
 def state_files(context: Context, digest: str) -> dict[str, str]:
@@ -239,18 +263,17 @@ def state_files(context: Context, digest: str) -> dict[str, str]:
     return contents if is_unaltered(contents, digest) else {}
 
 
-def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
+def save_verified(context: Context, new_state: VerifiedGateway, *, rolled_back: bool = False) -> None:
     """Record the last verified state, with a copy of the current files.
 
     Args:
-        new_state: spec, digest, container_id, models, proof.
+        new_state: the state, without `run` and `since`.
         rolled_back: whether to drop the states that were verified after this one.
     """
-    digest, previous = new_state["digest"], load_last(context)
+    digest, previous = new_state.digest, load_last(context)
     states = ([previous] if previous else []) + load_earlier(context)
     match_index = next((n for n, state in enumerate(states) if _is_same(state, new_state)), None)
-    if match_index is not None and "script" in states[match_index]:
-        new_state = {"script": states[match_index]["script"], **new_state}
+    script = states[match_index].script if match_index is not None else ""
     older_states = (
         states[match_index + 1 :]
         if rolled_back and match_index is not None
@@ -259,36 +282,28 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
     older_states = older_states[:MAX_EARLIER_STATES]
     gateway = state_of(context)
     write_files(_state_folder(context, digest), read_files(current_folders(gateway).files))
-    gateway.write("verified_before", {"states": older_states})
-    gateway.write("verified", {**new_state, "run": context.run_id, "since": time.time()})
-    needed_digests = {digest, *(state["digest"] for state in older_states)}
+    gateway.write("verified_before", {"states": [state.to_json() for state in older_states]})
+    gateway.write("verified", replace(new_state, script=script, run=context.run_id, since=time.time()).to_json())
+    needed_digests = {digest, *(state.digest for state in older_states)}
     for path in folder(context, VERIFIED_FOLDER).iterdir():
         if path.name not in needed_digests:
             remove_folder(path)
 
 
-def record_restore(context: Context, state: dict[str, Any]) -> None:
+def record_restore(context: Context, state: VerifiedGateway) -> None:
     """Record that the last verified state was loaded again after a failure."""
-    state_of(context).write("verified", {**state, "restored_at": time.time()})
+    state_of(context).write("verified", replace(state, restored_at=time.time()).to_json())
 
 
 def _state_folder(context: Context, digest: str) -> Path:
     return folder(context, VERIFIED_FOLDER) / digest
 
 
-def _is_same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+def _is_same(first: VerifiedGateway, second: VerifiedGateway) -> bool:
     """Return True if two states have the same files and container settings."""
-    return first["digest"] == second["digest"] and _comparable_spec(first) == _comparable_spec(second)
+    return first.digest == second.digest and _comparable_spec(first) == _comparable_spec(second)
 
 
-def _comparable_spec(state: dict[str, Any]) -> str:
+def _comparable_spec(state: VerifiedGateway) -> str:
     """Return the spec as JSON, because a spec that was read from a file has lists instead of tuples."""
-    return json.dumps({key: value for key, value in state["spec"].items() if key != "image_ids"}, sort_keys=True)
-
-
-def _validate_state(data: Any) -> dict[str, Any]:
-    """Return the state if its fields have the expected types, else an empty dict."""
-    if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
-        return {}
-    digest = data.get("digest")
-    return data if isinstance(digest, str) and PATH_COMPONENT.fullmatch(digest) and data["spec"].get("name") else {}
+    return json.dumps({key: value for key, value in state.spec.items() if key != "image_ids"}, sort_keys=True)

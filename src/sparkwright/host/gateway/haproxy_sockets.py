@@ -16,6 +16,7 @@ from typing import Any
 from sparkwright.gateway import certificate, clients, statistics, usage
 from sparkwright.gateway.listeners import ADMIN_SOCKET, CERTIFICATE_FILE, PROOF_SOCKET
 from sparkwright.host.gateway import gateway_folders
+from sparkwright.host.gateway.gateway_folders import VerifiedGateway
 from sparkwright.host.state import StateFolder
 from sparkwright.transport import http
 from sparkwright.transport.connection import Tls, TransportError, exchange
@@ -82,10 +83,10 @@ def _digest_of(info: Mapping[str, str]) -> str:
     return info.get("description", "").rpartition(" ")[2]
 
 
-def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
+def _restart_age_s(info: Mapping[str, str], verified: VerifiedGateway) -> float | None:
     """Return how many seconds ago HAProxy restarted by itself; None if it did not, or if that is unknown."""
-    uptime, since = info.get("uptime_sec", ""), verified.get("restored_at", verified.get("since"))
-    if not uptime.isdecimal() or not isinstance(since, int | float):
+    uptime, since = info.get("uptime_sec", ""), verified.restored_at or verified.since
+    if not uptime.isdecimal() or not since:
         return None
     return float(uptime) if time.time() - float(uptime) > since + CLOCK_TOLERANCE_S else None
 
@@ -178,10 +179,10 @@ def inspect(state: StateFolder) -> dict[str, Any]:
     info = _read_info(sockets) if rows else {}
     status = {
         "running": bool(rows),
-        "verified": bool(rows) and _digest_of(info) == verified.get("digest"),
+        "verified": bool(rows and verified) and _digest_of(info) == verified.digest,
         "restarted_s": _restart_age_s(info, verified),
     }
-    proofs = (verified.get("proof") or {}).get("models") or {}
+    proofs = verified.proof.get("models", {})
     models = [
         {**model, "on_demand": bool(proofs.get(model["model"], {}).get("on_demand"))}
         for model in statistics.model_statistics(rows)
@@ -218,10 +219,10 @@ def describe_problem(report: dict[str, Any]) -> str:
     return "" if report["verified"] else "the gateway runs with a configuration that has not been verified"
 
 
-def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
+def _find_changed_files(gateway: StateFolder, verified: VerifiedGateway) -> list[str]:
     if not verified:
         return []
-    expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED_FOLDER / verified["digest"])
+    expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED_FOLDER / verified.digest)
     current = gateway_folders.read_files(gateway_folders.current_folders(gateway).files)
     return sorted(
         name for name in expected.keys() | current.keys() if expected and expected.get(name) != current.get(name)

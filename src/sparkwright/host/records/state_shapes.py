@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.bounds import MAX_NUMBER
+from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.shapes import (
     Partial,
     Shape,
@@ -90,6 +91,11 @@ VERIFIED_STATE_SHAPE = Partial(
         "run": text,
         "script": text,
         "generation": text,
+        # of a gateway
+        "digest": PATH_COMPONENT,
+        "models": [text],
+        "proof": Partial({"name": text, "port": integer, "keyed": bool, "tls": bool, "models": {text: {text: object}}}),
+        "restored_at": number,
     }
 )
 _SPEED = Partial(

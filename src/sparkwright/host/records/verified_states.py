@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from sparkwright.host.records.state_shapes import VERIFIED_STATE_SHAPE
 from sparkwright.host.state import SERVER_RECORDS, SERVERS_FOLDER, StateFolder
@@ -70,51 +70,60 @@ class Measured(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedState:
-    """A verified state of a server; an empty one, which is false, if no server was verified.
+class VerifiedContainer:
+    """A verified state of a server or gateway; an empty one, which is false, if none was verified.
 
     An earlier version may have written fewer fields.
     """
 
     #: the container, with its image's digest
     spec: SpecRecord = field(default_factory=SpecRecord)
-    model: ModelRecord = field(default_factory=ModelRecord)
-    serve: ServeRecord = field(default_factory=ServeRecord)
-    measured: Measured = field(default_factory=Measured)
+    _: KW_ONLY
     container_id: str = ""
     #: time of the verification, in seconds since the epoch
     since: float = 0
     #: id of the run that verified it
     run: str = ""
-    restart_count: int = 0
-    #: memory that the server held, and that was still available
-    held_bytes: float | None = None
-    left_bytes: float | None = None
-    #: floor of the memory guard
-    guard_gib: float = 0
     #: the docker run command, if a deploy wrote it
     script: str = ""
-    #: in a cluster: the same on all members whose containers were started together
-    generation: str = ""
-    #: fields of other versions, and of the gateway's states
+    #: fields of other versions
     other: dict[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.spec.get("name"))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> VerifiedState:
+    def from_json(cls, data: Mapping[str, Any] | None) -> Self:
         """Return the state of a validated record; an empty one if the record lacks the container's name."""
         values = dict(data or {})
-        known = {name: values.pop(name) for name in FIELD_NAMES if name in values}
+        known = {name: values.pop(name) for name in field_names(cls) if name in values}
         return cls(**known, other=values) or cls()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set."""
-        return {**self.other, **{name: value for name in FIELD_NAMES if (value := getattr(self, name))}}
+        return {**self.other, **{name: value for name in field_names(type(self)) if (value := getattr(self, name))}}
 
 
-FIELD_NAMES = tuple(field.name for field in fields(VerifiedState) if field.name != "other")
+@dataclass(frozen=True, slots=True)
+class VerifiedState(VerifiedContainer):
+    """A verified state of a server; an empty one, which is false, if no server was verified."""
+
+    model: ModelRecord = field(default_factory=ModelRecord)
+    serve: ServeRecord = field(default_factory=ServeRecord)
+    measured: Measured = field(default_factory=Measured)
+    restart_count: int = 0
+    #: memory that the server held, and that was still available
+    held_bytes: float | None = None
+    left_bytes: float | None = None
+    #: floor of the memory guard
+    guard_gib: float = 0
+    #: in a cluster: the same on all members whose containers were started together
+    generation: str = ""
+
+
+def field_names(state_type: type[VerifiedContainer]) -> list[str]:
+    """Return the names of a state's fields in its file."""
+    return [field.name for field in fields(state_type) if field.name != "other"]
 
 
 def load_last(state: StateFolder) -> VerifiedState:

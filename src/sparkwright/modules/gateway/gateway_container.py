@@ -8,6 +8,7 @@ from typing import Any
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
 from sparkwright.host.gateway import container, drain_record, gateway_folders, haproxy_sockets, server_operations
+from sparkwright.host.gateway.gateway_folders import VerifiedGateway
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, verified_states
@@ -73,7 +74,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
         current = container.find_current(spec.name, context)
         image = containers.image_of(context.docker(), current) if current else {}
         digest = haproxy_sockets.running_digest(folders.sockets) if current and current["State"]["Running"] else ""
-        verified_id = str((gateway_folders.state_of(context).read("verified") or {}).get("container_id", ""))
+        verified_id = gateway_folders.load_last(context).container_id
         return GatewayRunningState(
             spec, current, image, gateway_folders.read_files(folders.files), digest, files, verified_id
         )
@@ -168,7 +169,7 @@ class GatewayRestoreState:
     #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state; empty if there is none
-    verified_state: dict[str, Any]
+    verified_state: VerifiedGateway
     #: the files of the last verified state, by name; empty if they are missing or were changed
     files: dict[str, str] = field(default_factory=dict)
     #: True if the last verified gateway still runs with its files
@@ -192,21 +193,21 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
     def read(self, args: Args, context: Context) -> GatewayRestoreState:
         current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
         verified_state = gateway_folders.load_last(context)
-        files = gateway_folders.state_files(context, verified_state["digest"]) if verified_state else {}
+        files = gateway_folders.state_files(context, verified_state.digest) if verified_state else {}
         report = {} if previous else haproxy_sockets.inspect(context.state)
         unchanged = (
             bool(report)
             and report["verified"]
             and not report["changed"]
             and report["restarted_s"] is None
-            and current.get("Id") == verified_state.get("container_id")
+            and current.get("Id") == verified_state.container_id
         )
         return GatewayRestoreState(current, previous, verified_state, files, unchanged)
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
         if observed.unchanged:
             return []
-        digest = observed.verified_state.get("digest") if observed.files else None
+        digest = observed.verified_state.digest if observed.files else None
         return [Change("gateway", "failed", digest)] if observed.current or observed.previous else []
 
     def describe(self, args: Args, observed: GatewayRestoreState) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             lifecycle.force_remove(context, observed.current["Id"])
         if observed.previous:
             lifecycle.rename(context, observed.previous, args.name)
-        if not observed.files or candidate["Id"] != observed.verified_state.get("container_id"):
+        if not observed.files or candidate["Id"] != observed.verified_state.container_id:
             lifecycle.force_remove(context, candidate["Id"])
             return {"restored": False, "msg": "No verified gateway to restore; the failed one was removed."}
         _restore_files(observed, context)
@@ -227,9 +228,9 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
             lifecycle.start(context, candidate["Id"])
         else:
             container.reload(context)
-        container.wait_for_running(args.name, observed.verified_state["digest"], context)
+        container.wait_for_running(args.name, observed.verified_state.digest, context)
         gateway_folders.record_restore(context, observed.verified_state)
-        lifecycle.set_policy(context, candidate, observed.verified_state["spec"].get("restart", "no"))
+        lifecycle.set_policy(context, candidate, observed.verified_state.spec.get("restart", "no"))
         history.append(context, "gateway restored", container_id=candidate["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
@@ -237,7 +238,7 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to the folder that the container mounts."""
     folder = gateway_folders.FILES_FOLDER
-    if gateway_folders.is_legacy(observed.verified_state["spec"]):
+    if gateway_folders.is_legacy(observed.verified_state.spec):
         folder = gateway_folders.LEGACY_FOLDER
         # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES_FOLDER exists
         gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES_FOLDER)

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sparkwright import units
 from sparkwright.engines import api_paths, dialects, messages_api, openai_api, tasks
@@ -16,11 +16,13 @@ from sparkwright.gateway import wake
 from sparkwright.gateway.render import CLIENT_KEYS_FILE, MODELS_PATH
 from sparkwright.host.containers import containers, lifecycle
 from sparkwright.host.gateway import container, gateway_folders, haproxy_sockets
+from sparkwright.host.gateway.gateway_folders import ProofRecord, VerifiedGateway
 from sparkwright.host.gateway.haproxy_sockets import Answer
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history
+from sparkwright.protocol.container import SpecRecord
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import join_first
 
@@ -118,7 +120,7 @@ class GatewayKeepState:
     #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state; empty if there is none
-    verified_state: dict[str, Any]
+    verified_state: VerifiedGateway
 
 
 class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
@@ -152,9 +154,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         changes = (
             [Change("restart", policy, args.spec["restart"], "verified")] if policy != args.spec["restart"] else []
         )
-        recorded_state = observed.verified_state.get("container_id"), observed.verified_state.get("digest")
-        if recorded_state != (observed.current.get("Id"), args.digest):
-            changes.append(Change("last good state", recorded_state[1], args.digest))
+        recorded_state = observed.verified_state.container_id, observed.verified_state.digest
+        if recorded_state != (observed.current.get("Id", ""), args.digest):
+            changes.append(Change("last good state", recorded_state[1] or None, args.digest))
         if observed.previous:
             changes.append(Change("previous container", observed.previous["Name"].lstrip("/"), None))
         return changes
@@ -166,8 +168,13 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         lifecycle.require_running(observed.current, args.spec["name"])
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
         spec = container.resolve_spec(args.spec, context).to_json()
-        record = {"spec": spec, "digest": args.digest, "container_id": observed.current["Id"]}
-        record |= {"models": args.models, "proof": args.proof}
+        record = VerifiedGateway(
+            cast(SpecRecord, spec),
+            container_id=observed.current["Id"],
+            digest=args.digest,
+            models=args.models,
+            proof=cast(ProofRecord, args.proof),
+        )
         gateway_folders.save_verified(context, record, rolled_back=args.rolled_back)
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
@@ -196,28 +203,28 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         target = _find_rollback_target(args.name, context)
-        if gateway_folders.is_legacy(target["spec"]):
+        if gateway_folders.is_legacy(target.spec):
             raise Refused(LEGACY_GATEWAY_ERROR, fix="`invoke gateway.deploy` deploys the configuration in the project.")
-        files = gateway_folders.state_files(context, target["digest"])
-        if not target.get("proof") or not files:
+        files = gateway_folders.state_files(context, target.digest)
+        if not target.proof or not files:
             raise Refused(
                 "the files of the previous verified gateway are no longer on the host.",
                 fix="`invoke gateway.deploy` deploys the configuration in the project.",
             )
-        verified_at = units.format_time(target.get("since", 0), units.MINUTE_FORMAT)
+        verified_at = units.format_time(target.since, units.MINUTE_FORMAT)
         _refuse_other_key(files.get(CLIENT_KEYS_FILE, "").strip(), verified_at, args, context)
-        data = {key: target[key] for key in ("spec", "digest", "models", "proof")}
-        return Result(msg=f"verified {verified_at}: routes {', '.join(target['models'])}", data=data)
+        data = {key: getattr(target, key) for key in ("spec", "digest", "models", "proof")}
+        return Result(msg=f"verified {verified_at}: routes {', '.join(target.models)}", data=data)
 
 
-def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
+def _find_rollback_target(name: str, context: Context) -> VerifiedGateway:
     """Return the verified state to roll back to. Raises Refused if there is none."""
     last_state = gateway_folders.load_last(context)
     if not last_state:
         raise Refused(f"no {name} has ever been verified on this host.", fix="`invoke gateway.deploy` deploys one.")
     if not _is_running(name, last_state, context):
         return last_state
-    earlier_state = next(iter(gateway_folders.load_earlier(context)), {})
+    earlier_state = next(iter(gateway_folders.load_earlier(context)), VerifiedGateway())
     if not earlier_state:
         raise Refused(
             f"no gateway was verified before the running {name}.", fix="`invoke history` shows what was verified."
@@ -225,10 +232,10 @@ def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
     return earlier_state
 
 
-def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
+def _is_running(name: str, state: VerifiedGateway, context: Context) -> bool:
     container = containers.inspect(context.docker(), name) or {}
     digest = haproxy_sockets.running_digest(gateway_folders.current_folders(gateway_folders.state_of(context)).sockets)
-    return bool(container) and (container["Id"], digest) == (state.get("container_id"), state["digest"])
+    return bool(container) and (container["Id"], digest) == (state.container_id, state.digest)
 
 
 def _refuse_other_key(key_hash: str, verified_at: str, args: GatewayLastGood.Args, context: Context) -> None:
