@@ -142,7 +142,7 @@ def parse_container(inspected: Mapping[str, Any], verified_id: str) -> Container
     """Return the recorded fields of an inspected container. verified_id: id of the last verified container."""
     state = inspected["State"]
     return Container(
-        name=inspected["Name"].lstrip("/"),
+        name=containers.name_of(inspected),
         id=inspected["Id"],
         status=state["Status"],
         restarts=int(inspected.get("RestartCount", 0)),
@@ -183,7 +183,7 @@ def find_drift(context: Context, verified_state: VerifiedState, inspected: dict[
     if inspected["Id"] == verified_state.container_id:
         # a container's image never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
-    name = str(inspected["Name"]).lstrip("/")
+    name = containers.name_of(inspected)
     if name != spec.name:
         fields = ["name", *fields]
     return (

@@ -95,7 +95,7 @@ def _container_instances(context: Context) -> list[OllamaInstance]:
     for container in containers.list_running(context):
         image = without_digest(str(container.get("Image", "")))
         if image.rpartition("/")[2].partition(":")[0] == "ollama" or IMAGE in image:
-            name = container["Names"][0].lstrip("/")
+            name = containers.name_of(container)
             instances.append(OllamaInstance(container_url(container), "container", name))
     return instances
 

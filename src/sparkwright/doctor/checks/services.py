@@ -90,7 +90,7 @@ def check_mounts(host: Host) -> Iterator[Finding]:
     fix = _deploy_command(host)
     problem_count = 0
     for container in own_containers:
-        name = str(container["Name"]).lstrip("/")
+        name = containers.name_of(container)
         for inner, outer in mount_sources.find_nested(container):
             problem_count += 1
             evidence = (

@@ -59,7 +59,7 @@ def read_member_log(
     Raises:
         Failed: The container is not a member of a cluster, or its log cannot be read.
     """
-    name = str(inspected["Name"]).lstrip("/")
+    name = containers.name_of(inspected)
     build_member_log = container_labels.engine_of_container(dict(inspected)).parse_member_log
     if build_member_log is None or RANK_LABEL not in (inspected["Config"].get("Labels") or {}):
         raise Failed(f"container {name} is not a member of a cluster.")

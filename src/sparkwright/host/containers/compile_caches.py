@@ -107,7 +107,7 @@ def keys_in_use(context: Context) -> dict[str, str]:
 def _find_mounting_containers(context: Context) -> dict[tuple[str, str], str]:
     """Return the names of the containers that mount a cache, keyed by the cache's key and the live folder's name."""
     return {
-        live_path: row["Names"][0].lstrip("/")
+        live_path: containers.name_of(row)
         for row in context.docker().api.containers(all=True)
         for live_path in map(_parse_live_path, _row_sources(row))
         if live_path[0]
@@ -376,7 +376,7 @@ def old_folders(context: Context) -> dict[Path, str]:
     parent = context.machine.home / OLD_FOLDER
     keys = _list_keys_in(parent)
     rows = context.docker().api.containers(all=True) if keys else ()
-    names_by_key = {_parse_old_key(source): row["Names"][0].lstrip("/") for row in rows for source in _row_sources(row)}
+    names_by_key = {_parse_old_key(source): containers.name_of(row) for row in rows for source in _row_sources(row)}
     return {parent / key: names_by_key.get(key, "") for key in keys}
 
 

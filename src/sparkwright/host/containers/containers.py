@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ ENDPOINT_EXISTS_PATTERN = re.compile(
 CONTAINER_PREFIX = "container "
 #: prefix that `describe_port_holder` uses for another simulated Spark on this machine; its folder follows
 SANDBOX_PREFIX = "the sandbox in"
+
+
+def name_of(container: Mapping[str, Any]) -> str:
+    """Return a container's current name, from its inspect data or its row in Docker's list of containers."""
+    return str(container["Name"] if "Name" in container else container["Names"][0]).lstrip("/")
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
@@ -65,8 +71,12 @@ def is_running(client: docker.DockerClient, name: str) -> bool:
 def identity(container: dict[str, Any]) -> dict[str, Any]:
     """Return the fields to record before a container is stopped: id, name, policy, running."""
     policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
-    name = container["Name"].lstrip("/")
-    return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
+    return {
+        "id": container["Id"],
+        "name": name_of(container),
+        "policy": policy,
+        "running": container["State"]["Running"],
+    }
 
 
 def started_s(container: dict[str, Any]) -> float:
@@ -138,7 +148,7 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
         container for container in inspected_containers if container is not None and has_port_binding(container, port)
     ]
     never_started = [container for container in publishers if container["State"]["Status"] == "created"]
-    names = [str(container["Name"]).lstrip("/") for container in never_started or publishers]
+    names = [name_of(container) for container in never_started or publishers]
     return (
         f"which was started for {' or '.join(names)} and belongs to no container"
         if names

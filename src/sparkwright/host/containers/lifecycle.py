@@ -135,7 +135,7 @@ def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     deadline_s = time.monotonic() + STOP_REPORT_TIMEOUT_S
     while (container := containers.inspect(context.docker(), container_id)) and container["State"]["Running"]:
         if time.monotonic() > deadline_s:
-            name = ownership.name_of(container)
+            name = containers.name_of(container)
             raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
         time.sleep(0.1)
 

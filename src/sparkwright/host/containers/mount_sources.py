@@ -77,7 +77,7 @@ def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> N
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
-    _refuse_replaceable_sources(context, str(container.get("Name")).lstrip("/"), other_sources)
+    _refuse_replaceable_sources(context, containers.name_of(container), other_sources)
     for source in other_sources:
         if reason := _untrusted_reason(context, source):
             raise Refused(f"{source} is not mounted: {reason}.", fix="Remove it, and run the command again.")
@@ -117,9 +117,9 @@ def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
     except SparkwrightError:
         return {}
     return {
-        Path(mount["Source"]): row["Names"][0].lstrip("/")
+        Path(mount["Source"]): containers.name_of(row)
         for row in rows
-        if is_ours(row) and row["Names"][0].lstrip("/") not in own_names
+        if is_ours(row) and containers.name_of(row) not in own_names
         for mount in row.get("Mounts") or ()
         if mount.get("Type") == "bind" and mount.get("RW") and str(mount.get("Source")).startswith("/")
     }

@@ -84,11 +84,6 @@ def build_labels(context: Context, role: str, server: str) -> dict[str, str]:
     return own_labels | ({SERVER_LABEL: server} if server else {})
 
 
-def name_of(container: Mapping[str, Any]) -> str:
-    """Return a container's current name."""
-    return str(container["Name"]).lstrip("/")
-
-
 def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
     """Return a container's identity, or None if it is not ours.
 
@@ -112,7 +107,7 @@ def is_ours(context: Context, container: Mapping[str, Any]) -> bool:
 
 def is_kept_previous(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container is a server or a gateway that was stopped for its replacement and renamed NAME-previous."""
-    identity, name = identify(context, container), name_of(container) if container else ""
+    identity, name = identify(context, container), containers.name_of(container) if container else ""
     if identity is None or not name.endswith(PREVIOUS_SUFFIX) or identity.name == name:
         return False
     return not container["State"]["Running"] or (container["HostConfig"]["RestartPolicy"]["Name"] or "no") == "no"
@@ -121,14 +116,16 @@ def is_kept_previous(context: Context, container: Mapping[str, Any]) -> bool:
 def is_unstarted_replacement(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container was created to replace a server, and has not been started or renamed yet."""
     identity = identify(context, container)
-    has_replacement_name = identity is not None and name_of(container) == identity.server + REPLACEMENT_SUFFIX
+    has_replacement_name = (
+        identity is not None and containers.name_of(container) == identity.server + REPLACEMENT_SUFFIX
+    )
     return has_replacement_name and container["State"]["Status"] == "created"
 
 
 def has_original_name(context: Context, container: Mapping[str, Any]) -> bool:
     """Return True if a container is ours and still has the name that it was created with."""
     identity = identify(context, container)
-    return identity is not None and identity.name == name_of(container)
+    return identity is not None and identity.name == containers.name_of(container)
 
 
 def require_ours(context: Context, container: Mapping[str, Any]) -> str:
@@ -142,7 +139,7 @@ def require_ours(context: Context, container: Mapping[str, Any]) -> str:
 
 def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
     """Describe a container's name and owner."""
-    name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), max_chars=120)
+    name, image = containers.name_of(container), one_line(str(container["Config"].get("Image") or "?"), max_chars=120)
     identity = identify(context, container)
     if identity is not None and is_unstarted_replacement(context, container):
         return f"{name} was created to replace {identity.server}, by a run that did not finish, and never started"
@@ -157,7 +154,7 @@ def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
 
 def fix_to_free_name(container: Mapping[str, Any]) -> str:
     """Return the fix that frees a container's name, stopping the container if it is running."""
-    name = name_of(container)
+    name = containers.name_of(container)
     stop_command = f"docker stop {name} && " if container["State"]["Running"] else ""
     return f"On the host: `{stop_command}docker rename {name} {name}-kept`, if it is not needed."
 
@@ -212,7 +209,7 @@ def _stopped_identities(state: StateFolder) -> dict[str, Identity]:
 
 def _identify_legacy(context: Context, container: Mapping[str, Any]) -> Identity | None:
     """Return the identity of a container without an owner label, from the labels and mounts that earlier releases used."""
-    name = name_of(container)
+    name = containers.name_of(container)
     server = name.removesuffix(PREVIOUS_SUFFIX)
     folders = set(_own_mount_folders(context, container))
     if "gateway" in folders:

@@ -60,7 +60,7 @@ def unstarted_ids(context: Context) -> dict[str, str]:
     They belong to the current run or to an interrupted one, whose recipe may have named another server.
     """
     replacements = ownership.list_unstarted_replacements(context)
-    return {ownership.name_of(container): str(container["Id"]) for container in replacements}
+    return {containers.name_of(container): str(container["Id"]) for container in replacements}
 
 
 def discard_created(context: Context) -> None:
@@ -86,7 +86,7 @@ def require_free_names(context: Context, name: str) -> None:
     if is_own and _is_renamed(context, server, name):
         name_holder = containers.inspect(context.docker(), name)
         prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
-        fix = f"On the host: `{prefix}docker rename {ownership.name_of(server)} {name}`."
+        fix = f"On the host: `{prefix}docker rename {containers.name_of(server)} {name}`."
         raise Refused(f"container {ownership.describe_holder(context, server)}.", fix=fix)
     allowed_ids = {
         server.get("Id") if is_own else None,
@@ -111,7 +111,7 @@ def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
 def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container was created with this name and has been renamed since."""
     identity = ownership.identify(context, container)
-    return identity is not None and identity.name == name != ownership.name_of(container)
+    return identity is not None and identity.name == name != containers.name_of(container)
 
 
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:

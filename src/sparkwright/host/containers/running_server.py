@@ -42,7 +42,7 @@ class RunningContainer:
 
     @property
     def name(self) -> str:
-        return str(self.container["Name"]).lstrip("/")
+        return containers.name_of(self.container)
 
     @property
     def url(self) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sparkwright.engines import engine
 from sparkwright.engines import http as engine_http
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.containers import container_labels, containers, ownership
+from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys, verified_states
@@ -61,7 +61,7 @@ def prepare_mount(spec: ContainerSpec, context: Context, *, world_readable: bool
 def update_link(state: StateFolder, container: Mapping[str, Any]) -> None:
     """Point the docker run script's link to the key of a container that is about to start with its final name."""
     if fingerprint := key_fingerprint(container):
-        name, key_format = ownership.name_of(container), container_labels.engine_of_container(container).key
+        name, key_format = containers.name_of(container), container_labels.engine_of_container(container).key
         server_keys.update_link(server_keys.key_path(state, name, fingerprint, key_format), name)
 
 
@@ -69,7 +69,7 @@ def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
     """Return the API key of a container's server; empty if the server has none or the key is unknown."""
     fingerprint = key_fingerprint(inspected)
     if fingerprint:
-        name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS_SUFFIX)
+        name = containers.name_of(inspected).removesuffix(containers.PREVIOUS_SUFFIX)
         key_format = engine.from_labels((inspected.get("Config") or {}).get("Labels")).key
         return server_keys.read_key(server_keys.key_path(state, name, fingerprint, key_format))
     config = inspected.get("Config") or {}

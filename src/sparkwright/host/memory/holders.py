@@ -218,7 +218,7 @@ def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[di
             sizes[process.container] += process.bytes
     rows = []
     for container in containers.list_running(context):
-        container_id, name = container["Id"], container["Names"][0].lstrip("/")
+        container_id, name = container["Id"], containers.name_of(container)
         size_bytes = sizes.get(container_id) or recorded_bytes(context, container_id) or 0
         rows.append(_build_row("container", f"container {name}", size_bytes, f"`docker stop {name}`"))
     return rows

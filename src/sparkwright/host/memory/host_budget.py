@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.budget import Budget, Row
 from sparkwright.host import ollama
-from sparkwright.host.containers import containers, ownership, replacement
+from sparkwright.host.containers import containers, replacement
 from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context
@@ -109,7 +109,7 @@ def _measure_held(
     memory = context.machine.meminfo()
     current_container = replacement.find_current(context, name)  # its name differs if another recipe started it
     stopping_servers = dict.fromkeys(
-        (ownership.name_of(current_container) if current_container else name, *sorted(turn_servers))
+        (containers.name_of(current_container) if current_container else name, *sorted(turn_servers))
     )
     staying_servers = [other for other in other_servers if other not in stopping_servers]
     return HeldMemory(
@@ -126,7 +126,7 @@ def _container_rows(context: Context, servers: set[str]) -> list[Row]:
     """Return a row for each running container except these servers."""
     rows = []
     for container in containers.list_running(context):
-        name, container_id = container["Names"][0].lstrip("/"), container["Id"]
+        name, container_id = containers.name_of(container), container["Id"]
         if name in servers or name.removesuffix(containers.INTERIM_SUFFIX) in servers:
             continue
         size_bytes = holders.recorded_bytes(context, container_id) or holders.container_bytes(context, container_id)

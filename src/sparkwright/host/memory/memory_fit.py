@@ -20,7 +20,7 @@ from sparkwright.engines.log import state
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.memory import Memory, build_from_share, offload_flags
 from sparkwright.errors import Exit
-from sparkwright.host.containers import compile_caches
+from sparkwright.host.containers import compile_caches, containers
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context
 from sparkwright.host.records import start_memory
@@ -233,7 +233,7 @@ def measure_verified_start(
     gpu_bytes, gpu_source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"], before_bytes)
     host_bytes = max(0, before_bytes - after_bytes) - gpu_bytes if gpu_bytes is not None else None
     return StartMemory(
-        name=str(container["Name"]).lstrip("/"),
+        name=containers.name_of(container),
         **{key: str(identity.get(key) or "") for key in ("image", "model", "arguments")},
         cold=not compile_caches.is_warm_start(context, container),
         at=round(time.time(), 3),

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
@@ -79,7 +80,7 @@ def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[
     """
     api = context.docker().api
     for container in api.containers(all=True):
-        name = container["Names"][0].lstrip("/")
+        name = containers.name_of(container)
         for mount in (api.inspect_container(container["Id"]).get("Mounts") or ()) if name not in exclude else ():
             if mount.get("Source"):
                 yield name, Path(mount["Source"])

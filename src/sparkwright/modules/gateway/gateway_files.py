@@ -158,7 +158,7 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         if recorded_state != (observed.current.get("Id", ""), args.digest):
             changes.append(Change("last good state", recorded_state[1] or None, args.digest))
         if observed.previous:
-            changes.append(Change("previous container", observed.previous["Name"].lstrip("/"), None))
+            changes.append(Change("previous container", containers.name_of(observed.previous), None))
         return changes
 
     def describe(self, args: Args, observed: GatewayKeepState) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Co
 
 def _no_server_result(message: str, container: Mapping[str, Any], context: Context) -> Result:
     """Return the failure, with the reason and the last lines of the engine's log."""
-    name = str(container["Name"]).lstrip("/")
+    name = containers.name_of(container)
     lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
     failure = read_log("\n".join(lines), container_labels.engine_of_container(container).log).failure.value
     reason = f": {failure}" if failure else ""

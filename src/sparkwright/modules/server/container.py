@@ -225,7 +225,7 @@ def _create_replacement(
         new_id = _create_container(spec, args.files, context, name)
     except APIError as error:
         failure = containers.build_creation_error(error)
-        unaffected_note = f" {ownership.name_of(observed.container)} is still serving." if observed.running else ""
+        unaffected_note = f" {containers.name_of(observed.container)} is still serving." if observed.running else ""
         raise Failed(failure.message + unaffected_note, fix=failure.fix) from None
     context.created_container = replacement.CreatedContainer(new_id, spec)
     return {"left": True}
@@ -303,7 +303,7 @@ def verified_spec(verified_state: VerifiedState) -> ContainerSpec | None:
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
     """Return how a container differs from its spec, and its loaded model revisions from `model` (commit and files)."""
-    if (name := ownership.name_of(observed.container)) != observed.spec.name:
+    if (name := containers.name_of(observed.container)) != observed.spec.name:
         return [Change("name", name, observed.spec.name, "the server of another recipe")]
     changes = container_options.differences(observed.spec, observed.container, observed.image)
     if observed.container.get("Id") != observed.verified_id:
@@ -348,7 +348,7 @@ def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
 def _describe_container(observed: ContainerState, changes: list[dict[str, Any]]) -> str:
     if not observed.container:
         return "no server running yet"
-    if (name := ownership.name_of(observed.container)) != observed.spec.name:
+    if (name := containers.name_of(observed.container)) != observed.spec.name:
         return f"replaces {name}, the server of another recipe"
     if changes:
         return f"differs in {', '.join(row['field'] for row in changes)}"

@@ -117,7 +117,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     @staticmethod
     def _server_changes(args: Args, observed: RestorePreviousState) -> list[Change]:
         if observed.previous:
-            kept_name = ownership.name_of(observed.previous)
+            kept_name = containers.name_of(observed.previous)
             return [Change("container", f"{kept_name} (stopped)", f"{_serving_name(args, observed)} (stopped)")]
         if observed.is_untouched or observed.is_not_renamed:
             return []
@@ -148,7 +148,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     def act(
         self, args: Args, observed: RestorePreviousState, changes: list[Change], context: Context
     ) -> dict[str, Any]:
-        current_name = ownership.name_of(observed.current) if observed.current else ""
+        current_name = containers.name_of(observed.current) if observed.current else ""
         for container_id in observed.unstarted_ids.values():
             lifecycle.force_remove(context, container_id)
         if not self._server_changes(args, observed) and not observed.previous_exists:
@@ -171,7 +171,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 def _serving_name(args: RestorePrevious.Args, observed: RestorePreviousState) -> str:
     """Return the restored server's container name, which is not `args.name` if it is the server of another recipe."""
     if not observed.previous:
-        return ownership.name_of(observed.current) if observed.current else args.name
+        return containers.name_of(observed.current) if observed.current else args.name
     if observed.previous["Id"] == observed.stop_record.get("id"):
         return str(observed.stop_record.get("name") or args.name)
     is_verified = observed.previous["Id"] == observed.verified_id
@@ -247,7 +247,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         elif observed.current and observed.stop_record.get("id") == observed.current["Id"]:
             changes.append(Change("last verification", "before its restart", "now"))
         if observed.previous:
-            changes.append(Change("previous container", ownership.name_of(observed.previous), None))
+            changes.append(Change("previous container", containers.name_of(observed.previous), None))
         return changes
 
     def describe(self, args: Args, observed: GrantRestartState) -> dict[str, Any]:

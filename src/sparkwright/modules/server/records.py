@@ -17,7 +17,6 @@ from sparkwright.host.containers import (
     containers,
     lifecycle,
     mount_sources,
-    ownership,
     replacement,
 )
 from sparkwright.host.gateway import gateway_folders
@@ -75,17 +74,17 @@ class LastGood(Module["LastGood.Args"]):
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
         stop_record = context.state.read("previous") or {}
         if current and not previous and current["Id"] == stop_record.get("id") == verified_state.container_id:
-            msg = f"{ownership.name_of(current)}, which an interrupted run stopped"
+            msg = f"{containers.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
         if verified_state and current and current["Id"] == verified_state.container_id:
             verified_state = next(iter(verified_states.load_earlier(context.state)), VerifiedState())
             if not verified_state:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
                 raise Refused(
-                    f"no verified state older than that of the current {ownership.name_of(current)}.", fix=fix
+                    f"no verified state older than that of the current {containers.name_of(current)}.", fix=fix
                 )
         elif previous and (not verified_state or previous["Id"] == verified_state.container_id):
-            msg = f"the kept container {ownership.name_of(previous)}"
+            msg = f"the kept container {containers.name_of(previous)}"
             state = VerifiedState.from_json(_assumed_state(args, previous) | verified_state.to_json())
             return Result(msg=msg, data=_result_data(state, containers.url_of(previous), kept=True))
         if not verified_state:
@@ -204,7 +203,7 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
     """
     replaces_server = context.check and name not in RESERVED_NAMES  # a gateway replaces no server
     replaced_container = replacement.find_current(context, name) if replaces_server else {}
-    replaced_name = ownership.name_of(replaced_container) if replaced_container else name
+    replaced_name = containers.name_of(replaced_container) if replaced_container else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
     verified_names = {str(verified_states.load_last(state).spec.get("name")) for state in states}
     return [

@@ -133,7 +133,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         client = context.docker()
         container = containers.inspect(client, args.name)
         if container is None:
-            names = [str(row["Names"][0]).lstrip("/") for row in containers.list_running(context) if row.get("Names")]
+            names = [containers.name_of(row) for row in containers.list_running(context) if row.get("Names")]
             running_note = f"Running: {join_first(sorted(names), MAX_NAMES)}." if names else "None is running."
             raise Refused(f"there is no container {args.name}.", fix=running_note)
         image = containers.image_of(client, container)

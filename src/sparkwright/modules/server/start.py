@@ -17,7 +17,6 @@ from sparkwright.host.containers import (
     lifecycle,
     log_reader,
     mount_sources,
-    ownership,
     replacement,
     server_key,
 )
@@ -143,7 +142,7 @@ class WaitReady(Module["WaitReady.Args"]):
         client, container = context.docker(), replacement.find_current(context, args.name)
         if not container:
             raise Failed(f"there is no container {args.name}.")
-        args = replace(args, name=ownership.name_of(container))
+        args = replace(args, name=containers.name_of(container))
         engine = container_labels.engine_of_container(container)
         restart_count, started_s = container["RestartCount"], time.monotonic()
         while True:

@@ -63,20 +63,20 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     def differences(self, args: Args, observed: StopAndKeepState) -> list[Change]:
         if not observed.current:
             return []
-        name, kept_name = ownership.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
+        name, kept_name = containers.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
         return [Change("container", f"{name} ({observed.current['State']['Status']})", f"{kept_name} (stopped)")]
 
     def describe(self, args: Args, observed: StopAndKeepState) -> dict[str, Any]:
         return {"previous": args.name + containers.PREVIOUS_SUFFIX if observed.current or observed.previous else ""}
 
     def act(self, args: Args, observed: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
-        name, kept_name = ownership.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
+        name, kept_name = containers.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
         ownership.require_ours(context, observed.current)
         verified_state = verified_states.load_last(context.state)
         holders.record_stop(context, observed.current)
         if observed.previous and observed.current["Id"] != verified_state.container_id:
             lifecycle.remove(context, observed.current, args.stop_timeout_s)
-            return {"msg": f"removed the unverified {name}; {ownership.name_of(observed.previous)} is still kept"}
+            return {"msg": f"removed the unverified {name}; {containers.name_of(observed.previous)} is still kept"}
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
         _record_previous(context, observed.current, {"attempt": args.name})

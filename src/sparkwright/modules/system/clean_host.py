@@ -134,7 +134,7 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
             and not ownership.is_unstarted_replacement(context, container)
         )
         kept_reason = "--server removes it" if is_serving and not args.server else ""
-        yield Item("container", ownership.name_of(container), row.get("SizeRw"), kept_reason)
+        yield Item("container", containers.name_of(container), row.get("SizeRw"), kept_reason)
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
@@ -162,7 +162,7 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
     except SparkwrightError:
         return
     container_by_image = {
-        row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in removed_names
+        row["ImageID"]: name for row in rows if (name := containers.name_of(row)) not in removed_names
     }
     for image in images:
         reason = (

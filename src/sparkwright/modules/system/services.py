@@ -98,7 +98,7 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
         forwarder = _find_stale_forwarder(port, context) if port and not context.machine.sandbox else None
         if forwarder is None:
             return PortForwarderState(None)
-        names = (container["Names"][0].lstrip("/") for container in context.docker().api.containers())
+        names = (containers.name_of(container) for container in context.docker().api.containers())
         return PortForwarderState(forwarder, tuple(names))
 
     def differences(self, args: Args, observed: PortForwarderState) -> list[Change]:
