@@ -32,6 +32,24 @@ SETTLE_PERIOD_S = 1.0
 MIN_RISE_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryArgs:
+    """Arguments shared by the modules that compute a server's memory budget."""
+
+    utilization: float = arg(
+        "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
+    )
+    needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
+    engine_memory: dict[str, Any] = arg(
+        "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
+    )
+    reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+
+    def planned_server(self, name: str = "") -> PlannedServer:
+        """Return the server whose memory the arguments describe. name: its container's name, if known."""
+        return PlannedServer.from_scope(name, self.engine_memory, self.utilization, self.needs_bytes)
+
+
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     """Check that the new server will have enough memory once the previous one is stopped and Ollama's models are unloaded.
 
@@ -49,17 +67,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     budget), expected_lowest_bytes (the lowest MemAvailable of the last verified start, if known); if refused, holders.
     """
 
-    @dataclass(frozen=True)
-    class Args:
+    @dataclass(frozen=True, kw_only=True)
+    class Args(MemoryArgs):
         name: str = arg("the container that will be stopped")
-        utilization: float = arg(
-            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
-        )
-        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
-        engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
-        )
-        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep Ollama's models", default="unload")
         beside: list[dict[str, Any]] = arg(
             "the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand (true: it takes turns)",
@@ -71,7 +81,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        server = PlannedServer.from_scope(args.name, args.engine_memory, args.utilization, args.needs_bytes)
+        server = args.planned_server(args.name)
         host_outage.refuse_forbidden(context, host_outage.forbidden_start_reason(context.state, server.start))
         turn_servers = [str(turn["name"]) for turn in args.turns]
         models_stay = args.ollama == "leave"
@@ -163,21 +173,13 @@ class Memory(Module["Memory.Args"]):
 
     valid_in_check_mode = False
 
-    @dataclass(frozen=True)
-    class Args:
-        utilization: float = arg(
-            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
-        )
-        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
-        engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
-        )
-        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
+    @dataclass(frozen=True, kw_only=True)
+    class Args(MemoryArgs):
         timeout_s: float = arg("time limit for waiting for memory to be released, seconds", default=60.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep models that Ollama loads", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
-        server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
+        server = args.planned_server()
         budget = memory_fit.compute_budget(context, server, args.reserve_gib)
         if not budget.fits:
             need_text = memory_fit.describe_need(budget)

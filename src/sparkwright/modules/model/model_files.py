@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkwright import defaults, units
+from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host import peers
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import memory_fit
-from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.models import model_folders, peer
 from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import verified_states
+from sparkwright.modules.memory import MemoryArgs
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.model_files import check_files
 from sparkwright.units import format_gib
@@ -42,19 +42,16 @@ class PageCache(Module["PageCache.Args"]):
 
     valid_in_check_mode = False
 
-    @dataclass(frozen=True)
-    class Args:
+    @dataclass(frozen=True, kw_only=True)
+    class Args(MemoryArgs):
         model_dir: str = arg("the folder of the model's files", default="")
         models: list[dict[str, Any]] = arg(
             "other models of the server, each with its folder `dir`", default_factory=list
         )
-        policy: Literal["drop", "fit"] = arg("fit: drop only if the server does not fit otherwise", default="drop")
-        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
-        needs_bytes: int = arg("memory in bytes of an engine that takes no share of MemTotal; for `fit`", default=0)
-        engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
+        policy: Literal["drop", "fit"] = arg(
+            "fit: drop only if the server does not fit otherwise; the arguments about memory are for `fit`",
+            default="drop",
         )
-        reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
         if args.policy == "fit" and (reason := _explain_kept_cache(args, context)):
@@ -74,7 +71,7 @@ class PageCache(Module["PageCache.Args"]):
 
 def _explain_kept_cache(args: PageCache.Args, context: Context) -> str:
     """Return why the page cache can stay, or "" if the server does not fit into MemFree or its memory need is unknown."""
-    server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
+    server = args.planned_server()
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     free_bytes = context.machine.meminfo().get("MemFree", 0)
     if not budget.owner_bytes("server") or free_bytes < budget.need_bytes:

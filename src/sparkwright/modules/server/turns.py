@@ -13,9 +13,9 @@ from sparkwright.host.containers import compile_caches, containers, ownership
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.memory import holders, memory_fit
-from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import turns, verified_states
+from sparkwright.modules.memory import MemoryArgs
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.units import format_gib
@@ -146,8 +146,8 @@ class InterimFits(Module["InterimFits.Args"]):
     Returns: fits, name (of its container), spec, base_url. Refused with `swap: beside` if it does not fit, with the reason.
     """
 
-    @dataclass(frozen=True)
-    class Args:
+    @dataclass(frozen=True, kw_only=True)
+    class Args(MemoryArgs):
         swap: Literal["auto", "in_place", "beside"] = arg(
             "the host's variable; beside: required, auto: only if it fits"
         )
@@ -156,14 +156,6 @@ class InterimFits(Module["InterimFits.Args"]):
         alone: bool = arg("whether no other host behind the gateways serves this model")
         served_name: str = arg("the model's name in requests")
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
-        utilization: float = arg(
-            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
-        )
-        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
-        engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
-        )
-        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
         name = str(args.spec["name"])
@@ -205,7 +197,7 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
 
 
 def _memory_problem(args: InterimFits.Args, context: Context) -> str:
-    server = PlannedServer.from_scope(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
+    server = args.planned_server(str(args.spec["name"]))
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     server_bytes, need_bytes = budget.owner_bytes("server"), budget.need_bytes
     if not server_bytes:
