@@ -1,7 +1,5 @@
 """Sources that cannot become a recipe are refused with the reason; other open questions are listed by name."""
 
-import os
-import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,6 @@ import yaml
 
 from sparkwright.errors import Refused
 from tests.project.importing.forms import (
-    COMPOSE,
     EUGR,
     SPARKRUN_2,
     VLLM,
@@ -164,51 +161,6 @@ def test_unknown_flag_is_kept_and_reported() -> None:
 @pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
 def test_unknown_key_is_reported(text: str) -> None:
     assert "turbo: unknown key" in format_rows(import_recipe(f"{text}turbo: fast\n"), "dropped")
-
-
-LINE = (
-    "docker run -d --gpus all -p 8000:8000 -e A=1 --ulimit memlock=-1 --mount type=bind,source=/a,target=/b --oom-score-adj 5 "
-    '-v /m:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny -tp 2 --speculative-config \'{"model": "a/b"}\''
-)
-TEXTS = {"vllm": VLLM, "sparkrun": SPARKRUN_2, "eugr": EUGR, "compose": COMPOSE, "line": LINE}
-PIECES = [
-    "null", "[]", "{}", "-1", "true", "'", '"', "{{", "}", "$X", "${", "\x1b", "é", "9" * 40, ": ", "- ", "\n", "=", "--", "1e999",
-    ".nan", "~",
-]  # fmt: skip
-TIMES = int(os.environ.get("SPARKWRIGHT_FUZZ", "40"))
-
-
-def damage_text(text: str, rng: random.Random) -> str:
-    """Replace, repeat, remove or cut a few words."""
-    words = text.split(" ")
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(words))
-        kind = rng.randrange(4)
-        if kind == 0:
-            words[at] = rng.choice(PIECES)
-        elif kind == 1:
-            words.insert(at, words[rng.randrange(len(words))])
-        elif kind == 2 and len(words) > 2:
-            del words[at]
-        else:
-            words[at] = words[at][: rng.randrange(len(words[at]) + 1)] + rng.choice(PIECES)
-    return " ".join(words)
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_damaged_source_is_imported_or_refused(name: str) -> None:
-    rng = random.Random(f"{name} {os.environ.get('SPARKWRIGHT_FUZZ_SEED', '1')}")
-    answers = [{}, {"image": "a/b:1"}, {"service": "llm"}, {"hosts": "2", "image": "a/b:1"}]
-    for _ in range(TIMES):
-        text = damage_text(TEXTS[name], rng)
-        try:
-            imported = import_recipe(text, **rng.choice(answers))
-        except Refused as error:
-            assert str(error).strip()
-        except Exception as error:
-            pytest.fail(f"{type(error).__name__}: {error}, of\n{text}")
-        else:
-            assert imported.text or imported.report.questions
 
 
 def test_invalid_result_names_the_source_and_no_file_that_was_not_written() -> None:
