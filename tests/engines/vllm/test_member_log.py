@@ -7,7 +7,6 @@ import pytest
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.member_log import parse_member_log
-from tests.engines.vllm.group_proof import GroupProof, evaluate_group
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
 LAUNCHED = "(MainProcess pid=1) INFO 10-20 10:00:00 [serve.py:224] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.\n"
@@ -108,50 +107,11 @@ def test_the_stages_of_a_worker_are_read() -> None:
     assert parse_member_log((CASES / "tp2-ok/worker.log").read_bytes()).stage == "compile"
 
 
-HOSTS = ("spark1", "spark2")
-
-
-def evaluate_case(case: str, **logs: bytes) -> GroupProof:
-    """Evaluate the recorded logs of a group; a missing one is empty. logs: replacements, by host."""
-    files = {"spark1": CASES / case / "head.log", "spark2": CASES / case / "worker.log"}
-    recorded = {host: path.read_bytes() if path.exists() else b"" for host, path in files.items()}
-    return evaluate_group({**recorded, **logs}, HOSTS)
-
-
-def test_a_real_group_is_proved_by_its_ranks() -> None:
-    proof = evaluate_case("tp2-ok")
-    assert (proof.verdict, proof.ranks) == ("complete", {"spark1": 0, "spark2": 1})
-    assert (proof.missing, proof.transport) == ((), "gloo")
-
-
-@pytest.mark.parametrize(
-    ("case", "sentence"),
-    [
-        ("worker-rank-killed-idle", "rank 1 (spark2): the process of rank 1"),
-        ("worker-killed-under-load", "rank 0 (spark1): the connection to the member"),
-    ],
-)
-def test_the_failed_member_of_a_real_group_is_named(case: str, sentence: str) -> None:
-    """The member that exited first is named, not the member that lost it."""
-    proof = evaluate_case(case)
-    assert (proof.verdict, proof.sentence[: len(sentence)]) == ("failed", sentence)
-
-
-@pytest.mark.parametrize(
-    "worker", [(CASES / "worker-restarted-alone/worker.log").read_bytes(), b""], ids=["intended rank", "empty log"]
-)
-def test_an_intended_rank_or_an_empty_log_is_incomplete(worker: bytes) -> None:
-    proof = evaluate_case("tp2-ok", spark2=worker)
-    assert (proof.verdict, proof.sentence) == ("incomplete", "not joined: rank 1 (spark2).")
-    assert proof.missing == (1,)
-
-
 def test_a_warning_about_the_command_line_is_not_a_failure() -> None:
     """The first lines contain a warning about `--model`, with the text of an older release's refusal."""
     complete = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
     start = b"".join(complete.splitlines(keepends=True)[:2])
     assert b"should provide the model as a positional" in start
-    assert evaluate_group({"spark1": start, "spark2": start}, HOSTS).verdict == "incomplete"
+    assert parse_member_log(start).failure == ""
     refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
-    proof = evaluate_group({"spark1": refused, "spark2": start}, HOSTS)
-    assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): its arguments name no model.")
+    assert parse_member_log(refused).failure == "its arguments name no model."
