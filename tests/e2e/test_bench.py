@@ -167,21 +167,3 @@ def test_the_same_command_finishes_an_interrupted_sweep(served: tuple[SandboxPro
     assert [cell["arm"] for cell in read_results(project, "cut")["cells"]] == ["4096", "8192"]
     assert project.serving() == server
     assert project.containers() == ["qwen35 running"]
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("bench.ab --host sandbox", "nothing to compare: pass"),
-        ("bench.serve", "pass either --host NAME or --url"),
-        ("bench.sweep --host sandbox --max-num-batched-tokens many", "must be numbers separated by commas"),
-        ("bench.serve --url 127.0.0.1:8000", "is not a base URL"),
-        ("bench.compare nothing else", "no file"),
-    ],
-)
-def test_invalid_options_are_refused(served: tuple[SandboxProject, str], command: str, message: str) -> None:
-    project, server = served
-    before = set((project.root / "results").glob("*"))
-    result = project.run(*command.split())
-    assert (result.code, message in result.err) == (5, True), result.err
-    assert (project.serving(), set((project.root / "results").glob("*"))) == (server, before)

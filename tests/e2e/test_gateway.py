@@ -227,13 +227,6 @@ def test_a_gateway_without_any_server_names_all_hosts_to_deploy() -> None:
     assert "Run `sparkwright deploy --host side1,side2` first." in fixes, result.out + result.err
 
 
-def test_the_port_of_a_server_is_refused(gate: GatewayProject) -> None:
-    gate.write(port=gate.project.port)
-    result = gate.project.run("gateway.deploy", "--host", "box")
-    assert result.code == 5
-    assert f"`box.gateway.port`: {gate.project.port} is the port of the server of sandbox." in result.err
-
-
 def test_status_counts_requests_and_names_servers(gate: GatewayProject) -> None:
     before = gate.status()["models"][0]["requests"]
     assert gate.request().status == 200

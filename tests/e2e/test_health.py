@@ -394,26 +394,6 @@ def test_the_command_reports_each_state_with_its_exit_code(host: CheckedHost) ->
     assert refused.code == 5 and "has no scheduler" in refused.out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--every", "often"), "--every: invalid duration 'often'"),
-        (("--every", "1s"), "too short"),
-        (("--heal", "reboot"), "--heal must be one of none, restart, got 'reboot'"),
-        (("--webhook", "https://hooks.slack.com/services/T/B/x"), "--webhook-file"),
-        (("--webhook", "https://u:p@example.com/"), "contains a secret"),
-        (("--verify-models", "1h"), "too short"),
-        (("--quiet-hours", "02:00-05:00"), "--quiet-hours needs --verify-models"),
-        (("--verify-models", "7d", "--quiet-hours", "2-5"), "Write it as 02:00-05:00"),
-    ],
-)
-def test_invalid_options_of_install_are_refused(
-    project: SandboxProject, options: tuple[str, ...], message: str
-) -> None:
-    result = project.run("health.install", "--host", "sandbox", *options)
-    assert result.code == 5 and message in result.err
-
-
 def has_open_request(port: int) -> bool:
     """Return True if a connection of this process stays open: a wedged engine counts no requests in its metrics."""
 

@@ -59,22 +59,6 @@ def test_a_context_capped_by_the_engine_fails_the_deploy(llama: SandboxProject) 
     assert "the slot context (262144) exceeds the training context of the model (131072) - capping" in result.out
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("llama_cpp:\n  max-model-len: 8192", "max-model-len is vLLM's; llama.cpp has ctx-size"),
-        ("llama_cpp:\n  ctx-size: lots", "must be a whole number, got 'lots'"),
-        ("vllm:\n  max-num-seqs: 8", "`vllm`"),
-        ("llama_cpp:\n  hf: org/repo", "does not pin"),
-    ],
-)
-def test_settings_that_llama_cpp_does_not_have_are_refused(llama: SandboxProject, section: str, message: str) -> None:
-    llama.edit(RECIPE, r"llama_cpp:(\n  .*)+", section)
-    refused = llama.run("deploy", "--host", "sandbox")
-    assert refused.code == 5, refused.out + refused.err
-    assert message in refused.out + refused.err and f"{RECIPE}:" in refused.out + refused.err
-
-
 def test_an_unverified_server_of_another_recipe_is_not_replaced(project: SandboxProject) -> None:
     project.deployed()
     (project.state.path / "verified.json").unlink()

@@ -130,19 +130,3 @@ def test_three_engines_replace_each_other_on_one_port(project: SandboxProject) -
     assert project.model_owner() == "llamacpp"
     assert project.run("rollback", "--host", "sandbox").proved
     assert project.model_owner() == "sglang"
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("sglang:\n  max-model-len: 8192", "max-model-len is vLLM's; SGLang has context-length"),
-        ("sglang:\n  mem-fraction-static: 85", "must be above 0 and below 1"),
-        ("sglang:\n  host: 127.0.0.1", "is only reachable inside the container"),
-        ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
-    ],
-)
-def test_settings_that_sglang_does_not_have_are_refused(project: SandboxProject, section: str, message: str) -> None:
-    use_sglang(project).edit(RECIPE, r"sglang:(\n  .*)+", section)
-    refused = project.run("deploy", "--host", "sandbox")
-    assert refused.code == 5, refused.out + refused.err
-    assert message in refused.out + refused.err
