@@ -46,12 +46,6 @@ def test_a_restart_keeps_the_container_and_verifies_it(project: SandboxProject) 
     assert project.serving() == before
 
 
-def test_verify_changes_nothing(project: SandboxProject) -> None:
-    project.deploy()
-    result = project.run("verify", "--host", "sandbox", "--json")
-    assert (result.code, result.recap["changed"]) == (0, 0)
-
-
 def test_a_deploy_continues_without_the_laptop_and_attach_follows_it(project: SandboxProject) -> None:
     project.sandbox.mkdir()
     with project.fault("slow-start"):  # the run lasts until it is cleared

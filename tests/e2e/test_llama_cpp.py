@@ -57,15 +57,3 @@ def test_a_context_capped_by_the_engine_fails_the_deploy(llama: SandboxProject) 
     result = llama.deploy()
     assert result.code == 1, result.out[-2000:]
     assert "the slot context (262144) exceeds the training context of the model (131072) - capping" in result.out
-
-
-def test_an_unverified_server_of_another_recipe_is_not_replaced(project: SandboxProject) -> None:
-    project.deployed()
-    (project.state.path / "verified.json").unlink()
-    project.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
-    refused = project.run("deploy", "--host", "sandbox")
-    assert refused.code == 5, refused.out
-    message = " ".join(refused.out.split())
-    remedies = ("`docker stop qwen35`", "`container.name: qwen35`")
-    assert all(part in message for part in ("is in use by container qwen35", *remedies))
-    assert project.model_owner() == "vllm"

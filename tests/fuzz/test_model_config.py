@@ -1,5 +1,6 @@
 """A damaged config.json of a model is read quickly; values that cannot be read are unknown."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +38,9 @@ def check_config(model_config: Any) -> None:
     block_size(model_config, "auto", speculative_tokens=3)
     predict_effective_settings(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(model_config, TENSORS))
-    assert json.dumps(relevant_config(model_config))
+    stored = relevant_config(model_config)
+    assert json.dumps(stored)
+    assert dataclasses.replace(classify(stored), text_config={}) == dataclasses.replace(architecture, text_config={})
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):

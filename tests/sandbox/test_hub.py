@@ -72,13 +72,6 @@ def test_a_range_is_served(running_hub: RunningHub, header: str, status: int, sp
     assert headers["content-range"].endswith("/2500000")
 
 
-@pytest.mark.parametrize("header", ["bytes=abc", "bytes=", "bytes=-", "bytes=19-10", "bytes=0-1,5-6", "lines=1-2"])
-def test_an_invalid_range_is_ignored(running_hub: RunningHub, header: str) -> None:
-    status, headers, data = running_hub.request(f"/{MODEL}/resolve/main/config.json", Range=header)
-    assert (status, data) == (200, hub.file_content(MODEL, "config.json"))
-    assert "content-range" not in headers
-
-
 def test_errors_have_the_codes_of_the_real_hub(running_hub: RunningHub) -> None:
     cases = [
         ("/api/models/no/such", {}, 401, "RepoNotFound"),

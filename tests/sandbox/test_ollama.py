@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,6 @@ from tests.waiting import wait_until
 
 #: time limit of each wait
 WAIT_TIMEOUT_S = 30.0
-#: how long a request must stay blocked
-BLOCKED_S = 0.1
 #: time after which a model would have been loaded again
 RELOADED_BY_S = ollama.RELOAD_DELAY_S + 0.5
 UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
@@ -91,13 +89,6 @@ class RunningOllama:
     def wait_until_loaded(self, *names: str) -> None:
         wait_until(lambda: sorted(self.list_loaded()) == sorted(names))
 
-    def begin(self, act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-        """Call a function in a thread. Its result is appended to the list."""
-        answers: list[Any] = []
-        thread = threading.Thread(target=lambda: answers.append(act()))
-        thread.start()
-        return thread, answers
-
 
 @pytest.fixture
 def running_ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningOllama]:
@@ -124,31 +115,14 @@ def test_an_unload_is_answered_before_the_memory_is_released(running_ollama: Run
 def test_a_busy_model_remains_loaded_until_its_request_ends(running_ollama: RunningOllama) -> None:
     with running_ollama.clock.hold(ollama.SECONDS_PER_TOKEN):
         body = {"model": "qwen3:32b", "prompt": "x"}
-        request, _ = running_ollama.begin(lambda: running_ollama.request("/api/generate", body))
+        request = threading.Thread(target=running_ollama.request, args=("/api/generate", body))
+        request.start()
         running_ollama.clock.wait_until_reached(ollama.SECONDS_PER_TOKEN)
         running_ollama.request("/api/generate", UNLOAD)
         running_ollama.clock.wait_for_expiry_checks(3)
         assert running_ollama.list_loaded() == ["qwen3:32b"] and request.is_alive()
     request.join()
     running_ollama.wait_until_loaded()
-
-
-def test_ps_omits_a_loading_model_at_first_and_later_waits_for_it(running_ollama: RunningOllama) -> None:
-    with running_ollama.clock.hold(ollama.LOAD_S):
-        with running_ollama.clock.hold(ollama.UNLISTED_S):
-            loading, _ = running_ollama.begin(lambda: running_ollama.request("/api/generate", {"model": "llama3.1:8b"}))
-            running_ollama.clock.wait_until_reached(ollama.UNLISTED_S)
-            assert running_ollama.list_loaded() == ["qwen3:32b"]
-            unload = {"model": "llama3.1:8b", "keep_alive": 0}
-            assert running_ollama.request("/api/generate", unload)[0] == 200  # has no effect
-        running_ollama.clock.wait_until_reached(ollama.LOAD_S)
-        listing, answers = running_ollama.begin(running_ollama.list_loaded)
-        listing.join(BLOCKED_S)
-        assert listing.is_alive()
-    listing.join()
-    assert set(answers[0]) == {"qwen3:32b", "llama3.1:8b"}
-    loading.join()
-    assert "llama3.1:8b" in running_ollama.list_loaded()
 
 
 def test_a_client_may_load_a_model_again_after_its_unload(running_ollama: RunningOllama) -> None:

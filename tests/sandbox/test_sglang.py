@@ -7,11 +7,9 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.sglang import image
-from sparkwright.measure import http_probe
 from sparkwright.sandbox.docker import images
 from sparkwright.sandbox.vllm.command_line import PrintedOutput
-from tests.engines.sglang.pretend import FakeSglang, serving, wait_for_exit
-from tests.remote.sshd import free_port
+from tests.engines.sglang.pretend import FakeSglang, wait_for_exit
 
 LOG = engine.get_engine("sglang").log
 IMAGE = "lmsysorg/sglang"
@@ -52,11 +50,3 @@ def test_the_image_prints_the_version_and_the_options() -> None:
     assert image.parse_version(run(*image.VERSION_COMMAND)) == "0.5.23"
     options = image.parse_options(run(*image.HELP_COMMAND))
     assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
-
-
-@pytest.mark.parametrize(("host", "is_reachable"), [((), False), (("--host", "0.0.0.0"), True)])
-def test_the_published_port_needs_a_host_option(tmp_path: Path, host: tuple[str, ...], is_reachable: bool) -> None:
-    """By default, SGLang listens only on the loopback interface of its container."""
-    port = free_port()
-    with serving(FakeSglang(), tmp_path, "--sleep-on-idle", *host, published=port):
-        assert (http_probe.send_request(f"http://127.0.0.1:{port}", "/health").status == 200) == is_reachable

@@ -5,12 +5,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.model.architecture import (
-    RELEVANT_KEYS,
     Architecture,
     classify,
     has_recurrent_substring,
@@ -153,24 +150,6 @@ def test_the_relevant_config_leaves_out_the_rest() -> None:
     assert set(small["quantization_config"]) == {"quant_method", "kv_cache_scheme", "ignore"}
     assert all("mtp" in name for name in small["quantization_config"]["ignore"])  # hundreds of others are left out
     assert "rope_parameters" not in small["text_config"]
-
-
-ANY_VALUE = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 50) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-READ_KEYS = st.sampled_from(tuple(RELEVANT_KEYS))
-
-
-@settings(max_examples=200, deadline=None)
-@example({"auto_map": None})
-@example({"architectures": ["BambaForCausalLM"], "layer_types": [["attention"]]})
-@given(st.dictionaries(READ_KEYS | st.just("text_config"), ANY_VALUE, max_size=8))
-def test_configs_with_wrong_types_are_classified(config: dict[str, Any]) -> None:
-    assert classify(config).kind in ("recurrent", "attention_free", "dense", "unknown")
-    block_size(config, "auto")
-    assert drop_text_config(classify(relevant_config(config))) == drop_text_config(classify(config))
 
 
 def drop_text_config(architecture: Architecture) -> Architecture:

@@ -35,14 +35,6 @@ def start_serving(engine: docker.DockerClient, name: str, model: Path, **host_co
     return container
 
 
-def test_a_container_lists_its_mounts(engine: docker.DockerClient, model: Path) -> None:
-    """From the mounts, sparkwright knows which models are in use."""
-    create_container(engine, "one", model, Binds=[f"{model}:/m:ro"])
-    (mount,) = engine.api.inspect_container("one")["Mounts"]
-    assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
-    assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
-
-
 def error_of(action: Any) -> tuple[int, str]:
     with pytest.raises(APIError) as excinfo:
         action()

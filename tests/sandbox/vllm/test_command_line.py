@@ -43,12 +43,6 @@ def test_help_lists_the_options_of_the_real_help() -> None:
     assert printed == [serve_help.option_header(block) for block in serve_help.split_options(REAL)]
 
 
-def test_version_is_that_of_the_image() -> None:
-    for version in (VERSION, "0.19.2"):
-        result = run_vllm("--version", version=version)
-        assert (result.returncode, result.stdout) == (0, f"{version}\n")
-
-
 OPTIONS = {name: option for option in command_line.list_options(VERSION) for name in option.names}
 
 
