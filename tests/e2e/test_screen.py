@@ -36,6 +36,14 @@ def test_a_deploy_shows_one_line_per_stage_and_at_most_five_without_changes(proj
     assert any(line.startswith("skipped  ") for line in every_task), every_task
 
 
+def test_verified_models_have_lines_that_fit(project: SandboxProject) -> None:
+    project.deployed()
+    code, lines = run_on_screen(project, "models.verify", "--host", "sandbox")
+    assert code == 0 and max(map(len, lines)) <= COLUMNS, lines
+    text = "sandbox Qwen/Qwen3.5-35B-A3B-FP8 complete: 19 files, 35.0 MB, unchanged since they were verified"
+    assert " ".join(" ".join(lines).split()) == text
+
+
 def test_a_failure_ends_with_task_reason_evidence_and_outcome(project: SandboxProject) -> None:
     project.deployed()
     assert project.run("sandbox.fault", "oom").code == 0

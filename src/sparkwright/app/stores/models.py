@@ -97,7 +97,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
             method = "all files read again" if deep else "unchanged since they were verified"
             summary = f"complete: {answer['files']} files, {units.format_size(answer['size_bytes'])}, {method}"
             message = f"wrong: {join_first(answer['wrong'], 3)}" if answer["wrong"] else summary
-            print_text(one_line(f"{host:<12} {models[host]['id']}  {message}"))
+            print_prose(one_line(f"{host:<12} {models[host]['id']}  {message}"))
     return [*selection.fleet.exit_codes(), *(Exit.CHANGES for answer in answers.values() if answer["wrong"])]
 
 
@@ -169,7 +169,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     ]
     if not as_json:
         for host, row in rows:
-            print_text(
+            print_prose(
                 one_line(f"{host:<12} {row['id'] or '?'}  {units.format_size(row['size_bytes']):>9}  {row['dir']}")
             )
         total = sum(row["size_bytes"] for _, row in rows)
