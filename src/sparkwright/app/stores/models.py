@@ -116,7 +116,11 @@ def copy(source_pattern: str, pattern: str, *, check: bool, as_json: bool) -> li
     peers = preparation.Peers(selection.inventory)
     RunOutput(SelectedHosts(selection.project, targets, selection.fleet), json=as_json, diff=False)
     try:
-        urls_by_model, tokens_by_model = _serve_models(peers, source_machine, models, check=check)
+        selection.fleet.wait_for_connections()
+        # for an unreachable host, the source would wait hours
+        members = [member for member in selection.fleet.members if not member.failed]
+        models_to_serve = {member.host.name: models[member.host.name] for member in members}
+        urls_by_model, tokens_by_model = _serve_models(peers, source_machine, models_to_serve, check=check)
 
         def copy_to(member: Member) -> None:
             model = models[member.host.name]
@@ -128,7 +132,7 @@ def copy(source_pattern: str, pattern: str, *, check: bool, as_json: bool) -> li
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
-        selection.fleet.run_parallel(selection.fleet.members, copy_to)
+        selection.fleet.run_parallel(members, copy_to)
     finally:
         peers.close()
         selection.fleet.close()
