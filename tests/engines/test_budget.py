@@ -207,6 +207,7 @@ def test_a_budget_survives_json_and_invalid_json_is_refused() -> None:
     [
         ("vllm", {"gpu-memory-utilization": 0.9}, {"shm_size": "64gb"}, "gpu-memory-utilization to 0.85 and shm_size"),
         ("vllm", {"gpu-memory-utilization": 0.85}, {"shm_size": "64gb"}, "set shm_size to 1gb"),
+        ("vllm", {"gpu-memory-utilization": 0.6, "kv-offloading-size": 20}, {"shm_size": "64gb"}, "shm_size to 21gb"),
         ("sglang", {"mem-fraction-static": 0.95}, {}, "set mem-fraction-static to 0.75"),
         ("openai", {"served_name": "m", "memory_gib": 118}, {}, "serve a smaller model"),
     ],
@@ -224,3 +225,9 @@ def test_lint_warns_if_a_gb10_has_too_little_left(name: str, flags: Any, contain
 )
 def test_lint_accepts_settings_that_fit(name: str, flags: dict[str, float]) -> None:
     assert budget.RULES.check(budget.BudgetCase(estimate_memory(name, flags), {"shm_size": "1gb"})) == []
+
+
+def test_an_offloaded_kv_cache_in_dev_shm_is_counted_once() -> None:
+    """vLLM creates it there, so shm_size must be larger."""
+    memory = estimate_memory("vllm", {"gpu-memory-utilization": 0.6, "kv-offloading-size": 20})
+    assert budget.RULES.check(budget.BudgetCase(memory, {"shm_size": "21gb"})) == []

@@ -5,6 +5,7 @@ Pure functions, used on the laptop and on the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -31,7 +32,7 @@ ASSUMED_NOTE = "assumed, never measured on this host"
 #: MemTotal of a GB10 made in 2026; those made in 2025 have 119.7 GiB
 GB10_BYTES = int(121.7 * GIB)
 #: suggested size of /dev/shm, which a server on one GPU hardly uses
-SHM_SIZE, SHM_BYTES = "1gb", GIB
+SHM_BYTES = GIB
 GB10_SOURCE = "reports of GB10 users"
 
 _COUNT_SHAPE = number_between(0, MAX_NUMBER)
@@ -335,7 +336,7 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     """
     if case.platform != "gb10" or not case.memory.known:
         return
-    shm_bytes = _shm_bytes(case.container)
+    shm_bytes = max(0, _shm_bytes(case.container) - case.memory.shm_bytes)
     budget = build_gb10_budget(case.memory, shm_bytes)
     excess_bytes = budget.need_bytes + shm_bytes - budget.total_bytes
     if excess_bytes <= 0:
@@ -365,14 +366,19 @@ def _shm_bytes(container: Mapping[str, Any]) -> int:
 
 
 def _list_fixes(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int) -> Iterator[Fix]:
-    """Yield the fix: a smaller /dev/shm if that suffices, otherwise the largest share or context that fits along with it."""
+    """Yield the fix: a smaller /dev/shm if that suffices, otherwise the largest share or context that fits along with it.
+
+    Args:
+        shm_bytes: limit of the files in /dev/shm that are not part of the engine's memory.
+    """
+    shm_size = f"{math.ceil((SHM_BYTES + memory.shm_bytes) / GIB)}gb"
     if excess_bytes <= shm_bytes - SHM_BYTES:
-        yield Fix(f"set shm_size to {SHM_SIZE}")
+        yield Fix(f"set shm_size to {shm_size}")
         return
     smaller_bytes = min(shm_bytes, SHM_BYTES)
     room_bytes = memory.engine_bytes(budget.total_bytes) - (excess_bytes - shm_bytes + smaller_bytes)
     fit = memory.largest_fit(budget.total_bytes, room_bytes)
-    shm_change = f" and shm_size to {SHM_SIZE}" if shm_bytes > smaller_bytes else ""
+    shm_change = f" and shm_size to {shm_size}" if shm_bytes > smaller_bytes else ""
     if fit is None:
         yield Fix("serve a smaller model, or a shorter context")
         return

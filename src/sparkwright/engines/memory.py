@@ -27,6 +27,8 @@ SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 #: end of the names of parts that flags keep on the CPU
 _CPU_SUFFIX = " on the CPU"
+#: flags with the size of a file in /dev/shm (source of vLLM 0.32.0, v1/kv_offload/cpu/shared_offload_region.py)
+_SHM_FLAGS = ("kv-offloading-size",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Memory:
     def gpu_bytes(self, total_bytes: int) -> int:
         """Return the GPU memory that is allocated at the start."""
         return self.engine_bytes(total_bytes) - sum(part.size_bytes for part in self.parts if part.later or part.host)
+
+    @property
+    def shm_bytes(self) -> int:
+        """The parts of `bytes` that are files in /dev/shm."""
+        return sum(part.size_bytes for part in self.parts if part.source in _SHM_FLAGS)
 
     @property
     def known(self) -> bool:
