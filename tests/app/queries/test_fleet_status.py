@@ -126,6 +126,10 @@ def test_ages_do_not_depend_on_the_laptops_clock() -> None:
     assert (row.checked_s, row.up_s) == (3660, 10800)
 
 
+def test_uptime_of_a_server_that_started_before_the_clock_was_set_back_is_unknown() -> None:
+    assert parse(now_s=NOW_S - 86400).up_s is None
+
+
 def test_missing_measurement_is_a_dash() -> None:
     line = render_line(parse(replace(RECORD, speed=Speed(None, 52.4))))
     assert "- / 52.4" in line

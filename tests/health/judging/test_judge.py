@@ -186,3 +186,8 @@ def test_flapping_ends_after_stable_checks() -> None:
 )
 def test_a_good_state_of_a_flapping_server_is_notified_after_some_checks(seen: str, notifiable: bool) -> None:
     assert is_notifiable(seen.split()) == notifiable  # type: ignore[arg-type]
+
+
+def test_uptime_is_not_negative_after_the_clock_was_set_back() -> None:
+    evaluation = evaluate_observation(replace(FINE, container=make_container(started_s=NOW_S + 86400)), Limits())
+    assert (evaluation.state, evaluation.evidence[0].message) == ("ok", "qwen35 is running, 0 restarts")

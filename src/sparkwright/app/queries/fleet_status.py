@@ -176,7 +176,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended_server: IntendedServ
         commit=record.serves.commit,
         tok_per_s=record.speed.tok_per_s,
         baseline_tok_per_s=record.speed.baseline_tok_per_s,
-        up_s=None if started_s is None else max(0.0, now_s - started_s),
+        up_s=None if started_s is None or started_s > now_s else now_s - started_s,
         load_s=event.get("load_s", {}),
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],

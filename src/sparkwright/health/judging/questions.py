@@ -67,7 +67,7 @@ def _check_container(observation: Observation, limits: Limits) -> Answer:
         return ranks.check_stopped_rank(observation)
     if container.status != "running":
         return "bad", _describe_stop(observation), "down", "person"
-    if container.started_s is None:
+    if container.started_s is None or container.started_s > observation.time_s:  # the clock was set back
         return "ok", f"{container.name} is running, {container.restarts} restarts"
     hours = (observation.time_s - container.started_s) / 3600
     return "ok", f"{container.name} has been running for {hours:.1f} h, {container.restarts} restarts"

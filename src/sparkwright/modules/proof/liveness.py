@@ -130,7 +130,7 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
         return ""
     started_s = container_state.started_s or 0.0
     limits = dataclasses.replace(Settings.load(context.state).limits, ready_s=args.ready_s)
-    running_s, allowed_s = time.time() - started_s, current_state.start_limit_s(verified_state, limits)
+    running_s, allowed_s = max(0.0, time.time() - started_s), current_state.start_limit_s(verified_state, limits)
     return f"starting for {running_s:.0f} s (up to {allowed_s:.0f} s)" if running_s <= allowed_s else ""
 
 
