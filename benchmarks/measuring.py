@@ -29,6 +29,7 @@ from benchmarks.common import describe_machine
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import figures, stream, throughput
+from sparkwright.measure.http_probe import Target
 
 RATE = 50
 FIRST_S = 0.2
@@ -246,7 +247,7 @@ def measure_smoke_test() -> None:
         baseline = throughput.Baseline(dict.fromkeys(throughput.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()
         result = throughput.measure_decode_rate(
-            HTTP, url, "m", bounds=throughput.Bounds(expected=47), baseline=baseline
+            Target(HTTP, url, "m"), bounds=throughput.Bounds(expected=47), baseline=baseline
         )
         took_s = time.perf_counter() - started_s
     print(f"smoke test of 47 tok/s: {result.verdict}, {result.tok_per_s:.2f} tok/s, {took_s:.1f} s")

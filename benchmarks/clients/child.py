@@ -18,10 +18,11 @@ def ours(url: str, count: int, tokens: int) -> dict[str, Any]:
     from sparkwright.engines import openai_api
     from sparkwright.engines.vllm.http import HTTP
     from sparkwright.measure import figures, load
+    from sparkwright.measure.http_probe import Target
 
     requests = [load.Request(openai_api.build_stream_request(HTTP, "m", f"{n} hello", tokens)) for n in range(count)]
     cpu_s = time.process_time()
-    outcomes = load.send_all(url, requests)
+    outcomes = load.send_all(Target(HTTP, url, timeout_s=120), requests)
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     summary = figures.summarize(streams)
     cpu_s = time.process_time() - cpu_s

@@ -1,5 +1,6 @@
 """A cell of the lab, compared with the record of the server."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from sparkwright.engines import http as engine_http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Failed, Inconclusive
-from sparkwright.measure import lab, server_counters
-from sparkwright.measure.lab import Target
+from sparkwright.measure import lab
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.workload import Load
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
@@ -16,7 +17,7 @@ FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 def make_target(server: ExactServer) -> Target:
-    return Target(HTTP, server.url, "m", read_counters=lambda: server_counters.read_counters(HTTP, server.url, "")[0])
+    return Target(HTTP, server.url, "m")
 
 
 def measure_cell(load: Load, schedule: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
@@ -95,8 +96,8 @@ def test_prefix_cache_hits_are_inconclusive() -> None:
     after = {engine_http.PREFIX_HITS: 800.0, engine_http.PREFIX_QUERIES: 1000.0}
     counters = iter([before, before, after])
     with serving(FAST) as server:
-        target = Target(HTTP, server.url, "m", read_counters=lambda: next(counters, after))
-        cell = lab.measure_load(target, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+        load = Load("serve", concurrency=1, requests=1, output_tokens=4)
+        cell = lab.measure_load(make_target(server), load, idle_s=0, read_counters=lambda: next(counters, after))
     assert (cell["verdict"], cell["prefix_hit_share"]) == ("inconclusive", 0.8)
 
 
@@ -110,7 +111,7 @@ def test_server_that_accepts_only_common_keys_is_measured() -> None:
 def test_stream_that_takes_longer_than_the_time_limit_for_a_token_is_measured_to_its_end() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.02, chunks=150)) as server:
         load = Load("serve", concurrency=1, requests=1, prompt_tokens=50, output_tokens=150)
-        cell = lab.measure_load(make_target(server), load, timeout_s=1, idle_s=0)
+        cell = lab.measure_load(replace(make_target(server), timeout_s=1), load, idle_s=0)
     assert (cell["figures"]["output_tokens"], cell["failed_requests"]) == (150, 0)
 
 
@@ -126,7 +127,10 @@ def test_silent_server_is_reported_and_fails_after_one_request(monkeypatch: pyte
         load = Load("serve", concurrency=1, requests=1)
         with pytest.raises(Failed, match="no token from .*: no data for 1 s"):
             lab.measure_load(
-                make_target(server), load, timeout_s=1, idle_s=0, report_progress=lambda *report: reports.append(report)
+                replace(make_target(server), timeout_s=1),
+                load,
+                idle_s=0,
+                report_progress=lambda *report: reports.append(report),
             )
         assert len(server.bodies) == 1
     assert reports[0] == (0, 0, "warming up, no data from the server for 0 s (limit: 1 s)")

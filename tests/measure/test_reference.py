@@ -7,6 +7,7 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import reference
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.reference import GeneratedText
 from tests.measure.json_server import json_server
 
@@ -93,11 +94,11 @@ def test_request_is_reduced_to_the_accepted_keys_and_partial_characters_are_name
         return 200, {"choices": [{"message": {"content": "one"}, "logprobs": {"content": rows} if rows else None}]}
 
     with json_server(answer) as url:
-        texts = reference.query_texts(HTTP, url, "m", api_key="", timeout_s=5)
+        texts = reference.query_texts(Target(HTTP, url, "m", timeout_s=5))
     assert [text.text for text in texts] == ["one"] * len(reference.PROMPTS)
     assert texts[0].steps == (() if strict else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
 def test_unreachable_server_raises_unanswered() -> None:
     with pytest.raises(reference.Unanswered, match="refused"):
-        reference.query_texts(HTTP, "http://127.0.0.1:1", "m", api_key="", timeout_s=1)
+        reference.query_texts(Target(HTTP, "http://127.0.0.1:1", "m", timeout_s=1))

@@ -10,6 +10,7 @@ from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import connection, figures, load, stream
 from sparkwright.measure.background import LagSampler
+from sparkwright.measure.http_probe import Target
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -159,7 +160,7 @@ def test_cap_ends_a_silent_server() -> None:
 def test_streams_are_timed_from_their_own_requests() -> None:
     with serving(Schedule(first_s=0.1, chunks=10)) as server, LagSampler() as lag:
         requests = [load.Request(BODY, at_s=0.05 * n, group=str(n)) for n in range(8)]
-        outcomes = load.send_all(server.url, requests)
+        outcomes = load.send_all(Target(HTTP, server.url), requests)
         ttfts_s = sorted(sent[0][0] - received_s for received_s, sent in server.record)
     assert [outcome.request.group for outcome in outcomes] == [str(n) for n in range(8)]
     summary = figures.summarize([outcome.stream for outcome in outcomes if outcome.stream])
@@ -170,7 +171,7 @@ def test_streams_are_timed_from_their_own_requests() -> None:
 
 def test_workers_take_the_next_request_after_each_answer() -> None:
     with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
-        outcomes = load.send_all(server.url, [load.Request(BODY)] * 10, concurrency=3)
+        outcomes = load.send_all(Target(HTTP, server.url), [load.Request(BODY)] * 10, concurrency=3)
         begins_s = [received_s for received_s, _ in server.record]
         ends_s = [sent[-1][0] for _, sent in server.record]
     assert len([outcome for outcome in outcomes if outcome.stream]) == 10
@@ -180,8 +181,8 @@ def test_workers_take_the_next_request_after_each_answer() -> None:
 
 def test_failed_request_is_reported_with_its_key() -> None:
     with serving(Schedule(api_key="right")) as server:
-        assert load.send_all(server.url, [load.Request(BODY)], api_key="wrong")[0].error
-        assert load.send_all(server.url, [load.Request(BODY)], api_key="right")[0].stream
+        assert load.send_all(Target(HTTP, server.url, api_key="wrong"), [load.Request(BODY)])[0].error
+        assert load.send_all(Target(HTTP, server.url, api_key="right"), [load.Request(BODY)])[0].stream
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])

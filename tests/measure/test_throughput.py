@@ -6,6 +6,7 @@ from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
 from sparkwright.measure import gpu_sampler, throughput
 from sparkwright.measure.background import LagSampler
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.throughput import Baseline, Bounds, Run
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
@@ -26,7 +27,7 @@ def measure(
     with serving(schedule) as server:
         bounds = Bounds(expected)
         measurement = throughput.measure_decode_rate(
-            HTTP, server.url, "m", bounds=bounds, baseline=baseline, tokens=tokens
+            Target(HTTP, server.url, "m"), bounds=bounds, baseline=baseline, tokens=tokens
         )
     return measurement, server
 

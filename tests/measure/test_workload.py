@@ -7,6 +7,7 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import workload
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.server_client import ServerClient, TokenEstimator
 from sparkwright.measure.workload import Load
 
@@ -38,7 +39,7 @@ def test_token_estimator_learns_from_two_counted_prompts() -> None:
 
 def test_every_prompt_begins_with_new_random_text() -> None:
     load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
-    (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
+    (phase,) = workload.build_phases(load, ServerClient(Target(HTTP, "", "m")))
     texts = [request.body["messages"][0]["content"] for request in phase.requests]
     assert len({text[:16] for text in texts}) == 40
     assert all(text.endswith("same words") for text in texts)
@@ -47,7 +48,7 @@ def test_every_prompt_begins_with_new_random_text() -> None:
 
 def test_short_requests_start_30_ms_after_the_long_one() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
-    alone, together = workload.build_phases(load, ServerClient(HTTP, "m"))
+    alone, together = workload.build_phases(load, ServerClient(Target(HTTP, "", "m")))
     assert [request.group for request in alone.requests] == ["short alone"] * 3
     assert [(request.group, request.at_s) for request in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
     words = [len(request.body["messages"][0]["content"].split()) for request in together.requests]
@@ -56,11 +57,13 @@ def test_short_requests_start_30_ms_after_the_long_one() -> None:
 
 def test_mixed_load_has_a_fixed_random_order() -> None:
     load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
-    (phase,) = workload.build_phases(load, ServerClient(HTTP, "m"))
+    (phase,) = workload.build_phases(load, ServerClient(Target(HTTP, "", "m")))
     groups = [request.group for request in phase.requests]
     assert (groups.count("long"), groups.count("short"), phase.concurrency) == (20, 80, 8)
     assert groups != sorted(groups)
-    assert groups == [request.group for request in workload.build_phases(load, ServerClient(HTTP, "m"))[0].requests]
+    assert groups == [
+        request.group for request in workload.build_phases(load, ServerClient(Target(HTTP, "", "m")))[0].requests
+    ]
 
 
 def test_load_survives_json_and_an_unknown_kind_is_refused() -> None:

@@ -13,8 +13,8 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.measure import lab, server_client, server_counters
-from sparkwright.measure.lab import Target
+from sparkwright.measure import lab, server_client
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.workload import Load
 from tests.real_engine.engine import RUNS, Engine, Server, serving_ready
 
@@ -35,13 +35,8 @@ def running_server(engine: Engine, name: str, model: str, *words: str) -> Iterat
         yield server
 
 
-def read_counters(server: Server) -> dict[str, float]:
-    return server_counters.read_counters(HTTP, server.base_url, "")[0]
-
-
 def measure(server: Server, load: Load) -> dict[str, Any]:
-    target = Target(HTTP, server.base_url, server.argv[0], read_counters=lambda: read_counters(server))
-    cell = lab.measure_load(target, load)
+    cell = lab.measure_load(Target(HTTP, server.base_url, server.argv[0], timeout_s=600), load)
     assert cell["verdict"] == "measured", cell["doubts"]
     return cell
 
@@ -66,9 +61,7 @@ def test_smoke_load_and_prefix_cache(engine: Engine) -> None:
         assert streamed["figures"]["output_tokens"] == 3 * 64
         assert streamed["figures"]["approximate"] is False
         assert streamed["prefix_hit_share"] is not None and streamed["prefix_hit_share"] < 0.05
-        requests = server_client.measure_prefix_reuse(
-            HTTP, server.base_url, server.argv[0], 500, lambda: read_counters(server), timeout_s=60
-        )
+        requests = server_client.measure_prefix_reuse(Target(HTTP, server.base_url, server.argv[0]), 500)
         assert [bool(request.hits) for request in requests] == [False, True, True]
 
 

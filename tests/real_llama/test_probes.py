@@ -10,6 +10,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.probes import fields, table
 from sparkwright.engines.probes.probe import Probe, Reply
 from sparkwright.host.containers import container_labels
+from sparkwright.measure.http_probe import Target
 from sparkwright.modules.proof import probes
 from sparkwright.modules.proof.probes import Probes
 from sparkwright.protocol.result import Result
@@ -93,7 +94,6 @@ def test_all_apis_give_the_same_text_and_token_count(tiny: Path, tmp_path: Path)
 
 
 def send_probe(server: servers.Server, probe: Probe) -> Reply:
-    args = Probes.Args(base_url=server.base_url, model="tiny", probes=[], timeout_s=60)
-    reply = probes.send_probe(engine.get_engine("llama_cpp").http, args, probe, "")
+    reply = probes.send_probe(Target(engine.get_engine("llama_cpp").http, server.base_url, "tiny"), probe)
     assert isinstance(reply, Reply) and reply.status == 200, reply
     return reply

@@ -19,16 +19,16 @@ SMALL = ("-c", "1024", "-np", "2", "-a", "tiny", "--metrics")
 
 
 def request_tokens(server: servers.Server, http: Http) -> http_probe.Response:
-    return http_probe.request_tokens(http, server.base_url, "tiny", timeout_s=20)
+    return http_probe.request_tokens(http_probe.Target(http, server.base_url, "tiny", timeout_s=20))
 
 
 def test_an_embedding_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
     with servers.serving(tmp_path, tiny, *SMALL, "--embedding", "--pooling", "mean") as server:
-        before = server_counters.read_counters(EMBED, server.base_url, "")[0]
+        before = server_counters.read_counters(http_probe.Target(EMBED, server.base_url))[0]
         answer = request_tokens(server, EMBED)
         assert tasks.PROOFS["embed"].evaluate(answer.json()).content == "a vector of 128 numbers"
         assert http_probe.describe_missing_part(EMBED, answer.json()) == ""
-        after = server_counters.read_counters(EMBED, server.base_url, "")[0]
+        after = server_counters.read_counters(http_probe.Target(EMBED, server.base_url))[0]
         assert after[engine_http.HEARTBEAT] > before[engine_http.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
         result = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), EMBED)

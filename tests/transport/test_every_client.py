@@ -117,7 +117,9 @@ CLIENTS: dict[str, Client] = {
     "server's answer": Client(
         lambda server, _: http_probe.send_request(server.url, "/v1/models", body={"a": 1}, timeout_s=LIMIT_S).json()
     ),
-    "server's version": Client(lambda server, _: http_probe.query_version(VLLM, server.url, timeout_s=LIMIT_S)),
+    "server's version": Client(
+        lambda server, _: http_probe.query_version(http_probe.Target(VLLM, server.url), timeout_s=LIMIT_S)
+    ),
     "measured stream": Client(measure_tokens, (stream.StreamError,)),
     "health of a status": Client(lambda server, _: snapshot._query_health(VLLM, server.url) == 200, *HEALTH_LIMIT),
     "traffic of a status": Client(read_traffic, *HEALTH_LIMIT),

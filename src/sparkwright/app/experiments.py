@@ -26,7 +26,8 @@ from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.html import experiment_page
-from sparkwright.measure import http_probe, lab, server_counters
+from sparkwright.measure import http_probe, lab
+from sparkwright.measure.http_probe import Target
 from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line, parse_list
@@ -270,9 +271,7 @@ def run_at_url(
     arm = {"name": SERVER_ARM, "title": f"{model_name} at {url}"}
     collector = ResultsCollector(folder, experiment, urlsplit(url).netloc, "laptop", {SERVER_ARM: arm})
     collector.cells = _load_finished_cells(folder, experiment)
-    target = lab.Target(
-        http, url, model_name, key, read_counters=lambda: server_counters.read_counters(http, url, key)[0]
-    )
+    target = Target(http, url, model_name, key, timeout_s=600)
     for cell in [cell for turn in planned_turns for cell in turn.cells if cell.key not in collector.cells]:
         _print_progress(f"measuring: {describe_load(cell)}", quiet)
         cell_fields = {

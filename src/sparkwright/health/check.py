@@ -24,6 +24,7 @@ from sparkwright.host.records import history as run_history
 from sparkwright.host.records import verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust.redact import Redactor
 
 DOCKER_TIMEOUT_S = 20
@@ -245,7 +246,7 @@ def _counters_after_check(observation: Observation, record: Record, prober: Prob
     generated_tokens, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated_tokens is not None and record.speed.measured_s == observation.time_s
     if is_measured or (check_tokens and api.has_separate_heartbeat):
-        counters = server_counters.read_counters(api, observation.server.url, prober.key)[0]
+        counters = server_counters.read_counters(Target(api, observation.server.url, api_key=prober.key))[0]
         generated_tokens, heartbeat, check_tokens = (
             counters.get(engine_http.GENERATED),
             counters.get(engine_http.HEARTBEAT),

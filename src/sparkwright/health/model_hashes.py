@@ -25,6 +25,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import history, verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust.shapes import build_dataclass
 
 STATE_PREFIX = "hashes-"
@@ -240,7 +241,9 @@ def _count_running_requests(context: Context) -> float:
     if not inspected or not url or not inspected["State"]["Running"]:
         return 0.0
     key = server_key.read_container_key(context.state, inspected) or ""
-    counters = server_counters.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0]
+    counters = server_counters.read_counters(
+        Target(container_labels.engine_of_container(inspected).http, url, api_key=key)
+    )[0]
     return counters.get(engine_http.RUNNING) or 0.0
 
 

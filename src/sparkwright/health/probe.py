@@ -26,6 +26,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import turns, verified_states
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe, server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.protocol.container import SpecRecord
 from sparkwright.trust.container_option_rules import port_bindings
 from sparkwright.units import MIB
@@ -165,7 +166,8 @@ class Prober:
             )
         command = list((inspected.get("Config") or {}).get("Cmd") or ())
         self.key = key = server_key.read_container_key(self.context.state, inspected) or self._configured_key(api)
-        counters = server_counters.read_counters(api, url, key)[0]
+        target = Target(api, url, self.verified_state.serve.get("served_name", ""), key)
+        counters = server_counters.read_counters(target)[0]
         heartbeat = counters.get(engine_http.HEARTBEAT)
         server = replace(
             server,
@@ -175,7 +177,7 @@ class Prober:
             kv_cache_used=counters.get(engine_http.KV_CACHE_USED),
         )
         frozen_s = self._frozen_s(observation, server, heartbeat)
-        version = http_probe.query_version(api, url, api_key=key, timeout_s=HEALTH_TIMEOUT_S) or ""
+        version = http_probe.query_version(target, timeout_s=HEALTH_TIMEOUT_S) or ""
         observation = replace(
             observation,
             has_answered=True,
@@ -186,27 +188,26 @@ class Prober:
         )
         if frozen_s is not None and frozen_s >= self.limits.frozen_s:
             return observation
-        if server.running and self._is_generating(api, url, key, heartbeat):
+        if server.running and self._is_generating(target, heartbeat):
             return replace(observation, server=replace(server, token="skipped"), frozen_s=None)
-        return self._probe_token(api, observation, key, api.lowest_priority(command))
+        return self._probe_token(target, observation, api.lowest_priority(command))
 
-    def _is_generating(self, api: Http, url: str, key: str, heartbeat: float | None) -> bool:
+    def _is_generating(self, target: Target, heartbeat: float | None) -> bool:
         """Return True if the heartbeat counter increases within a short pause."""
         self.pause(SECOND_SAMPLE_PAUSE_S)
-        later_heartbeat = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
+        later_heartbeat = server_counters.read_counters(target)[0].get(engine_http.HEARTBEAT)
         return later_heartbeat is not None and heartbeat is not None and later_heartbeat > heartbeat
 
-    def _probe_token(self, api: Http, observation: Observation, key: str, priority: int) -> Observation:
+    def _probe_token(self, target: Target, observation: Observation, priority: int) -> Observation:
         """Request one token, and record how long it took."""
-        name = self.verified_state.serve.get("served_name", "")
-        url, limit_s = observation.server.url, self.limits.token_s
+        limit_s = self.limits.token_s
         is_busy_cluster = bool(observation.rank.cluster and observation.server.running)
         if is_busy_cluster:
             # a stall must be detected within this check, because the group may have exited by the next one
             limit_s = max(limit_s, self.limits.frozen_s)
-        check = http_probe.check_token(api, url, name, api_key=key, timeout_s=limit_s, priority=priority)
+        check = http_probe.check_token(replace(target, timeout_s=limit_s), priority=priority)
         if check.token == "none":
-            later_heartbeat = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
+            later_heartbeat = server_counters.read_counters(target)[0].get(engine_http.HEARTBEAT)
             if later_heartbeat is not None and later_heartbeat > (observation.heartbeat or 0):
                 # other requests make progress, so this one is only queued
                 token, frozen_s = "skipped", None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright.engines import openai_api, tasks
@@ -23,6 +23,8 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
 MAX_MESSAGE_CHARS, MAX_SERVER_ERROR_CHARS = 200, 500
+#: time limit of requests that need no tokens
+SHORT_TIMEOUT_S = 5.0
 #: finish reasons of requests that the server aborted
 ABORTED_FINISH_REASONS = ("error", "abort")
 
@@ -54,42 +56,46 @@ class Response:
         return extract_error(self.json())
 
 
-def query_version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
+@dataclass(frozen=True)
+class Target:
+    """A model server, with what requests to it need."""
+
+    #: the engine's HTTP API
+    http: Http
+    #: URL such as http://127.0.0.1:8000
+    base_url: str
+    #: name under which the server serves the model
+    model: str = ""
+    api_key: str = field(default="", repr=False)
+    #: time limit of a request, and maximum time between two tokens of a stream
+    timeout_s: float = 60
+
+    def send(self, path: str, *, body: Any = None, timeout_s: float | None = None) -> Response:
+        """Send a request as `send_request` does. timeout_s: None for the target's."""
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return send_request(self.base_url, path, body=body, api_key=self.api_key, timeout_s=limit_s)
+
+
+def query_version(target: Target, *, timeout_s: float = SHORT_TIMEOUT_S) -> str | None:
     """Return the engine's version; None if the server does not report it."""
-    if not api.version_path:
-        return None
-    return (
-        api.parse_version(send_request(base_url, api.version_path, api_key=api_key, timeout_s=timeout_s).json()) or None
-    )
+    path = target.http.version_path
+    return (target.http.parse_version(target.send(path, timeout_s=timeout_s).json()) if path else "") or None
 
 
-def send_with_fewer_options(
-    api: Http,
-    base_url: str,
-    body: Mapping[str, Any],
-    *,
-    api_key: str = "",
-    timeout_s: float = 5,
-    path: str = openai_api.CHAT_PATH,
-) -> Response:
-    """Send a request, and retry with fewer options if the server rejects some. Never raises.
-
-    Args:
-        api: the engine's HTTP API.
-        timeout_s: time limit for each attempt.
-        path: path of the API.
-    """
+def send_with_fewer_options(target: Target, body: Mapping[str, Any], *, path: str = openai_api.CHAT_PATH) -> Response:
+    """Send a request, and retry with fewer options if the server rejects some. Never raises. path: path of the API."""
     while True:
-        response = send_request(base_url, path, body=body, api_key=api_key, timeout_s=timeout_s)
-        reduced_body = (
-            openai_api.remove_refused_keys(api, body) if response.status in openai_api.REFUSAL_STATUSES else None
-        )
+        response = target.send(path, body=body)
+        is_refused = response.status in openai_api.REFUSAL_STATUSES
+        reduced_body = openai_api.remove_refused_keys(target.http, body) if is_refused else None
         if reduced_body is None:
             return response
         body = reduced_body
 
 
-def send_request(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Response:
+def send_request(
+    base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = SHORT_TIMEOUT_S
+) -> Response:
     """Send a request on a new connection and return the response, all within `timeout_s`. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
@@ -145,22 +151,18 @@ def error_text(error: Any) -> str:
     return str(error.get("message") or error if isinstance(error, dict) else error)[:MAX_SERVER_ERROR_CHARS]
 
 
-def request_tokens(
-    api: Http, url: str, model: str, max_tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
-) -> Response:
+def request_tokens(target: Target, max_tokens: int = 1, *, priority: int = 0) -> Response:
     """Request a few tokens or, if the server's task is not generation, send that task's check request. Never raises.
 
     Args:
-        api: the engine's HTTP API.
         max_tokens: number of tokens to generate.
-        timeout_s: time limit for each attempt.
         priority: see `openai_api.build_request`.
     """
-    if api.task != GENERATE:
-        path, request_body = tasks.PROOFS[api.task].request(model)
-        return send_request(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
-    body = openai_api.build_request(api, model, tasks.PROOF_TEXT, max_tokens, priority=priority)
-    return send_with_fewer_options(api, url, body, api_key=api_key, timeout_s=timeout_s)
+    if target.http.task != GENERATE:
+        path, request_body = tasks.PROOFS[target.http.task].request(target.model)
+        return target.send(path, body=request_body)
+    body = openai_api.build_request(target.http, target.model, tasks.PROOF_TEXT, max_tokens, priority=priority)
+    return send_with_fewer_options(target, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +176,13 @@ class TokenCheck:
     token_s: float = 0.0
 
 
-def check_token(api: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
-    """Request a token and evaluate the response. Takes the arguments of `request_tokens`. Never raises."""
+def check_token(target: Target, *, priority: int) -> TokenCheck:
+    """Request a token and evaluate the response. Never raises. priority: see `request_tokens`."""
     began_s = time.monotonic()
-    response = request_tokens(api, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
+    response = request_tokens(target, priority=priority)
     token_s = time.monotonic() - began_s
     if response.status == 200 and not response.failure:
-        missing_part = describe_missing_part(api, response.json())
+        missing_part = describe_missing_part(target.http, response.json())
         return TokenCheck(
             "error" if missing_part else "made", f"the response was 200 {missing_part}" if missing_part else "", token_s
         )

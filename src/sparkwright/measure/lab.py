@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines import http as engine_http
-from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
 from sparkwright.measure import figures, gpu_sampler, load, server_counters, speculation, stream, workload
 from sparkwright.measure.background import BackgroundSampler, LagSampler
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
@@ -43,67 +42,50 @@ CounterReader = Callable[[], Mapping[str, float]]
 ProgressReport = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class Target:
-    """The server to measure."""
-
-    #: the engine's HTTP API
-    http: Http
-    #: URL such as http://127.0.0.1:8000
-    base_url: str
-    #: name under which the server serves the model
-    model: str
-    api_key: str = field(default="", repr=False)
-    #: returns the engine's current metrics by role; empty if there are none
-    read_counters: CounterReader = dict
-    #: returns the current readings of the GPU; empty if there are none
-    sample_gpu: Callable[[], Mapping[str, float | None]] = dict
-
-
 def measure_load(
     target: Target,
     spec: Load,
     *,
-    timeout_s: float = 600,
     idle_s: float = IDLE_TIMEOUT_S,
+    read_counters: CounterReader | None = None,
+    sample_gpu: Callable[[], Mapping[str, float | None]] = dict,
     report_progress: ProgressReport = lambda done, total, text: None,
 ) -> dict[str, Any]:
     """Send a load, and return the result: a cell without its key and arm (docs/lab.md describes the fields).
 
     Args:
         target: the server to measure.
-        timeout_s: maximum time between two tokens of a stream.
         idle_s: how long to wait for other requests to finish.
+        read_counters: returns the engine's current metrics by role; None to query the server.
+        sample_gpu: returns the current readings of the GPU; empty if there are none.
         report_progress: called at regular intervals, from another thread.
 
     Raises:
         Inconclusive: the server is busy with other requests.
         Failed: the server generates no token.
     """
-    server_counters.wait_until_idle(target.read_counters, idle_s)
-    with _ProgressReporter(report_progress, timeout_s) as reporter:
-        server = _warm_up(target, spec, timeout_s, reporter)
-        counters_before, began_s = dict(target.read_counters()), time.time()
+    read_counters = read_counters or (lambda: server_counters.read_counters(target)[0])
+    server_counters.wait_until_idle(read_counters, idle_s)
+    with _ProgressReporter(report_progress, target.timeout_s) as reporter:
+        server = _warm_up(target, spec, reporter)
+        counters_before, began_s = dict(read_counters()), time.time()
         phases = workload.build_phases(spec, server)
         reporter.total_count = sum(len(phase.requests) for phase in phases)
         outcomes, last_outcomes = list[Outcome](), list[Outcome]()
-        with LagSampler() as lag, gpu_sampler.GpuSampler(target.sample_gpu) as sampler:
+        with LagSampler() as lag, gpu_sampler.GpuSampler(sample_gpu) as sampler:
             for phase in phases:
                 last_outcomes = load.send_all(
-                    target.base_url,
+                    target,
                     phase.requests,
-                    counter_keys=target.http.token_count_keys,
-                    api_key=target.api_key,
                     concurrency=phase.concurrency,
                     cap_s=MAX_STREAM_S,
-                    timeout_s=timeout_s,
                     on_chunk=reporter.record_data,
                     on_done=reporter.count_finished,
                 )
                 outcomes += last_outcomes
             gpu_state = sampler.state
     counters_after = read_settled_counters(
-        target.read_counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
+        read_counters, lambda counters: _describe_mismatch(counters_before, counters, outcomes)
     )
     return {
         "started_at_s": round(began_s, 3),
@@ -141,17 +123,17 @@ class _ProgressReporter(BackgroundSampler):
         self.pause(PROGRESS_INTERVAL_S)
 
 
-def _warm_up(target: Target, spec: Load, timeout_s: float, reporter: _ProgressReporter) -> ServerClient:
+def _warm_up(target: Target, spec: Load, reporter: _ProgressReporter) -> ServerClient:
     """Send a request of each length class, so that kernels are compiled before the measurement, and return the client.
 
     The returned client has estimated the tokens per word from these requests.
     """
-    server = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
+    server = ServerClient(target, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
             return server.run(
-                request, cap_s=MAX_STREAM_S, timeout_s=timeout_s, on_chunk=reporter.record_data
+                request, cap_s=MAX_STREAM_S, timeout_s=target.timeout_s, on_chunk=reporter.record_data
             ).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None

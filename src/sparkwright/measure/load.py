@@ -11,6 +11,7 @@ from typing import Any
 from sparkwright.measure import stream
 from sparkwright.measure.background import suspend_gc
 from sparkwright.measure.connection import connect
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
@@ -39,14 +40,11 @@ class Outcome:
 
 
 def send_all(
-    base_url: str,
+    target: Target,
     requests: Sequence[Request],
     *,
-    counter_keys: stream.CounterKeys = stream.USAGE_KEYS,
-    api_key: str = "",
     concurrency: int = 0,
     cap_s: float = 600,
-    timeout_s: float = 120,
     on_chunk: Callable[[int], None] = lambda chunks: None,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
@@ -55,16 +53,14 @@ def send_all(
     Errors are part of the outcomes. Responses are parsed after all have arrived. TTFT does not include waiting for a worker.
 
     Args:
-        counter_keys: keys of a chunk that hold the number of tokens so far.
         concurrency: number of workers, each of which sends one request after another; 0 to send each request at its own time.
         cap_s: seconds after which a stream is closed.
-        timeout_s: maximum time that a stream may send no data.
         on_chunk: called after each piece of a stream with the number of its pieces so far.
         on_done: called after each request with the number of finished requests.
     """
     worker_count = min(concurrency or len(requests), len(requests))
-    settings = {"api_key": api_key, "cap_s": cap_s, "timeout_s": timeout_s, "on_chunk": on_chunk}
-    queue = _Queue(base_url, requests, settings, on_done, worker_count)
+    settings = {"api_key": target.api_key, "cap_s": cap_s, "timeout_s": target.timeout_s, "on_chunk": on_chunk}
+    queue = _Queue(target.base_url, requests, settings, on_done, worker_count)
     previous_stack_bytes = threading.stack_size(STACK_BYTES)
     try:
         threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(worker_count)]
@@ -79,7 +75,7 @@ def send_all(
     finally:
         threading.stack_size(previous_stack_bytes)
     return [
-        _build_outcome(request, recording, counter_keys)
+        _build_outcome(request, recording, target.http.token_count_keys)
         for request, recording in zip(requests, queue.recordings, strict=True)
     ]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.engines import openai_api
-from sparkwright.engines.http import Http
 from sparkwright.measure import http_probe
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust.bounds import parse_number
 from sparkwright.visible import format_count, one_line
 
@@ -181,22 +181,19 @@ class Divergence:
         )
 
 
-def query_texts(
-    http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float, with_long_prompt: bool = False
-) -> list[GeneratedText]:
+def query_texts(target: Target, *, with_long_prompt: bool = False) -> list[GeneratedText]:
     """Send the prompts one after another and return the generated texts. Raises Unanswered.
 
     Args:
-        timeout_s: time limit for each request.
         with_long_prompt: also send LONG_PROMPT; its text is omitted if the server refuses the prompt as too long.
     """
     texts = []
     for prompt in (*PROMPTS, *((LONG_PROMPT,) if with_long_prompt else ())):
-        body = openai_api.build_reference_request(http, model, prompt, MAX_TOKENS, TOP_LOGPROBS)
-        response = http_probe.send_with_fewer_options(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+        body = openai_api.build_reference_request(target.http, target.model, prompt, MAX_TOKENS, TOP_LOGPROBS)
+        response = http_probe.send_with_fewer_options(target, body)
         if prompt is LONG_PROMPT and response.status in openai_api.REFUSAL_STATUSES:
             break
-        texts.append(_parse_text(response, timeout_s))
+        texts.append(_parse_text(response, target.timeout_s))
     return texts
 
 
@@ -355,9 +352,7 @@ def evaluate_cached_answer(
     )
 
 
-def query_answer(
-    http: Http, base_url: str, model: str, question: str, *, api_key: str, timeout_s: float, temperature: float = 0.0
-) -> str:
+def query_answer(target: Target, question: str, *, temperature: float = 0.0) -> str:
     """Return the answer to a question, without thinking if that can be turned off.
 
     If the model thinks anyway and does not reach an answer, its thinking is returned. If the server refuses the long
@@ -366,12 +361,17 @@ def query_answer(
     Raises:
         Unanswered: there is no answer; the message is the server's.
     """
-    body = {**openai_api.build_request(http, model, question, MAX_ANSWER_TOKENS), "temperature": temperature}
-    response = http_probe.send_with_fewer_options(http, base_url, body, api_key=api_key, timeout_s=timeout_s)
+    body = {
+        **openai_api.build_request(target.http, target.model, question, MAX_ANSWER_TOKENS),
+        "temperature": temperature,
+    }
+    response = http_probe.send_with_fewer_options(target, body)
     if response.status in openai_api.REFUSAL_STATUSES and question == NEEDLE_QUESTION.prompt:
         return NEEDLE_ANSWER
     if response.status != 200 or response.failure:
         timed_out = response.error == "timeout"
-        raise Unanswered(f"no answer within {timeout_s:g} s" if timed_out else response.message(), timed_out=timed_out)
+        raise Unanswered(
+            f"no answer within {target.timeout_s:g} s" if timed_out else response.message(), timed_out=timed_out
+        )
     content, thinking = openai_api.parse_answer(response.json())
     return content or thinking

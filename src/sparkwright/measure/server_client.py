@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
-from sparkwright.engines.http import Http
 from sparkwright.engines.prefix_cache import PrefixMeasurement
 from sparkwright.measure import stream
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.load import Request
-from sparkwright.measure.server_counters import counter_increase
+from sparkwright.measure.server_counters import counter_increase, read_counters
 
 ANSWER_TOKENS = 4
 #: questions about the shared prefix, one per request
@@ -52,10 +52,7 @@ class TokenEstimator:
 class ServerClient:
     """Builds requests to a server and sends them, without options that it refused."""
 
-    http: Http
-    model: str
-    base_url: str = ""
-    api_key: str = field(default="", repr=False)
+    target: Target
     token_estimator: TokenEstimator = field(default_factory=TokenEstimator)
     #: options that the server has refused so far
     refused_options: tuple[str, ...] = ()
@@ -63,7 +60,9 @@ class ServerClient:
 
     def build_request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """Return a request without `refused_options`. `run` sends it."""
-        body = openai_api.build_stream_request(self.http, self.model, text, tokens, temperature=self.temperature)
+        body = openai_api.build_stream_request(
+            self.target.http, self.target.model, text, tokens, temperature=self.temperature
+        )
         return Request({key: value for key, value in body.items() if key not in self.refused_options}, at_s, group)
 
     def build_sized_request(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
@@ -78,12 +77,10 @@ class ServerClient:
         body = request.body
         while True:
             try:
-                result = stream.measure_stream(
-                    self.base_url, body, counter_keys=self.http.token_count_keys, api_key=self.api_key, **options
-                )
+                result = stream.measure_target(self.target, body, **options)
             except stream.StreamError as error:
                 reduced_body = (
-                    openai_api.remove_refused_keys(self.http, body)
+                    openai_api.remove_refused_keys(self.target.http, body)
                     if error.status in openai_api.REFUSAL_STATUSES
                     else None
                 )
@@ -103,32 +100,20 @@ def random_text(word_count: int) -> str:
 
 
 def measure_prefix_reuse(
-    http: Http,
-    base_url: str,
-    model: str,
-    word_count: int,
-    get_counters: Callable[[], Mapping[str, float]],
-    *,
-    api_key: str = "",
-    timeout_s: float = 60,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    target: Target, word_count: int, *, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[PrefixMeasurement]:
     """Send requests with the same new prefix and return a measurement of each. Raises stream.StreamError.
 
     Args:
         word_count: length of the prefix in words.
-        get_counters: returns the server's current counters by role.
-        timeout_s: time limit for each request.
         progress: called with the number of finished requests and the total.
     """
     prefix, measurements = random_text(word_count), []
-    counters_before = get_counters()
+    counters_before = read_counters(target)[0]
     for n, question in enumerate(PREFIX_QUESTIONS, 1):
-        body = openai_api.build_stream_request(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
-        measured_stream = stream.measure_stream(
-            base_url, body, counter_keys=http.token_count_keys, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
-        )
-        counters_after = get_counters()
+        body = openai_api.build_stream_request(target.http, target.model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
+        measured_stream = stream.measure_target(target, body, cap_s=target.timeout_s, timeout_s=target.timeout_s)
+        counters_after = read_counters(target)[0]
         increases = [
             counter_increase(counters_before, counters_after, name)
             for name in (engine_http.PREFIX_QUERIES, engine_http.PREFIX_HITS)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from sparkwright.engines import http as engine_http
-from sparkwright.engines.http import Http
 from sparkwright.errors import Inconclusive
-from sparkwright.measure.http_probe import send_request
+from sparkwright.measure.http_probe import SHORT_TIMEOUT_S, Target
 from sparkwright.visible import format_count
 
 IDLE_FIX = "Try again when the server is idle."
@@ -20,11 +19,12 @@ MAX_TOKENS_AFTER_CAP = 8
 COUNTER_LAG_S = 1.0
 
 
-def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
+def read_counters(target: Target) -> tuple[dict[str, float], dict[str, str]]:
     """Return the counters by role, and the settings of the prefix cache; both are empty if the server exports no metrics."""
+    http = target.http
     if not http.metrics_path:
         return {}, {}
-    response = send_request(base_url, http.metrics_path, api_key=api_key)
+    response = target.send(http.metrics_path, timeout_s=SHORT_TIMEOUT_S)
     text = response.body.decode(errors="replace") if response.status == 200 else ""
     return http.counters(text), http.parse_cache_settings(text)
 

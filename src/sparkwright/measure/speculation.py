@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.engines import http as engine_http
-from sparkwright.engines.http import Http
 from sparkwright.measure import reference
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.reference import Unanswered
 from sparkwright.measure.server_counters import counter_increase
 
@@ -94,29 +94,17 @@ class Cell:
         return f"{streams} at temperature {self.temperature:g}"
 
 
-def query_cells(
-    http: Http,
-    base_url: str,
-    model: str,
-    *,
-    api_key: str,
-    timeout_s: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Cell]:
+def query_cells(target: Target, *, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Cell]:
     """Ask the questions in each of TESTED_COMBINATIONS, but stop after the first cell with a missing answer.
 
-    Args:
-        timeout_s: time limit for an answer.
-        progress: called with the number of finished cells and the total.
+    progress: called with the number of finished cells and the total.
     """
     cells: list[Cell] = []
     for streams, temperature in TESTED_COMBINATIONS:
         progress(len(cells), len(TESTED_COMBINATIONS))
 
         def query(question: reference.Question, temperature: float = temperature) -> str:
-            return reference.query_answer(
-                http, base_url, model, question.prompt, api_key=api_key, timeout_s=timeout_s, temperature=temperature
-            )
+            return reference.query_answer(target, question.prompt, temperature=temperature)
 
         try:
             with ThreadPoolExecutor(streams) as pool:

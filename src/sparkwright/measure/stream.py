@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from sparkwright.engines import openai_api
 from sparkwright.measure import http_probe
 from sparkwright.measure.connection import connect, set_read_deadline
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
@@ -159,6 +160,12 @@ def measure_stream(
 ) -> Stream:
     """Send a streaming request and time its chunks. Raises StreamError. Other keyword arguments are those of `record`."""
     return parse_recording(record(base_url, body, **options), counter_keys)
+
+
+def measure_target(target: Target, body: dict[str, Any], **options: Any) -> Stream:
+    """Send a streaming request to a target as `measure_stream` does."""
+    keys = target.http.token_count_keys
+    return measure_stream(target.base_url, body, counter_keys=keys, api_key=target.api_key, **options)
 
 
 def record(

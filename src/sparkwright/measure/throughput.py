@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines.http import Http
 from sparkwright.measure import stream
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.server_client import ServerClient
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
@@ -221,14 +222,11 @@ class SmokeResult(Measurements):
 
 
 def measure_decode_rate(
-    http: Http,
-    base_url: str,
-    model: str,
+    target: Target,
     *,
     bounds: Bounds,
     baseline: Baseline | None,
     tokens: int = defaults.SMOKE_TOKEN_COUNT,
-    api_key: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
     on_decoding: Callable[[], None] = lambda: None,
 ) -> SmokeResult:
@@ -244,7 +242,7 @@ def measure_decode_rate(
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
     total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
-    server = ServerClient(http, model, base_url, api_key)
+    server = ServerClient(target)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
         tokens_before, request = result.tokens, server.build_request(build_prompt(name), count)

@@ -16,8 +16,8 @@ from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import baselines, verified_states
 from sparkwright.host.runs import lock
-from sparkwright.measure import lab, server_counters
-from sparkwright.measure.lab import Target
+from sparkwright.measure import lab
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, Result, arg
@@ -71,14 +71,7 @@ class Bench(Module["Bench.Args"]):
             )
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = container_labels.engine_at(context, args.base_url).http
-        target = Target(
-            http,
-            args.base_url,
-            args.model,
-            key,
-            read_counters=lambda: server_counters.read_counters(http, args.base_url, key)[0],
-            sample_gpu=lambda: nvidia_smi.sample_gpu(context.machine),
-        )
+        target = Target(http, args.base_url, args.model, key, args.timeout_s)
         with (
             lock.acquire_measurement(context.state, context.run_id, "a benchmark", note=context.note),
             _guard_server(args, load, context) if load.kind == "depth" else contextlib.nullcontext() as memory,
@@ -86,8 +79,8 @@ class Bench(Module["Bench.Args"]):
             measurement = lab.measure_load(
                 target,
                 load,
-                timeout_s=args.timeout_s,
                 idle_s=args.idle_s,
+                sample_gpu=lambda: nvidia_smi.sample_gpu(context.machine),
                 report_progress=lambda done, total, text: context.progress(done, total, text=text),
             )
         if memory is not None:

@@ -44,7 +44,7 @@ def test_a_key_is_required_and_used(tmp_path: Path) -> None:
 
 def test_counters_are_read_by_role() -> None:
     with serving(FakeServer(steps=40, done=3, running=2)) as server:
-        counters, cache = server_counters.read_counters(HTTP, server.url, "")
+        counters, cache = server_counters.read_counters(http_probe.Target(HTTP, server.url))
     roles = (engine_http.HEARTBEAT, engine_http.GENERATED, engine_http.RUNNING, engine_http.WAITING)
     assert (counters, cache) == (dict(zip(roles, (40, 3, 2, 0), strict=True)), {})
 
@@ -52,6 +52,6 @@ def test_counters_are_read_by_role() -> None:
 def test_a_version_path_that_is_not_described_is_not_queried() -> None:
     with serving(FakeServer()) as server:
         plain = DESCRIBED.with_section({"served_name": "m"}).http
-        assert http_probe.query_version(plain, server.url) is None
-        assert server_counters.read_counters(plain, server.url, "") == ({}, {})
+        assert http_probe.query_version(http_probe.Target(plain, server.url)) is None
+        assert server_counters.read_counters(http_probe.Target(plain, server.url)) == ({}, {})
     assert server.requests == []

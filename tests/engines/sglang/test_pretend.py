@@ -12,6 +12,7 @@ from sparkwright.engines import engine, http
 from sparkwright.engines.log.reader import read_log
 from sparkwright.host.containers import container_labels
 from sparkwright.measure import http_probe, server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.repeated_requests import PrefixCache
 from sparkwright.protocol.result import Result
@@ -35,7 +36,7 @@ def check_health(tmp_path: Path, server: FakeSglang, key: str = "") -> Result:
 
 
 def read_counters(server: FakeSglang) -> dict[str, float]:
-    return server_counters.read_counters(SGLANG.http, server.url, "")[0]
+    return server_counters.read_counters(Target(SGLANG.http, server.url))[0]
 
 
 @contextmanager

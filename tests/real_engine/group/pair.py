@@ -101,9 +101,8 @@ class Pair:
 
     def texts(self) -> list[reference.GeneratedText]:
         """Return the texts for the reference prompts. Raises reference.Unanswered."""
-        return reference.query_texts(
-            HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, with_long_prompt=True
-        )
+        target = http_probe.Target(HTTP, self.url, "tiny", timeout_s=TOKEN_WITHIN_S)
+        return reference.query_texts(target, with_long_prompt=True)
 
     def stream(self, on_chunk: Callable[[int], None]) -> str:
         """Stream a long answer. Return the error at its end, or "". on_chunk: called with the number of chunks so far."""

@@ -35,6 +35,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import gpu_sampler
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
@@ -117,7 +118,9 @@ class _Diagnosis:
         """Probe the server, and measure it if that does not disturb requests."""
         if (state := server_state.worker_state(self.context, self.verified_state, server, self.limits)) is not None:
             return self._explain_unmeasured(server, state)
-        prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
+        prober = ServerProbe(
+            Target(server.engine.http, self.url, api_key=self.key), self.limits, CheckHistory.load(self.context.state)
+        )
         model = ""
         if self.url and server.container.status not in ("exited", "created", "paused", "dead", "absent"):
             server = replace(server, probe=prober.probe_health())
@@ -135,7 +138,7 @@ class _Diagnosis:
         probe = prober.detect_traffic(server.probe, server)
         if not probe.running:
             words = list((server.inspected.get("Config") or {}).get("Cmd") or ())
-            probe = prober.probe_token(probe, model, prober.http.lowest_priority(words))
+            probe = prober.probe_token(probe, model, server.engine.http.lowest_priority(words))
         server = replace(server, probe=probe)
         return self._inspect_after_error(server) if probe.token == "error" else server
 
@@ -175,7 +178,7 @@ class _Diagnosis:
         expected_rate = ExpectedRate.from_verified_state(
             self.context, self.verified_state, self.recipe_facts.tok_per_s, verified=server.container.verified
         )
-        measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected_rate)
+        measurement = measure_rate(self.context, Target(server.engine.http, self.url, model, self.key), expected_rate)
         share = None if measurement.doubt or measurement.error else expected_rate.share(measurement.runs)
         is_slow = None if share is None else share < 1 - expected_rate.tolerance
         facts = inspect.build_rate_facts(

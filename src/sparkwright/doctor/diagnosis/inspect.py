@@ -257,7 +257,9 @@ def _runs_on_gpu(context: Context, server: DiagnosisInput) -> tuple[bool | None,
 def _engine_version(server: DiagnosisInput, url: str) -> str | None:
     """Return the engine's version from the log, or else from the server."""
     logged_version = server.log.value("version") if server.log is not None else None
-    engine_version = logged_version or (http_probe.query_version(server.engine.http, url) if url else None)
+    engine_version = logged_version or (
+        http_probe.query_version(http_probe.Target(server.engine.http, url)) if url else None
+    )
     return str(engine_version) if engine_version else None
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, ProbeResult
 from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
-from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_id
 from sparkwright.health.store import CheckHistory
@@ -22,6 +21,7 @@ from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import gpu_sampler, http_probe, server_counters, stream, throughput
 from sparkwright.measure.background import LagSampler, suspend_gc
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.server_client import ServerClient
 from sparkwright.measure.server_counters import counter_increase, has_foreign_tokens, read_settled_counters
 from sparkwright.measure.throughput import Baseline, Measurements, Run
@@ -43,12 +43,8 @@ RECIPE_TOLERANCE = 0.2
 class ServerProbe:
     """Probes a server."""
 
-    #: HTTP interface of the engine
-    http: Http
-    #: URL of the server
-    url: str
-    #: the server's API key
-    key: str
+    #: the server; its model is not known yet
+    target: Target
     #: the limits of a healthy server
     limits: Limits
     #: history saved by the last health check
@@ -58,15 +54,14 @@ class ServerProbe:
 
     def probe_health(self) -> ProbeResult:
         """Probe /health."""
-        result = http_probe.send_request(
-            self.url, self.http.health_path, timeout_s=max(HEALTH_TIMEOUT_S, self.http.health_timeout_s)
-        )
-        return ProbeResult(self.url, health=result.status, error=result.error)
+        url, http = self.target.base_url, self.target.http
+        result = http_probe.send_request(url, http.health_path, timeout_s=max(HEALTH_TIMEOUT_S, http.health_timeout_s))
+        return ProbeResult(url, health=result.status, error=result.error)
 
     def query_served_name(self, expected: str) -> str:
         """Return the model name for requests: the expected one if the server lists it or no models, else the first listed one."""
-        answer = http_probe.send_request(self.url, self.http.models_path, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
-        names = openai_api.parse_models(self.http, answer.json())
+        answer = self.target.send(self.target.http.models_path, timeout_s=HEALTH_TIMEOUT_S)
+        names = openai_api.parse_models(self.target.http, answer.json())
         return expected if expected in names else next(iter(names), expected)
 
     def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
@@ -89,9 +84,7 @@ class ServerProbe:
     def probe_token(self, probe: ProbeResult, model: str, priority: int) -> ProbeResult:
         """Request one token."""
         limit_s = self.limits.token_s
-        result = http_probe.check_token(
-            self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority
-        )
+        result = http_probe.check_token(replace(self.target, model=model, timeout_s=limit_s), priority=priority)
         return replace(
             probe, token=result.token, error=result.error, waited_s=limit_s if result.token == "none" else 0.0
         )
@@ -126,11 +119,13 @@ class ServerProbe:
         """
         generated = last_counters.get(engine_http.GENERATED, 0.0) - first_counters.get(engine_http.GENERATED, 0.0)
         return (
-            generated / (time.monotonic() - since_s) if generated > 0 and not self.http.has_separate_heartbeat else None
+            generated / (time.monotonic() - since_s)
+            if generated > 0 and not self.target.http.has_separate_heartbeat
+            else None
         )
 
     def _read_counters(self) -> dict[str, float]:
-        return server_counters.read_counters(self.http, self.url, self.key)[0]
+        return server_counters.read_counters(self.target)[0]
 
 
 def _heartbeat(counters: Mapping[str, float]) -> float:
@@ -207,12 +202,10 @@ class Measurement(Measurements):
         return accepted / drafts if drafts > 0 else None
 
 
-def measure_rate(
-    context: Context, http: Http, url: str, model: str, key: str, expected_rate: ExpectedRate
-) -> Measurement:
+def measure_rate(context: Context, target: Target, expected_rate: ExpectedRate) -> Measurement:
     """Measure a stream after a warm-up, and two more streams if the first is inconclusive."""
-    measurement = Measurement(counters_before=server_counters.read_counters(http, url, key)[0])
-    server = ServerClient(http, model, url, key)
+    measurement = Measurement(counters_before=server_counters.read_counters(target)[0])
+    server = ServerClient(target)
 
     def run_stream(name: str, max_tokens: int) -> stream.Stream:
         return server.run(server.build_request(throughput.build_prompt(name), max_tokens), cap_s=STREAM_LIMIT_S)
@@ -230,7 +223,7 @@ def measure_rate(
             is_inconclusive = share is None or CONCLUSIVE_SHARE < share < 1 - expected_rate.tolerance / 2
             for name in ("code", "reasoning") if is_inconclusive else ():
                 measurement.add_run(name, run_stream(name, MEASURED_TOKENS))
-            _measure_reasoning(measurement, http, url, model, key)
+            _measure_reasoning(measurement, target)
         except stream.StreamError as error:
             measurement.error = str(error)
         measurement.gpu = sampler.state
@@ -239,21 +232,21 @@ def measure_rate(
             expected_rate.baseline.clock_mhz if expected_rate.baseline else None
         )
     measurement.counters_after = read_settled_counters(
-        lambda: server_counters.read_counters(http, url, key)[0],
+        lambda: server_counters.read_counters(target)[0],
         lambda counters_after: _describe_other_traffic(measurement, counters_after),
     )
     measurement.doubt = _describe_doubt(measurement, lag_sampler)
     return measurement
 
 
-def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: str, key: str) -> None:
+def _measure_reasoning(measurement: Measurement, target: Target) -> None:
     """Measure a stream that sets no option for reasoning."""
-    body = openai_api.build_stream_request(http, model, throughput.build_prompt("reasoning"), REASONING_TOKENS)
-    default_body = {name: value for name, value in body.items() if name not in http.no_thinking_keys}
+    body = openai_api.build_stream_request(
+        target.http, target.model, throughput.build_prompt("reasoning"), REASONING_TOKENS
+    )
+    default_body = {name: value for name, value in body.items() if name not in target.http.no_thinking_keys}
     try:
-        result = stream.measure_stream(
-            url, default_body, counter_keys=http.token_count_keys, api_key=key, cap_s=REASONING_LIMIT_S
-        )
+        result = stream.measure_target(target, default_body, cap_s=REASONING_LIMIT_S)
     except stream.StreamError:
         return
     measurement.add_tokens(result)

@@ -18,6 +18,7 @@ from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
 from sparkwright.measure import http_probe, server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import with_digest, without_digest
 
@@ -220,5 +221,7 @@ def _read_tokens(context: Context, name: str, own_port: int | None) -> float | N
     if not container or not url or urlsplit(url).port == own_port:
         return None
     key = server_key.read_container_key(context.state, container)
-    counters, _ = server_counters.read_counters(container_labels.engine_of_container(container).http, url, key)
+    counters, _ = server_counters.read_counters(
+        Target(container_labels.engine_of_container(container).http, url, api_key=key)
+    )
     return counters.get(engine_http.GENERATED)

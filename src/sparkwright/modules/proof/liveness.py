@@ -20,6 +20,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records import verified_states
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.measure import http_probe, server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
@@ -137,11 +138,11 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
 def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    initial_count = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
+    initial_count = server_counters.read_counters(Target(http, args.base_url, api_key=key))[0].get(HEARTBEAT)
     deadline_s = time.monotonic() + OTHER_CLIENTS_WATCH_S
     while initial_count is not None and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        current_count = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
+        current_count = server_counters.read_counters(Target(http, args.base_url, api_key=key))[0].get(HEARTBEAT)
         if current_count is not None and current_count > initial_count:
             return True
     return False
@@ -218,11 +219,10 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         Args:
             context_lengths: context length of each name that the server lists; None if unknown.
         """
-        version = http_probe.query_version(http, args.base_url, api_key=key)
+        target = Target(http, args.base_url, model, key, args.timeout_s)
+        version = http_probe.query_version(target)
         started_s = time.monotonic()
-        answer = http_probe.request_tokens(
-            http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s
-        )
+        answer = http_probe.request_tokens(target, args.tokens)
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
             return self._no_token_result(http, args, answer)

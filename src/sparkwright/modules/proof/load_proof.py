@@ -15,6 +15,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, build_key, record_name
 from sparkwright.host.runs import lock
 from sparkwright.measure import figures, load, server_counters, stream
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.workload import LoadStep, build_load_steps
 from sparkwright.modules.proof import verdict as verdicts
@@ -86,7 +87,9 @@ class LoadProof(Module["LoadProof.Args"]):
             return Result(msg=msg, data={"rungs": record["rungs"], "kept": True})
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         with lock.acquire_measurement(context.state, context.run_id, "a load test", note=context.note):
-            measured_steps = self._run_steps(http, args, key, context)
+            measured_steps = self._run_steps(
+                Target(http, args.base_url, args.model, key, args.timeout_s), args, context
+            )
         rows = [asdict(step) for step in measured_steps]
         message = f"survives {measured_steps[-1]}"
         if args.baseline_key and not context.check:
@@ -94,9 +97,9 @@ class LoadProof(Module["LoadProof.Args"]):
         return Result(msg=message, data={"rungs": rows, "kept": False})
 
     @staticmethod
-    def _run_steps(http: Http, args: Args, key: str, context: Context) -> list[LoadStep]:
+    def _run_steps(target: Target, args: Args, context: Context) -> list[LoadStep]:
         steps = build_load_steps(int(args.load["context"]), int(args.load.get("streams") or 1))
-        server = ServerClient(http, args.model, args.base_url, key)
+        server = ServerClient(target)
         calibrate(server, args.timeout_s, shortest_tokens=steps[0].context)
         measured_steps: list[LoadStep] = []
         for step in steps:
@@ -124,7 +127,7 @@ def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -
             for count in word_counts
         ]
     except stream.StreamError as error:
-        raise Failed(f"no token from {server.base_url}: {error}.") from None
+        raise Failed(f"no token from {server.target.base_url}: {error}.") from None
     server.token_estimator = TokenEstimator.from_prompts(
         (word_counts[0], token_counts[0]), (word_counts[1], token_counts[1])
     )
@@ -136,14 +139,7 @@ def _measure_step(step: LoadStep, server: ServerClient, args: LoadProof.Args, co
     requests = [server.build_sized_request(prompt_tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
     available_bytes_before = context.machine.meminfo()["MemAvailable"]
-    outcomes = load.send_all(
-        args.base_url,
-        requests,
-        cap_s=args.timeout_s,
-        timeout_s=args.timeout_s,
-        api_key=server.api_key,
-        counter_keys=server.http.token_count_keys,
-    )
+    outcomes = load.send_all(server.target, requests, cap_s=args.timeout_s)
     lowest_bytes = context.guards.lowest_bytes
     available_bytes_after = context.machine.meminfo()["MemAvailable"]
     failed_outcomes = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
@@ -214,11 +210,10 @@ class DepthRates(Module["DepthRates.Args"]):
     @staticmethod
     def _measure_rates(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        server_counters.wait_until_idle(
-            lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_TIMEOUT_S
-        )
+        target = Target(http, args.base_url, args.model, key)
+        server_counters.wait_until_idle(lambda: server_counters.read_counters(target)[0], IDLE_TIMEOUT_S)
         deadline_s = time.monotonic() + args.most_seconds
-        server = ServerClient(http, args.model, args.base_url, key)
+        server = ServerClient(target)
         calibrate(server, args.most_seconds, shortest_tokens=min(args.depths))
         for index, depth in enumerate(sorted(args.depths)):
             context.progress(index, len(args.depths), text=f"decoding at depth {depth}")

@@ -9,7 +9,6 @@ from typing import Any
 from sparkwright.engines import api_paths, dialects, messages_api, openai_api
 from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.http import Http
 from sparkwright.engines.probes import prompts, table
 from sparkwright.engines.probes.fields import REASONING_PROBE
 from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply, Verdict
@@ -17,6 +16,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, stream
+from sparkwright.measure.http_probe import Target
 from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.bounds import count_or_none
@@ -94,15 +94,16 @@ class Probes(Module["Probes.Args"]):
         names = [probe.name for probe in probes]
         engine = container_labels.engine_at(context, args.base_url)
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
+        target = Target(engine.http, args.base_url, args.model, key, args.timeout_s)
         runs, notes = [], []
         for probe in probes:
-            probe_runs = [_run_probe(engine.http, args, probe, key)]
+            probe_runs = [_run_probe(target, probe)]
             if probe_runs[0][2].verdict == "proved":
-                probe_runs += [_run_probe(engine.http, args, variant, key) for variant in table.variants(probe, names)]
+                probe_runs += [_run_probe(target, variant) for variant in table.variants(probe, names)]
             notes += [result.note for _, _, result in probe_runs if result.note][:1]
             runs += probe_runs
         if any(probe.path == openai_api.CHAT_PATH for probe in probes):
-            notes += prompts.list_notes(_render_prompts(engine.http, args, key), has_thinking=REASONING_PROBE in probes)
+            notes += prompts.list_notes(_render_prompts(target), has_thinking=REASONING_PROBE in probes)
         checks = [_build_check(engine, probe, result) for probe, _, result in runs]
         replies = (reply for probe, reply, _ in runs if probe.path == openai_api.CHAT_PATH)
         thinking_fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
@@ -133,36 +134,32 @@ def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[
     return Result(msg=f"passed: {names}{first_note}", data=data)
 
 
-def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
+def _render_prompts(target: Target) -> dict[str, prompts.Prompt]:
     """Return the rendered prompts of the test conversations; empty if the engine cannot render them."""
     rendered_prompts: dict[str, prompts.Prompt] = {}
-    for name, body in prompts.CONVERSATIONS.items() if http.render_paths else ():
-        rendered_prompts[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
+    for name, body in prompts.CONVERSATIONS.items() if target.http.render_paths else ():
+        rendered_prompts[name] = _render_prompt(target, {"model": target.model, **body})
         if not rendered_prompts[prompts.PLAIN_CONVERSATION].text:
             return {}
     return rendered_prompts
 
 
-def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
+def _render_prompt(target: Target, body: Mapping[str, Any]) -> prompts.Prompt:
     """Render the prompt of one conversation. An engine with two paths tokenizes it and turns the tokens back into text."""
-    render_path, *detokenize_paths = http.render_paths
-    response = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
+    render_path, *detokenize_paths = target.http.render_paths
+    response = target.send(render_path, body=body, timeout_s=PROMPT_TIMEOUT_S)
     if detokenize_paths and response.status == 200:
         tokenized_body = response.json()
         tokens = tokenized_body.get("tokens") if isinstance(tokenized_body, Mapping) else None
-        body = {"model": args.model, "tokens": tokens}
-        response = http_probe.send_request(
-            args.base_url, detokenize_paths[0], body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S
-        )
+        body = {"model": target.model, "tokens": tokens}
+        response = target.send(detokenize_paths[0], body=body, timeout_s=PROMPT_TIMEOUT_S)
     return prompts.parse_prompt(response.status, response.json(), response.failure)
 
 
-def _run_probe(
-    http: Http, args: Probes.Args, probe: Probe, key: str
-) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
+def _run_probe(target: Target, probe: Probe) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
     """Send a probe and evaluate the reply. A failure that occurs only with `stream` is marked as such."""
-    reply = send_probe(http, args, probe, key)
-    result = _evaluate_reply(probe, reply, args.timeout_s)
+    reply = send_probe(target, probe)
+    result = _evaluate_reply(probe, reply, target.timeout_s)
     if (
         probe.streamed
         and probe.variant
@@ -175,24 +172,20 @@ def _run_probe(
     return probe, reply, result
 
 
-def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Response:
+def send_probe(target: Target, probe: Probe) -> Reply | http_probe.Response:
     """Return the reply to a probe, or the failed response if there is none."""
-    body: dict[str, Any] = {"model": args.model, **probe.body}
+    body: dict[str, Any] = {"model": target.model, **probe.body}
     if probe.path == api_paths.COUNT_TOKENS_PATH:
-        return _count_tokens(http, args, body, key)
+        return _count_tokens(target, body)
     dialect = dialects.DIALECTS_BY_PATH.get(probe.path)
     if dialect is None:
-        return _parse_reply(
-            http_probe.send_request(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
-        )
-    thinking_settings = {True: http.thinking_keys, False: http.no_thinking_keys, None: {}}[probe.thinks]
+        return _parse_reply(target.send(probe.path, body=body))
+    thinking_settings = {True: target.http.thinking_keys, False: target.http.no_thinking_keys, None: {}}[probe.thinks]
     body = dialect.convert_request({**body, "temperature": 0, **thinking_settings}, thinks=probe.thinks)
     if probe.streamed:
-        reply = _stream_reply(http, args, dialect, body, key)
+        reply = _stream_reply(target, dialect, body)
     else:
-        response = http_probe.send_with_fewer_options(
-            http, args.base_url, body, api_key=key, timeout_s=args.timeout_s, path=dialect.path
-        )
+        response = http_probe.send_with_fewer_options(target, body, path=dialect.path)
         reply = _parse_reply(response, dialect)
     return _mark_truncated(reply, probe) if isinstance(reply, Reply) else reply
 
@@ -219,36 +212,33 @@ def _parse_reply(response: http_probe.Response, dialect: Dialect | None = None) 
     return Reply(response.status, response.message() if response.status != 200 else response.failure, chat_body)
 
 
-def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
+def _count_tokens(target: Target, body: Mapping[str, Any]) -> Reply | http_probe.Response:
     """Return a reply with a prompt's token count from count_tokens ("counted") and from the usage of an answer ("prompt")."""
-    options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
-    chat_body = {**body, "max_tokens": 1, **http.no_thinking_keys}
+    chat_body = {**body, "max_tokens": 1, **target.http.no_thinking_keys}
     request_body = dialects.MESSAGES.convert_request(chat_body)
-    message_response = http_probe.send_with_fewer_options(
-        http, args.base_url, request_body, **options, path=api_paths.MESSAGES_PATH
-    )
-    count_response = http_probe.send_request(
-        args.base_url, api_paths.COUNT_TOKENS_PATH, body=messages_api.build_count_request(chat_body), **options
-    )
+    message_response = http_probe.send_with_fewer_options(target, request_body, path=api_paths.MESSAGES_PATH)
+    count_body = messages_api.build_count_request(chat_body)
+    count_response = target.send(api_paths.COUNT_TOKENS_PATH, body=count_body)
     for response in (message_response, count_response):
         if response.status != 200:
             return _parse_reply(response)
-    usage, count_body = (
-        dialects.MESSAGES.convert_answer(message_response.json()).get("usage") or {},
-        count_response.json(),
-    )
-    token_count = count_body.get("input_tokens") if isinstance(count_body, dict) else None
+    usage = dialects.MESSAGES.convert_answer(message_response.json()).get("usage") or {}
+    count = count_response.json()
+    token_count = count.get("input_tokens") if isinstance(count, dict) else None
     return Reply(200, "", {"counted": count_or_none(token_count), "prompt": usage.get("prompt_tokens")})
 
 
-def _stream_reply(
-    http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
-) -> Reply | http_probe.Response:
+def _stream_reply(target: Target, dialect: Dialect, body: Mapping[str, Any]) -> Reply | http_probe.Response:
     """Return the reply to a streamed request, assembled into the form of an answer without `stream`."""
-    stream_body, timeout_s = {**body, "stream": True}, args.timeout_s
+    stream_body, timeout_s = {**body, "stream": True}, target.timeout_s
     try:
         recording = stream.record(
-            args.base_url, stream_body, cap_s=timeout_s, timeout_s=timeout_s, api_key=key, path=dialect.path
+            target.base_url,
+            stream_body,
+            cap_s=timeout_s,
+            timeout_s=timeout_s,
+            api_key=target.api_key,
+            path=dialect.path,
         )
         if recording.capped:
             return http_probe.Response(0, error="timeout")
@@ -259,11 +249,10 @@ def _stream_reply(
         )
         return Reply(200, "", dialect.assemble_answer(events), dialect.find_order_error(events))
     except stream.StreamError as error:
-        reduced_body = (
-            openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
-        )
+        is_refused = error.status in openai_api.REFUSAL_STATUSES
+        reduced_body = openai_api.remove_refused_keys(target.http, body) if is_refused else None
         if reduced_body is not None:
-            return _stream_reply(http, args, dialect, reduced_body, key)
+            return _stream_reply(target, dialect, reduced_body)
         return Reply(error.status, str(error), None) if error.status else http_probe.Response(0, error=str(error))
 
 

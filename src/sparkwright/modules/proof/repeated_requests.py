@@ -10,7 +10,6 @@ from sparkwright import defaults, units
 from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api, prefix_cache, tasks
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.http import Http
 from sparkwright.engines.model import architecture
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
@@ -20,6 +19,7 @@ from sparkwright.host.records import baselines
 from sparkwright.host.records.baselines import MEMBERS_FIELD, Baselines, Reference, build_key
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe, reference, server_client, server_counters, stream
+from sparkwright.measure.http_probe import SHORT_TIMEOUT_S, Target
 from sparkwright.measure.reference import AnswersEvaluation, Divergence, GeneratedText, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -76,8 +76,9 @@ class PrefixCache(Module["PrefixCache.Args"]):
     def _run_test(self, engine: Engine, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = engine.http
-        counters, cache_settings = server_counters.read_counters(http, args.base_url, key)
-        server_settings = _query_settings(http, args, key)
+        target = Target(http, args.base_url, args.model, key, args.timeout_s)
+        counters, cache_settings = server_counters.read_counters(target)
+        server_settings = _query_settings(target)
         if server_settings.get("prefix_caching") is False or engine.prefix_cache.is_off(cache_settings):
             return _build_result(prefix_cache.off_verdict(engine.name), engine, args, {})
         if engine_http.PREFIX_QUERIES not in counters:
@@ -95,20 +96,24 @@ class PrefixCache(Module["PrefixCache.Args"]):
         )
         block_tokens = max(block_tokens or http.prefix_block_tokens, http.recurrent_block_tokens if is_hybrid else 0)
         prefix_word_count = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
-        context_tokens = _query_context_length(http, args, key)
+        context_tokens = _query_context_length(target)
         data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_word_count}
         if context_tokens is not None and prefix_word_count * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
             message = f"two blocks of {block_tokens} tokens do not fit into its context of {context_tokens}"
             evaluation = prefix_cache.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(evaluation, engine, args, data)
         try:
-            measurements = _measure_reuse(http, args, context, key, prefix_word_count)
+            measurements = server_client.measure_prefix_reuse(
+                target,
+                prefix_word_count,
+                progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
+            )
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
         data["sightings"] = [asdict(measurement) for measurement in measurements]
         if traffic := _describe_other_traffic(measurements):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=traffic, fix=server_counters.IDLE_FIX, data=data)
-        version = engine.advice.version(http_probe.query_version(http, args.base_url))
+        version = engine.advice.version(http_probe.query_version(target))
         evaluation = prefix_cache.evaluate_prefix_cache(
             engine.name,
             engine.prefix_cache,
@@ -122,32 +127,16 @@ class PrefixCache(Module["PrefixCache.Args"]):
         return _build_result(evaluation, engine, args, data)
 
 
-def _measure_reuse(
-    http: Http, args: PrefixCache.Args, context: Context, key: str, prefix_word_count: int
-) -> list[prefix_cache.PrefixMeasurement]:
-    return server_client.measure_prefix_reuse(
-        http,
-        args.base_url,
-        args.model,
-        prefix_word_count,
-        lambda: server_counters.read_counters(http, args.base_url, key)[0],
-        api_key=key,
-        timeout_s=args.timeout_s,
-        progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
-    )
-
-
-def _query_settings(http: Http, args: PrefixCache.Args, key: str) -> Mapping[str, Any]:
+def _query_settings(target: Target) -> Mapping[str, Any]:
     """Return the settings that the server reports; empty if its engine has no endpoint for them."""
-    if not http.settings_path:
-        return {}
-    return http.parse_settings(http_probe.send_request(args.base_url, http.settings_path, api_key=key).json())
+    path = target.http.settings_path
+    return target.http.parse_settings(target.send(path, timeout_s=SHORT_TIMEOUT_S).json()) if path else {}
 
 
-def _query_context_length(http: Http, args: PrefixCache.Args, key: str) -> int | None:
+def _query_context_length(target: Target) -> int | None:
     """Return the context length that the server reports; None if unknown."""
-    answer = http_probe.send_request(args.base_url, http.models_path, api_key=key)
-    return openai_api.parse_models(http, answer.json()).get(args.model) if answer.status == 200 else None
+    answer = target.send(target.http.models_path, timeout_s=SHORT_TIMEOUT_S)
+    return openai_api.parse_models(target.http, answer.json()).get(target.model) if answer.status == 200 else None
 
 
 def _describe_other_traffic(measurements: list[prefix_cache.PrefixMeasurement]) -> str:
@@ -240,10 +229,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
         if reason := tasks.reason_not_generating(http):
             return Result(msg=f"no reference text: {reason}", data={"verdict": verdicts.NOT_REQUESTED})
         is_cluster = MEMBERS_FIELD in args.baseline_key
+        target = Target(http, args.base_url, args.model, key, args.timeout_s)
         try:
-            texts = reference.query_texts(
-                http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s, with_long_prompt=is_cluster
-            )
+            texts = reference.query_texts(target, with_long_prompt=is_cluster)
         except reference.Unanswered as error:
             return _unanswered_result(error)
         key_fields = {name: value for name, value in args.baseline_key.items() if name != MEMBERS_FIELD}
@@ -258,7 +246,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         summary = _format_prompt_count(texts)
         if args.answers == "judged":
             try:
-                evaluation = self._evaluate(args, context, http, key, texts)
+                evaluation = self._evaluate(target, context, texts)
             except reference.Unanswered as error:
                 return _unanswered_result(error)
             if evaluation.verdict != "sane":
@@ -269,18 +257,12 @@ class ReferenceText(Module["ReferenceText.Args"]):
         baselines.write_reference(context.state, baseline_name, texts)
         return Result(msg=f"reference text recorded ({summary})", data=data)
 
-    def _evaluate(
-        self, args: Args, context: Context, http: Http, key: str, texts: Sequence[GeneratedText]
-    ) -> AnswersEvaluation:
+    def _evaluate(self, target: Target, context: Context, texts: Sequence[GeneratedText]) -> AnswersEvaluation:
         """Evaluate the texts and the answers. The longest question is asked twice, the second time with a cached prefix."""
         answers: list[str] = []
         for question in (*reference.QUESTIONS, reference.NEEDLE_QUESTION):
             context.progress(len(answers), len(reference.QUESTIONS) + 1, unit="questions", text="checking answers")
-            answers.append(
-                reference.query_answer(
-                    http, args.base_url, args.model, question.prompt, api_key=key, timeout_s=args.timeout_s
-                )
-            )
+            answers.append(reference.query_answer(target, question.prompt))
         evaluation = reference.evaluate_answers(answers[:-1], [text.text for text in texts])
         return reference.evaluate_cached_answer(evaluation, answers[-2], answers[-1])
 

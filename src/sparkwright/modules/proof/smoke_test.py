@@ -23,6 +23,7 @@ from sparkwright.measure import gpu_sampler, http_probe, server_counters, stream
 from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.figures import percentile
+from sparkwright.measure.http_probe import Target
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.throughput import Baseline, Bounds, SmokeResult
 from sparkwright.modules.proof import verdict as verdicts
@@ -124,24 +125,25 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
+        target = Target(http, args.base_url, args.model, key, defaults.TOKEN_TIMEOUT_S)
         has_speculation = throughput.has_speculation(http, args.baseline_key)
         baselines, baseline_name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else baselines.read(baseline_name)
         bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), has_speculation)
         try:
-            measurement, observations = _measure_undelayed(http, args, context, key, bounds, baseline)
+            measurement, observations = _measure_undelayed(target, args, context, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         acceptance = speculation_proof.compute_acceptance(observations.counters_before, observations.counters_after)
         _complete_verdict(measurement, acceptance, baseline, is_comparable=bool(args.baseline_key))
         data = _result_data(measurement, observations, bounds, baseline, acceptance)
-        if failure := _find_failure(http, measurement, observations, baseline, args, context, key, data):
+        if failure := _find_failure(target, measurement, observations, baseline, args, context, data):
             return failure
         is_new = measurement.verdict == "new baseline"
         if is_new and (nearest := baselines.find_nearest(baseline_name)) is not None:
             differences = ", ".join(nearest.differing_fields)
             measurement.note = f"the nearest baseline: {nearest.baseline.median:.1f} tok/s with another {differences}"
-        if is_new and has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
+        if is_new and has_speculation and (failure := _probe_speculation(target, context, data)):
             return failure
         if is_new and not context.check:
             positions, clock_mhz = acceptance.positions if acceptance else (), observations.gpu.clock_mhz
@@ -183,11 +185,11 @@ def _complete_verdict(
 
 
 def _measure_undelayed(
-    http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
+    target: Target, args: SmokeTest.Args, context: Context, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[SmokeResult, Observations]:
     """Return the first measurement during which this client was not delayed, or the last one of MAX_ATTEMPTS."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        measurement, observations = _measure(http, args, context, key, bounds, baseline)
+        measurement, observations = _measure(target, args, context, bounds, baseline)
         if attempt == MAX_ATTEMPTS or not observations.lag.spoils_rates(measurement.decoding_s):
             break
         context.note(f"measuring again: this client woke up {observations.lag.p99_s * 1000:.0f} ms late (p99)")
@@ -195,10 +197,10 @@ def _measure_undelayed(
 
 
 def _measure(
-    http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
+    target: Target, args: SmokeTest.Args, context: Context, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[SmokeResult, Observations]:
     def read_counters() -> Mapping[str, float]:
-        return server_counters.read_counters(http, args.base_url, key)[0]
+        return server_counters.read_counters(target)[0]
 
     tokens_before = running_server.read_generated_tokens(context, args.base_url)
     counters_before = server_counters.wait_until_idle(read_counters, IDLE_TIMEOUT_S)
@@ -208,13 +210,10 @@ def _measure(
         gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         measurement = throughput.measure_decode_rate(
-            http,
-            args.base_url,
-            args.model,
+            target,
             bounds=bounds,
             baseline=baseline,
             tokens=args.tokens,
-            api_key=key,
             progress=lambda done, total: context.progress(done, total, unit="tokens", text="measuring"),
             on_decoding=sampler.discard_samples,
         )
@@ -234,13 +233,11 @@ def _baseline_conditions(args: SmokeTest.Args, observations: Observations, conte
     return {"kernels": resolution.kernel_path(state, log_format) if state else {}, "gpu": gpu_state}
 
 
-def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
+def _describe_hidden_answer(target: Target, args: SmokeTest.Args) -> str:
     """Describe an answer that has content only without `stream`; empty if it has none either way."""
-    stream_body = openai_api.build_stream_request(http, args.model, throughput.build_prompt(), args.tokens)
-    body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measurement_keys)}
-    answer = http_probe.send_with_fewer_options(
-        http, args.base_url, body, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S
-    )
+    stream_body = openai_api.build_stream_request(target.http, target.model, throughput.build_prompt(), args.tokens)
+    body = {name: value for name, value in stream_body.items() if name not in ("stream", *target.http.measurement_keys)}
+    answer = http_probe.send_with_fewer_options(target, body)
     content, _ = openai_api.parse_answer(answer.json())
     if not content:
         return ""
@@ -248,16 +245,10 @@ def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     return f"streaming clients see no answer: without `stream` the content is {quoted_text!r}, with it all text is `reasoning`."
 
 
-def _probe_speculation(
-    http: Http, args: SmokeTest.Args, context: Context, key: str, data: dict[str, Any]
-) -> Result | None:
+def _probe_speculation(target: Target, context: Context, data: dict[str, Any]) -> Result | None:
     """Return the failure if speculation breaks the answers to many streams or at a temperature; None if it works."""
     cells = speculation_proof.query_cells(
-        http,
-        args.base_url,
-        args.model,
-        api_key=key,
-        timeout_s=defaults.TOKEN_TIMEOUT_S,
+        target,
         progress=lambda done, total: context.progress(done, total, unit="loads", text="probing speculation"),
     )
     data["speculation"] = [cell.to_json() for cell in cells]
@@ -307,13 +298,12 @@ def _find_doubt(
 
 
 def _find_failure(
-    http: Http,
+    target: Target,
     measurement: SmokeResult,
     observations: Observations,
     baseline: Baseline | None,
     args: SmokeTest.Args,
     context: Context,
-    key: str,
     data: dict[str, Any],
 ) -> Result | None:
     """Return the failure of a measurement that is bad or proves nothing; None if it is valid.
@@ -321,7 +311,7 @@ def _find_failure(
     Args:
         data: the measured figures.
     """
-    if measurement.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
+    if measurement.only_thinking and (problem := _describe_hidden_answer(target, args)):
         causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
         cause = causes.get("thinking in content", "")
         fix = f"Likely cause: {cause}." if cause else ""

@@ -15,6 +15,7 @@ from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, verified_states
 from sparkwright.measure import server_counters
+from sparkwright.measure.http_probe import Target
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
@@ -259,7 +260,7 @@ def _request_counter(container: dict[str, Any], context: Context) -> Callable[[]
     key = server_key.read_container_key(context.state, container)
 
     def count_requests() -> int | None:
-        counters = server_counters.read_counters(engine.http, url, key)[0] if url else {}
+        counters = server_counters.read_counters(Target(engine.http, url, api_key=key))[0] if url else {}
         count = server_counters.count_active_requests(counters)
         return None if count is None else int(count)
 
