@@ -107,7 +107,7 @@ def test_comparison_of_an_inspected_container_and_image_with_a_spec() -> None:
         container, image = inspection.validate_container(pair["container"]), inspection.validate_image(pair["image"])
         for change in container_options.differences(SPEC, container, image):
             assert change.field
-        containers.identity(container)
+        containers.name_of(container), container["HostConfig"]["RestartPolicy"]["Name"], container["State"]["Running"]
         containers.url_of(container)
         containers.started_s(container)
         image_names.has_digest(image, ZERO)

@@ -24,6 +24,7 @@ from sparkwright.health.record import (
     Speed,
     State,
 )
+from sparkwright.host.records import stopped_server
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import bounds, private
@@ -91,7 +92,7 @@ class CheckHistory:
     @staticmethod
     def find_stopping_run(state: StateFolder, container_id: str) -> str:
         """Return the id of the run that stopped this container and did not start it again; empty if none did."""
-        previous = state.read("previous") or {}
+        previous = stopped_server.load(state)
         is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
         return str(previous.get("run", "")) if is_stopped else ""
 

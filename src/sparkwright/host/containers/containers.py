@@ -68,17 +68,6 @@ def is_running(client: docker.DockerClient, name: str) -> bool:
     return container is not None and container["State"]["Status"] in ("running", "restarting")
 
 
-def identity(container: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields to record before a container is stopped: id, name, policy, running."""
-    policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
-    return {
-        "id": container["Id"],
-        "name": name_of(container),
-        "policy": policy,
-        "running": container["State"]["Running"],
-    }
-
-
 def started_s(container: dict[str, Any]) -> float:
     """Return the time of the container's last start, seconds since the epoch; one day after the epoch if it never started."""
     return parse_time(str(container["State"].get("StartedAt") or "")) or 86400.0

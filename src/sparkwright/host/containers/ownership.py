@@ -22,7 +22,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
 from sparkwright.host.containers.containers import INTERIM_SUFFIX, PREVIOUS_SUFFIX, REPLACEMENT_SUFFIX
 from sparkwright.host.module import Context
-from sparkwright.host.records import own_folders, verified_states
+from sparkwright.host.records import own_folders, stopped_server, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import (
     CLUSTER_LABEL,
@@ -203,7 +203,7 @@ def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
 
 
 def _stopped_identities(state: StateFolder) -> dict[str, Identity]:
-    previous = state.read("previous") or {}
+    previous = stopped_server.load(state)
     return {previous["id"]: Identity(SERVER, previous["name"])} if previous.get("name") else {}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.module import Context
-from sparkwright.host.records import verified_states
+from sparkwright.host.records import stopped_server, verified_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.names import PATH_COMPONENT
 
@@ -116,14 +116,14 @@ def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
 
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
-    previous = context.state.read("previous") or {}
+    previous = stopped_server.load(context.state)
     ids = (verified_states.load_last(context.state).container_id, previous.get("id"))
     yield from filter(None, (_inspect_recorded(context, id_) for id_ in ids))
 
 
 def _find_attempt(context: Context) -> dict[str, Any]:
     """Return the server that an interrupted run started in place of the one that it stopped."""
-    container = _inspect_recorded(context, (context.state.read("previous") or {}).get("attempt"))
+    container = _inspect_recorded(context, stopped_server.load(context.state).get("attempt"))
     return container if ownership.is_ours(context, container) else {}
 
 

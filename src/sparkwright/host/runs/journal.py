@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from sparkwright import units
 from sparkwright.errors import Failed
-from sparkwright.host.records import server_keys
+from sparkwright.host.records import server_keys, stopped_server
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.lock import LockOwner
 from sparkwright.host.state import StateFolder, write_atomically
@@ -292,7 +292,7 @@ def _describe_remedy(state: StateFolder, owner: LockOwner) -> str:
 def _stopped_server(state: StateFolder, owner: LockOwner) -> str:
     """Return the container name of the server that an interrupted run stopped and kept; empty if it stopped none."""
     server = str(read_plan(state.path / "runs" / owner.run).get("server", ""))
-    previous = StateFolder(state.path, server if PATH_COMPONENT.fullmatch(server) else "").read("previous") or {}
+    previous = stopped_server.load(StateFolder(state.path, server if PATH_COMPONENT.fullmatch(server) else ""))
     return str(previous.get("name") or "") if previous.get("run") == owner.run else ""
 
 

@@ -24,7 +24,8 @@ from sparkwright.host.containers import (
 from sparkwright.host.memory import holders, host_outage, memory_fit, service_guard
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import history, start_memory, verified_states
+from sparkwright.host.records import history, start_memory, stopped_server, verified_states
+from sparkwright.host.records.stopped_server import StoppedServer
 from sparkwright.host.records.verified_states import Measured, ModelRecord, ServeRecord, VerifiedState
 from sparkwright.protocol.container import ContainerSpec, SpecRecord, fingerprint
 from sparkwright.protocol.result import Change, Result, arg
@@ -40,7 +41,7 @@ class RestorePreviousState:
     #: Docker's inspection of the kept previous container; empty if there is none
     previous: dict[str, Any]
     #: record that `stop_and_keep` or `stopped` wrote before the stop
-    stop_record: dict[str, Any]
+    stop_record: StoppedServer
     #: Id of the last verified container
     verified_id: str
     #: revision whose files were kept for the previous server; empty if its files were not replaced
@@ -100,7 +101,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         return RestorePreviousState(
             current=container if ownership.is_ours(context, container) else {},
             previous=replacement.find_kept(context, args.name),
-            stop_record=context.state.read("previous") or {},
+            stop_record=stopped_server.load(context.state),
             verified_id=verified_state.container_id,
             kept_commit=next(iter(model_folders.replaced_folders(context).values()), ""),
             serve=verified_state.serve,
@@ -198,7 +199,7 @@ class GrantRestartState:
     #: id of the last verified container
     verified_id: str
     #: record that a run wrote before it stopped the previous server
-    stop_record: dict[str, Any]
+    stop_record: StoppedServer
 
 
 class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
@@ -233,7 +234,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         name, state = args.spec["name"], context.state
         current, previous = containers.inspect(context.docker(), name) or {}, replacement.find_kept(context, name)
         return GrantRestartState(
-            current, previous, verified_states.load_last(state).container_id, state.read("previous") or {}
+            current, previous, verified_states.load_last(state).container_id, stopped_server.load(state)
         )
 
     def differences(self, args: Args, observed: GrantRestartState) -> list[Change]:
@@ -278,7 +279,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
-        context.state.remove("previous")
+        stopped_server.remove(context.state)
         host_outage.clear_forbidden(context.state, args.spec)
         server_key.remove_unneeded(context, name)
         recipe_files.remove_unneeded(context)

@@ -22,7 +22,7 @@ from sparkwright.host.containers import (
 from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.memory import host_outage, service_guard
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import history, incidents, verified_states
+from sparkwright.host.records import history, incidents, stopped_server, verified_states
 from sparkwright.host.records.own_folders import OWN_FILE_MARK
 from sparkwright.host.records.verified_states import VerifiedState
 from sparkwright.host.state import StateFolder
@@ -72,7 +72,7 @@ class LastGood(Module["LastGood.Args"]):
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
         verified_state = verified_states.load_last(context.state)
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
-        stop_record = context.state.read("previous") or {}
+        stop_record = stopped_server.load(context.state)
         if current and not previous and current["Id"] == stop_record.get("id") == verified_state.container_id:
             msg = f"{containers.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
@@ -265,7 +265,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
             host_outage.clear_forbidden(
                 context.state, verified_states.find_spec(context.state, result.data["container_id"])
             )
-            context.state.remove("previous")
+            stopped_server.remove(context.state)
             history.append(context, args.what, **_history_fields(result.data["container_id"], context), why=args.why)
         return result
 

@@ -30,7 +30,7 @@ from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.memory import holders, host_outage
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import history, turns, verified_states
+from sparkwright.host.records import history, stopped_server, turns, verified_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
@@ -86,9 +86,9 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
 def _record_start(context: Context, container_id: str) -> None:
     """Record that a stopped server was started again, so that a later exit is not attributed to the run that stopped it."""
-    stop_record = context.state.read("previous") or {}
+    stop_record = stopped_server.load(context.state)
     if stop_record.get("id") == container_id:
-        context.state.write("previous", {**stop_record, "started": True})
+        stopped_server.save(context.state, {**stop_record, "started": True})
 
 
 def start_guarded(context: Context, container_id: str, key: str) -> None:

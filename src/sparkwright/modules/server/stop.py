@@ -13,7 +13,8 @@ from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import history, verified_states
+from sparkwright.host.records import history, stopped_server, verified_states
+from sparkwright.host.records.stopped_server import StoppedServer
 from sparkwright.measure import server_counters
 from sparkwright.measure.http_probe import Target
 from sparkwright.protocol.result import Change, Result, arg
@@ -288,18 +289,21 @@ def _describe_cost(request_count: int | None, context: Context, interim: str) ->
     return f"server down {duration}; {request_note}"
 
 
-def _record_previous(context: Context, container: dict[str, Any], extra_fields: dict[str, Any]) -> None:
+def _record_previous(context: Context, container: dict[str, Any], extra_fields: StoppedServer) -> None:
     """Record a server before it is stopped, so that it can be restored.
 
     Args:
         extra_fields: more fields of the record: "attempt", the new container's name; "running", if it differs from the state.
     """
-    earlier_record, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
-    identity = containers.identity(container)
-    if identity["policy"] == "no" and identity["id"] == verified_state.container_id:
-        identity["policy"] = verified_state.spec.get("restart", "no")  # the policy was removed after the verification
+    earlier_record, verified_state = stopped_server.load(context.state), verified_states.load_last(context.state)
+    policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
+    if policy == "no" and container["Id"] == verified_state.container_id:
+        policy = verified_state.spec.get("restart", "no")  # the policy was removed after the verification
+    name, running = containers.name_of(container), container["State"]["Running"]
     if (
         earlier_record.get("id") == container["Id"]
     ):  # an interrupted run has changed the container since it was recorded
-        identity = {key: earlier_record.get(key, value) for key, value in identity.items()}
-    context.state.write("previous", {**identity, **extra_fields, "run": context.run_id})
+        name, policy = earlier_record.get("name", name), earlier_record.get("policy", policy)
+        running = earlier_record.get("running", running)
+    record: StoppedServer = {"id": container["Id"], "name": name, "policy": policy, "running": running}
+    stopped_server.save(context.state, {**record, **extra_fields, "run": context.run_id})
