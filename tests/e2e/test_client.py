@@ -1,6 +1,7 @@
 """`client`: settings for the running server, shown on request; a first deploy names the command."""
 
 import json
+import re
 
 from tests.e2e.conftest import SandboxProject
 
@@ -36,6 +37,11 @@ def test_client_settings_describe_the_running_server(project: SandboxProject) ->
     assert config["model"] == "spark/qwen3.5-35b"
     assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
     assert "an agent needs a context of 65536 tokens or more; this server has 4000" in opencode.out
+    assert "# this client calls" not in project.run("client", "--host", "sandbox", "--for", "claude-code").out
+    lock = project.sandbox / "spark.lock"
+    lock.write_text(re.sub(r"engine_version: \S+", "engine_version: 0.11.1", lock.read_text()))
+    old = project.run("client", "--host", "sandbox", "--for", "claude-code")
+    assert "# this client calls /v1/messages, which vLLM serves from 0.11.2 on; this is 0.11.1" in old.out, old.out
     both = project.run("client", "--host", "sandbox", "--for", "opencode", "--json")
     assert (both.code, "so it can't be combined with --json." in both.err + both.out) == (5, True)
     options = ("--for", "opencode", "--write", "--file", "opencode.json", "--check")

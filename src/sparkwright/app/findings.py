@@ -16,7 +16,7 @@ from sparkwright.app.plans.pins import load_sandbox_lock, lock_entries
 from sparkwright.app.queries import client_formats
 from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, ClientFormat
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
-from sparkwright.engines import api_paths, dialects, engine, recipe_rules
+from sparkwright.engines import dialects, engine, recipe_rules
 from sparkwright.engines.advice import EXPECTED_PREFILL_RULE, EffectiveSettings, ServerRequest
 from sparkwright.engines.findings import Finding, Fix, RuleExplanation, Rules, Severity
 from sparkwright.engines.http import GENERATE
@@ -368,15 +368,10 @@ def _check_client(client: str, client_format: ClientFormat, checked_recipe: Chec
     if checked_recipe.recipe.file.task != GENERATE:
         return
     recipe_engine, version = checked_recipe.recipe.engine, checked_recipe.settings.version
-    if client_format.path not in api_paths.list_paths(recipe_engine.http.paths):
-        message = f"{client} calls {client_format.path}, which {recipe_engine.title} is not known to serve."
-        yield Finding("error", message, (Fix("use an engine that serves this path"),), CLIENT_DOCS)
-    for path in api_paths.client_paths(client_format.path):
-        release = api_paths.first_release(recipe_engine.http.paths, path)
-        if release and version is not None and version.release < Version(release).release:
-            message = f"{client} calls {path}, which {recipe_engine.title} serves from {release} on; this is {version}."
-            severity: Severity = "error" if path == client_format.path else "warning"
-            yield Finding(severity, message, (Fix(f"use an image with {release} or newer"),), CLIENT_DOCS)
+    for path, clause in client_formats.find_missing_paths(client_format, recipe_engine, version).items():
+        severity: Severity = "error" if path == client_format.path else "warning"
+        fix = Fix("use a release or an engine that serves this path")
+        yield Finding(severity, f"{client} calls {path}, {clause}.", (fix,), CLIENT_DOCS)
     if client_format.is_agent:
         yield from _check_agent(client, client_format, checked_recipe)
 

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import json
 import shlex
 import socket
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from sparkwright.app.queries import client_formats, client_settings
 from sparkwright.app.queries.client_formats import FORMATS, Endpoint
+from sparkwright.engines import engine as engines
 from tests import commands
 
 KEYED = Endpoint("http://spark1:8080", "org/qwen's $model", 131_072, 8192, "GATEWAY_KEY", pictures=True)
@@ -92,15 +95,29 @@ def test_python_settings_are_a_valid_program(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_first_lines_name_destination_and_server_and_agents_warn_of_a_short_context(name: str) -> None:
     client = FORMATS[name]
-    endpoint = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False, paths=(client.path,))
+    endpoint = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False)
     lines = client_formats.format_lines(client, endpoint)
     assert client.destination in lines[0] and "spark1:8000" in lines[1]
     assert (len(lines) == 3) == client.is_agent
 
 
-def test_api_path_without_support_by_the_engine_is_named() -> None:
-    last = client_formats.format_lines(FORMATS["claude-code"], OPEN)[-1]
-    assert last == "# this client calls /v1/messages, which this server's engine may not support"
+@pytest.mark.parametrize(
+    ("engine", "version", "missing"),
+    [
+        ("vllm", "0.33.0", []),
+        ("vllm", "", []),
+        ("vllm", "0.12.0", ["count_tokens, which vLLM serves from 0.17.1 on; this is 0.12.0"]),
+        ("vllm", "0.10.2", ["messages, which vLLM serves from 0.11.2 on; this is 0.10.2",
+                            "count_tokens, which vLLM serves from 0.17.1 on; this is 0.10.2"]),
+        ("openai", "", ["messages, which OpenAI-compatible server is not known to serve",
+                        "count_tokens, which OpenAI-compatible server is not known to serve"]),
+    ],
+)  # fmt: skip
+def test_api_paths_that_the_release_does_not_serve_are_named(engine: str, version: str, missing: list[str]) -> None:
+    release = Version(version) if version else None
+    endpoint = dataclasses.replace(OPEN, engine=engines.get_engine(engine), engine_version=release)
+    lines = client_formats.format_lines(FORMATS["claude-code"], endpoint)
+    assert [line.rpartition("/")[2] for line in lines if line.startswith("# this client calls")] == missing
 
 
 def test_silent_address_is_distinguished_from_one_that_refuses() -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from packaging.version import Version
 
 from sparkwright.engines import api_paths
+from sparkwright.engines.engine import Engine
 from sparkwright.engines.tasks import PROOF_TEXT
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import suggest_name
@@ -45,8 +47,10 @@ class Endpoint:
     adapters: tuple[str, ...] = ()
     #: where the user finds the key for the variable; empty if the variable itself is configured as the key's source
     key_source: str = ""
-    #: API paths that the server's engine serves
-    paths: tuple[str, ...] = api_paths.list_paths(api_paths.OPENAI_PATHS)
+    #: the server's engine; None if unknown
+    engine: Engine | None = None
+    #: release of the engine; None if unknown
+    engine_version: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +285,22 @@ def format_lines(client_format: ClientFormat, endpoint: Endpoint) -> list[str]:
         lines.append(f"# LoRA adapters, as `model` in requests: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
         lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
-    if client_format.path not in endpoint.paths:
-        lines.append(f"# this client calls {client_format.path}, which this server's engine may not support")
+    if endpoint.engine is not None:
+        missing_paths = find_missing_paths(client_format, endpoint.engine, endpoint.engine_version)
+        lines += [f"# this client calls {path}, {clause}" for path, clause in missing_paths.items()]
     return lines
+
+
+def find_missing_paths(client_format: ClientFormat, engine: Engine, version: Version | None) -> dict[str, str]:
+    """Return the paths that a client calls and a release of an engine does not serve, each with a clause that says so.
+
+    If the release is unknown, only paths that no release serves are returned.
+    """
+    missing_paths = {}
+    for path in api_paths.client_paths(client_format.path):
+        release = api_paths.first_release(engine.http.paths, path)
+        if path not in api_paths.list_paths(engine.http.paths):
+            missing_paths[path] = f"which {engine.title} is not known to serve"
+        elif release and version is not None and version.release < Version(release).release:
+            missing_paths[path] = f"which {engine.title} serves from {release} on; this is {version}"
+    return missing_paths

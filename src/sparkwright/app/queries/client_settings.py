@@ -20,7 +20,7 @@ from sparkwright.app.queries.client_formats import ClientFormat, Endpoint
 from sparkwright.app.queries.host_requests import query_module, report_host_error
 from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text
 from sparkwright.console.events.summary import ServerSummary
-from sparkwright.engines import api_paths, openai_api
+from sparkwright.engines import openai_api
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.model import chat_template
 from sparkwright.engines.model.chat_template import ChatTemplate
@@ -248,6 +248,8 @@ def _build_endpoint(selection: Selection, host_name: str, server: ServerSummary,
         key_variable = source.env or GATEWAY_KEY_VARIABLE if source else ""
         key_source = _describe_key(gateway, client, source) if source and not source.env else ""
     host = next(member.host for member in selection.fleet.members if member.host.name == host_name)
+    host_recipe = recipes.load_host_recipe(selection.project, host)
+    image_entry = load_lock(selection.project, host).image(host_recipe.image) or {}
     return Endpoint(
         url=url,
         model=one_line(model),
@@ -257,7 +259,8 @@ def _build_endpoint(selection: Selection, host_name: str, server: ServerSummary,
         pictures=server.pictures,
         adapters=server.adapters,
         key_source=key_source,
-        paths=api_paths.list_paths(recipes.load_host_recipe(selection.project, host).engine.http.paths),
+        engine=host_recipe.engine,
+        engine_version=host_recipe.engine.advice.version(image_entry.get("engine_version")),
     )
 
 
