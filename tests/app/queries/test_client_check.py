@@ -1,12 +1,17 @@
 """`client --check` sends a request in the client's form: through its API, streamed, with a tool for an agent."""
 
+import ssl
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from sparkwright.app.queries import client_check
 from sparkwright.app.queries.client_formats import FORMATS, Endpoint
 from sparkwright.errors import Failed, Refused, Unreachable
+from tests.certificate import write_self_signed
 from tests.sandbox.vllm.test_api import RunningServer
 from tests.sandbox.vllm.test_messages import NAMES, PARSERS, TEXT_ONLY
 
@@ -65,3 +70,22 @@ def test_client_without_tools_gets_streamed_text(servers: dict[str, RunningServe
 def test_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="no answer"):
         client_check.check(FORMATS["curl"], Endpoint("http://127.0.0.1:1", "m", None, None, "", pictures=False))
+
+
+def test_a_certificate_that_is_not_trusted_is_trusted_as_the_advice_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = write_self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        endpoint = Endpoint(f"https://127.0.0.1:{server.server_port}", "m", None, None, "", pictures=False)
+        with pytest.raises(Unreachable, match="not valid") as untrusted:
+            client_check.check(FORMATS["curl"], endpoint)
+        assert "set SSL_CERT_FILE" in untrusted.value.fix
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with pytest.raises(Failed, match="refused with 501"):
+            client_check.check(FORMATS["curl"], endpoint)
+        server.shutdown()

@@ -16,7 +16,7 @@ from sparkwright.engines.tasks import PROOF_TEXT
 from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
 from sparkwright.measure import http_probe, stream
 from sparkwright.transport import http
-from sparkwright.transport.connection import TransportError
+from sparkwright.transport.connection import TransportError, Untrusted
 from sparkwright.trust import bounds
 from sparkwright.visible import format_count, one_line
 
@@ -66,7 +66,8 @@ def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) 
     try:
         answer = http.request("POST", url, headers=headers, body=json.dumps(body).encode(), timeout_s=ANSWER_TIMEOUT_S)
     except TransportError as error:
-        raise Unreachable(f"no answer: it {error}.", where=url) from None
+        fix = "If it is self-signed, set SSL_CERT_FILE to its file." if isinstance(error, Untrusted) else ""
+        raise Unreachable(f"no answer: it {error}.", where=url, fix=fix) from None
     if answer.status != 200:
         raise Failed(f"refused with {answer.status}: {_error_text(answer.body)}", where=url)
     try:
