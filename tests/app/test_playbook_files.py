@@ -12,6 +12,7 @@ import sparkwright
 from sparkwright.project import shipped_files, starter
 from sparkwright.version import __version__
 from tests import commands
+from tests.project.test_ejection import replace_text
 
 PART = "playbooks/parts/prove.yml"
 
@@ -43,12 +44,6 @@ class InstalledCopy:
 @pytest.fixture
 def newer(tmp_path: Path) -> InstalledCopy:
     return InstalledCopy(tmp_path / "site")
-
-
-def replace_text(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
 
 
 def test_ejected_part_is_changed_and_merged_after_an_upgrade(project: Path, newer: InstalledCopy) -> None:

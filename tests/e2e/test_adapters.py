@@ -1,6 +1,7 @@
 """A recipe with LoRA adapters, from their pins to their removal: each adapter is served as a model under its name."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,12 @@ from tests.e2e.conftest import SandboxProject
 SQL, LAW = "sandbox-org/qwen3.5-35b-sql-lora", "sandbox-org/qwen3.5-35b-law-lora"
 ADAPTERS = f"adapters:\n  - {{id: {SQL}, name: sql}}\n  - {{id: {LAW}, name: law}}\n\ncontainer:\n"
 RECIPE = "recipes/qwen3.5-35b.yml"
-
-
 NAMES = ("qwen3.5-35b", "sql", "law")
 
 
-def read_sql_weights(project: SandboxProject) -> bytes:
-    return (project.sandbox / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
+def read_sql_weights(folder: Path) -> bytes:
+    """Return the adapter in the folder of a simulated host."""
+    return (folder / "home/models/adapters/sql/adapter_model.safetensors").read_bytes()
 
 
 def test_adapters_are_pinned_downloaded_served_by_name_kept_and_updated(project: SandboxProject) -> None:
@@ -39,7 +39,7 @@ def test_adapters_are_pinned_downloaded_served_by_name_kept_and_updated(project:
     assert any(
         bind.endswith("/models/adapters/sql:/adapters/sql:ro") for bind in container.attrs["HostConfig"]["Binds"]
     )
-    assert len({generate_text(project, name) for name in NAMES}) == 3
+    assert len({generate_text(project.port, name) for name in NAMES}) == 3
     health = deployed.task("Check that it generates")["msg"]
     assert "; sql: generates: 8 tokens" in health and "; law: generates: 8 tokens" in health
     assert deployed.task("Compare the reference text")["msg"].count("reference text") == 3
@@ -53,7 +53,7 @@ def test_adapters_are_pinned_downloaded_served_by_name_kept_and_updated(project:
     assert {row["id"]: row["used_by"] for row in listed}[SQL] == ["qwen35"]
     assert "nothing to free" in project.run("models.prune", "--host", "sandbox", "--yes").out
 
-    before = read_sql_weights(project)
+    before = read_sql_weights(project.sandbox)
     project.run("sandbox.fault", "moved-model")
     updated = project.run("lock", "--host", "sandbox", "--update", SQL, "--yes")
     assert updated.code == 0, updated.err
@@ -62,18 +62,16 @@ def test_adapters_are_pinned_downloaded_served_by_name_kept_and_updated(project:
     rows = planned.task("Compare running container with recipe")["diff"]
     assert [row["field"] for row in rows] == ["adapter sql revision"]
     assert project.deploy().code == 0
-    assert read_sql_weights(project) != before
+    assert read_sql_weights(project.sandbox) != before
     rolled = project.run("rollback", "--host", "sandbox")
     assert rolled.code == 0, rolled.err + rolled.out
-    assert read_sql_weights(project) == before
-    assert generate_text(project, "sql")
+    assert read_sql_weights(project.sandbox) == before
+    assert generate_text(project.port, "sql")
 
 
-def generate_text(project: SandboxProject, model: str) -> str:
+def generate_text(port: int, model: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "temperature": 0}
-    response = http_probe.send_request(
-        f"http://127.0.0.1:{project.port}", "/v1/chat/completions", body=body, timeout_s=20
-    )
+    response = http_probe.send_request(f"http://127.0.0.1:{port}", "/v1/chat/completions", body=body, timeout_s=20)
     assert response.status == 200, response.body
     answer: dict[str, Any] = response.json()
     assert answer["model"] == model
@@ -106,7 +104,7 @@ def test_sglang_serves_an_adapter_as_model_and_adapter_name(project: SandboxProj
     assert deployed.code == 0, deployed.err + deployed.out[-3000:]
     assert "; qwen3.8-27b:sql: generates: 8 tokens" in deployed.task("Check that it generates")["msg"]
     assert deployed.task("Compare the reference text")["msg"].count("recorded") == 2
-    texts = {name: generate_text(project, name) for name in ("qwen3.8-27b", "qwen3.8-27b:sql", "sql")}
+    texts = {name: generate_text(project.port, name) for name in ("qwen3.8-27b", "qwen3.8-27b:sql", "sql")}
     assert texts["qwen3.8-27b"] == texts["sql"] != texts["qwen3.8-27b:sql"]
 
 

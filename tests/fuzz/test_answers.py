@@ -1,9 +1,8 @@
 """Damaged answers of servers, Ollama and nvidia-smi, and damaged engine logs: readable values are used, others are unknown."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sparkwright.host.ollama import LoadedModel, Ollama, OllamaBusy
 from sparkwright.measure import gpu_sampler, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import damaged_texts, damaged_values, feed, feed_texts
+from tests.http_servers import QuietHandler, in_background
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 LOGS = [path.read_bytes() for at in ("*", "../llama-b*/*") for path in sorted(DATA.glob(f"{at}/server.log"))]
@@ -135,7 +135,7 @@ class HostileServer(ThreadingHTTPServer):
     answer: bytes = b""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -147,17 +147,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[HostileServer]:
     server = HostileServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with in_background(server):
+        yield server
 
 
 def test_ollama(hostile: HostileServer) -> None:

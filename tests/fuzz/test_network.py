@@ -15,6 +15,7 @@ from sparkwright.remote.ssh import host_keys, ssh_config
 from tests.fuzz.harness import damaged_texts, feed, feed_texts
 from tests.modules.context import RecordingContext
 from tests.remote.ssh_cases import CASES
+from tests.remote.test_discovery import encode_answer, encode_record
 
 SSH, HOST = b"\x04_ssh\x04_tcp\x05local\x00", b"\x05spark\xc0\x16"
 
@@ -22,21 +23,15 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIPBJwYY+YKZvoKv9atSZmMekoPfwK5e8yHmbdSREEoQC"
 HEADS = ("IdentityFile %d/.ssh/%h_%r\n", "ProxyJump ann@a:22,b@[::1]:22\n", "KnownHostsCommand /bin/x '%H' %K\n", "")
 
 
-def dns_record(name: bytes, kind: int, data: bytes) -> bytes:
-    return name + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
-
-
-def mdns_packet(*rows: bytes) -> bytes:
-    return struct.pack("!6H", 0, 0x8400, 0, len(rows), 0, 0) + b"".join(rows)
-
-
 PACKETS = [
-    mdns_packet(
-        dns_record(SSH, 12, b"\x05spark\xc0\x0c"),
-        dns_record(b"\x05spark\xc0\x0c", 33, struct.pack("!3H", 0, 0, 22) + b"\x0aspark-1a2b\x05local\x00"),
-        dns_record(b"\x0aspark-1a2b\x05local\x00", 1, bytes([192, 168, 1, 7])),
+    encode_answer(
+        encode_record(SSH, 12, b"\x05spark\xc0\x0c"),
+        encode_record(b"\x05spark\xc0\x0c", 33, struct.pack("!3H", 0, 0, 22) + b"\x0aspark-1a2b\x05local\x00"),
+        encode_record(b"\x0aspark-1a2b\x05local\x00", 1, bytes([192, 168, 1, 7])),
     ),
-    mdns_packet(dns_record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")),
+    encode_answer(
+        encode_record(b"\x0c_workstation\x04_tcp\x05local\x00", 12, b"\x18spark [02:42:ac:11:00:02]\xc0\x0c")
+    ),
 ]
 CONFIG = (
     b'Host spark1 gx10-?? !bad\n  HostName 192.0.2.7\nInclude ~/.ssh/more config.d/*\nMatch all\nHost = "two words" b\n'

@@ -4,10 +4,9 @@ import json
 import os
 import resource
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sparkwright.health import notify
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
+from tests.http_servers import QuietHandler, in_background
 
 
 @dataclass
@@ -34,20 +34,15 @@ class Webhook:
 def webhook() -> Iterator[Webhook]:
     value = Webhook()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             value.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(value.answers.pop(0) if len(value.answers) > 1 else value.answers[0])
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None: ...
+            self.reply(value.answers.pop(0) if len(value.answers) > 1 else value.answers[0])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     value.url = f"http://127.0.0.1:{server.server_port}/services/T0/s3cret?key=s3cret"
-    yield value
-    server.shutdown()
-    server.server_close()
+    with in_background(server):
+        yield value
 
 
 def send_notification(

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sparkwright.health.probe import Prober
 from sparkwright.health.store import CheckHistory
 from sparkwright.protocol.container import CLUSTER_LABEL, MEMBERS_LABEL, RANK_LABEL
 from sparkwright.secret import Secret
+from tests.http_servers import QuietHandler, in_background
 from tests.modules.context import RecordingContext
 
 LIMITS = Limits(token_s=0.3)
@@ -47,39 +48,29 @@ class FakeServer:
 def server() -> Iterator[FakeServer]:
     value = FakeServer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             answers = {"/health": "", "/version": '{"version": "0.32.0"}'}
-            self._reply(200, answers[self.path] if self.path in answers else value.metrics())
+            self.reply(200, answers[self.path] if self.path in answers else value.metrics())
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             if value.key and self.headers["Authorization"] != f"Bearer {value.key}":
-                return self._reply(401, "{}")
+                return self.reply(401, "{}")
             if not value.answers:
                 value.stopped.wait(10)
                 return None
             message = {"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 1}}
             message |= {"error": {"message": value.error}} if value.error else {}
-            return self._reply(200, json.dumps(message))
-
-        def _reply(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *words: object) -> None: ...
+            return self.reply(200, json.dumps(message))
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     value.port = web.server_port
-    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    yield value
-    value.stopped.set()
-    web.shutdown()
-    web.server_close()
+    with in_background(web):
+        yield value
+        value.stopped.set()
 
 
 def observe(

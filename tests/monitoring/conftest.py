@@ -3,10 +3,9 @@
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from sparkwright.monitoring import alerts
+from tests.http_servers import QuietHandler, in_background
 from tests.remote.sshd import free_port
 from tests.waiting import wait_until
 
@@ -53,17 +53,11 @@ class Prometheus:
 def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     pages: dict[str, str] = {}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(pages.get(self.path.strip("/"), "").encode())
-
-        def log_message(self, *words: object) -> None: ...
+            self.reply(200, pages.get(self.path.strip("/"), ""), {"Content-Type": "text/plain; version=0.0.4"})
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     port = free_port()
     (tmp_path / "rules.yml").write_text(alerts.render_rules())
     target = f"127.0.0.1:{server.server_port}"
@@ -80,13 +74,12 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
         f"--web.listen-address={address}",
     ]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield Prometheus(f"http://{address}", pages)
-    finally:
-        running.terminate()
-        running.wait(30)
-        server.shutdown()
-        server.server_close()
+    with in_background(server):
+        try:
+            yield Prometheus(f"http://{address}", pages)
+        finally:
+            running.terminate()
+            running.wait(30)
 
 
 def _scrape_config(name: str, job: str, target: str) -> dict[str, Any]:

@@ -5,22 +5,22 @@ import os
 import ssl
 import struct
 import subprocess
-import threading
 import zlib
 from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.certificate import write_self_signed
+from tests.http_servers import QuietHandler, in_background
 from tests.project.test_registries import project, run, run_measured, work
 from tests.remote.sshd import SSHD, Sshd
 
 __all__ = ["project", "work"]
 
 
-class GitBackend(BaseHTTPRequestHandler):
+class GitBackend(QuietHandler):
     """`git http-backend` for one repository. closed: it requires a password."""
 
     top: Path
@@ -29,7 +29,7 @@ class GitBackend(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.closed:
-            self._answer(401, {"WWW-Authenticate": "Basic"}, b"")
+            self.reply(401, headers={"WWW-Authenticate": "Basic"})
             return
         path, _, query = self.path.partition("?")
         self.requests.append(path)
@@ -49,19 +49,9 @@ class GitBackend(BaseHTTPRequestHandler):
         result = subprocess.run(command, env=env, input=body, capture_output=True, check=False, timeout=60)
         head, _, body = result.stdout.partition(b"\r\n\r\n")
         rows = dict(row.split(": ", 1) for row in head.decode().split("\r\n") if ": " in row)
-        self._answer(int(rows.pop("Status", "200").split()[0]), rows, body)
+        self.reply(int(rows.pop("Status", "200").split()[0]), body, rows)
 
     do_POST = do_GET
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
 
 
 @pytest.fixture
@@ -74,10 +64,8 @@ def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, requests
-    server.shutdown()
-    server.server_close()
+    with in_background(server):
+        yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, requests
 
 
 def test_https_with_a_verified_certificate(

@@ -41,11 +41,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture
 def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Project]:
-    new_project = Project(tmp_path, images, hub_url)
-    try:
+    with closing(Project(tmp_path, images, hub_url)) as new_project:
         yield new_project
-    finally:
-        new_project.close()
 
 
 def deploy_proved(desk: Project) -> CommandResult:

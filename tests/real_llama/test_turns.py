@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,8 @@ class OnDemandProject(Project):
 
 @pytest.fixture
 def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[OnDemandProject]:  # noqa: F811
-    new_project = OnDemandProject(tmp_path, images, hub_url)
-    try:
+    with closing(OnDemandProject(tmp_path, images, hub_url)) as new_project:
         yield new_project
-    finally:
-        new_project.close()
 
 
 def test_servers_take_turns_in_the_same_containers(project: OnDemandProject) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import requests
 
+from tests.http_servers import QuietHandler
 from tests.remote.sshd import free_port
 
 PROGRAM = shutil.which("docker-registry")
@@ -201,7 +202,7 @@ class Proxy:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -239,9 +240,6 @@ class Proxy:
                     self.wfile.flush()
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
-
-            def log_message(self, *args: Any) -> None:
-                pass
 
         return Handler
 

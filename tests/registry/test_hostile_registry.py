@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sparkwright.host.images.registry_client import Registry, RegistryHttp
 from sparkwright.host.images.registry_documents import CONFIG_MEDIA_TYPES, INDEX_MEDIA_TYPES, MANIFEST_MEDIA_TYPES
 from sparkwright.trust.image_name import ImageReference
 from tests.certificate import write_self_signed
+from tests.http_servers import QuietHandler
 
 ZERO = "sha256:" + "0" * 64
 
@@ -34,7 +35,7 @@ class ScriptedServer:
         self.seen: list[tuple[str, str | None]] = []
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 login = self.headers.get("Authorization")
                 server.seen.append((self.path, login))
@@ -52,9 +53,6 @@ class ScriptedServer:
                         self.wfile.write(piece)
                 except OSError:
                     pass
-
-            def log_message(self, *args: Any) -> None:
-                pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if context is not None:

@@ -3,13 +3,13 @@
 import json
 import socketserver
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.http_servers import QuietHandler, in_background
 
 
 def inspect_data(started_s: float, **state: Any) -> dict[str, Any]:
@@ -33,25 +33,11 @@ class UnixServer(socketserver.ThreadingUnixStreamServer):
 def inspect_engine(inspected: dict[str, Any]) -> Iterator[str]:
     """Run an engine that returns the same data for every inspect, and yield its DOCKER_HOST."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            body = json.dumps(inspected).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def address_string(self) -> str:
-            return "socket"
-
-        def log_message(self, *words: Any) -> None:
-            pass
+            self.reply(200, json.dumps(inspected))
 
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:  # short: a unix socket's path has a limit
         path = Path(folder) / "docker.sock"
-        with UnixServer(str(path), Handler) as server:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            try:
-                yield f"unix://{path}"
-            finally:
-                server.shutdown()
+        with in_background(UnixServer(str(path), Handler)):
+            yield f"unix://{path}"

@@ -1,35 +1,31 @@
 """The real pip-audit with a vulnerability service on loopback."""
 
-import http.server
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from sparkwright.remote import runtime
+from tests.http_servers import QuietHandler, in_background
 
 AUDIT = [sys.executable, str(Path(__file__).parents[2] / "tools" / "audit.py"), "--vulnerability-service", "osv"]
 
 IDNA = f"idna {runtime.pinned_requirements()['idna'].version}"
 
 
-class OsvHandler(http.server.BaseHTTPRequestHandler):
+class OsvHandler(QuietHandler):
     """Reports the packages in `vulnerable`, which maps names to the version with the fix."""
 
     vulnerable: ClassVar[dict[str, str]] = {}
 
     def do_POST(self) -> None:
         name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["package"]["name"]
-        body = json.dumps({"vulns": [self.entry(name)]} if name in self.vulnerable else {}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.reply(200, json.dumps({"vulns": [self.entry(name)]} if name in self.vulnerable else {}))
 
     def entry(self, name: str) -> dict[str, object]:
         events = [{"fixed": self.vulnerable[name]}] if self.vulnerable[name] else []
@@ -37,16 +33,12 @@ class OsvHandler(http.server.BaseHTTPRequestHandler):
         affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "ranges": ranges}]
         return {"id": "PYSEC-2026-1", "modified": "2026-01-01T00:00:00Z", "details": "bad", "affected": affected}
 
-    def log_message(self, *args: object) -> None:
-        del args
-
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OsvHandler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OsvHandler)
+    with in_background(server):
         yield f"http://127.0.0.1:{server.server_port}/v1/query"
-        server.shutdown()
 
 
 def run_audit(url: str) -> subprocess.CompletedProcess[str]:

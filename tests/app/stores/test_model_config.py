@@ -4,17 +4,16 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import commands
 from tests.engines.configs import DATA
+from tests.http_servers import QuietHandler, in_background
 from tests.remote.sshd import free_port
 
 NAME_SEARCH = "a search for 'mamba' and similar names would return"
@@ -25,7 +24,7 @@ def inspect(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> su
     return commands.run("model.inspect", *words, cwd=DATA, env=env)
 
 
-class FakeHub(BaseHTTPRequestHandler):
+class FakeHub(QuietHandler):
     """A hub with a gated model, a renamed model, and a model that redirects to another server."""
 
     requests: list[tuple[str, str]]
@@ -38,27 +37,15 @@ class FakeHub(BaseHTTPRequestHandler):
             "/Qwen/Qwen3-Next/resolve/refs%2Fpr%2F1/config.json": "qwen3-8b",
         }
         if self.path in configs:
-            return self.answer(200, (DATA / f"{configs[self.path]}.json").read_bytes())
+            return self.reply(200, (DATA / f"{configs[self.path]}.json").read_bytes())
         if self.path.startswith("/old/name/"):
-            return self.answer(307, b"", location="/Qwen/Qwen3-Next/resolve/main/config.json")
+            return self.reply(307, headers={"Location": "/Qwen/Qwen3-Next/resolve/main/config.json"})
         if self.path.startswith("/sent/away/"):
-            return self.answer(302, b"", location=f"{self.other_url}/Qwen/Qwen3-Next/resolve/main/config.json")
+            target = f"{self.other_url}/Qwen/Qwen3-Next/resolve/main/config.json"
+            return self.reply(302, headers={"Location": target})
         codes = {"/gated/model/": 403, "/private/model/": 401, "/busy/model/": 503}
         code = next((code for path, code in codes.items() if self.path.startswith(path)), 404)
-        return self.answer(code, b"no", pause="120" if code == 503 else "")
-
-    def answer(self, code: int, body: bytes, location: str = "", pause: str = "") -> None:
-        self.send_response(code)
-        if location:
-            self.send_header("Location", location)
-        if pause:
-            self.send_header("Retry-After", pause)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        return self.reply(code, b"no", {"Retry-After": "120"} if code == 503 else None)
 
 
 @contextmanager
@@ -66,12 +53,8 @@ def run_hub() -> Iterator[tuple[type[FakeHub], str]]:
     """Run a hub. Yields its handler class and its URL."""
     handler = type("RecordingHub", (FakeHub,), {"requests": [], "other_url": ""})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    with in_background(server):
         yield handler, f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
+from tests.http_servers import QuietHandler, in_background
 
 SECTION = {
     "served_name": "m",
@@ -76,7 +76,7 @@ class FakeServer:
 def serving(plan: FakeServer) -> Iterator[FakeServer]:
     """Listen on loopback while the block runs."""
 
-    class Api(BaseHTTPRequestHandler):
+    class Api(QuietHandler):
         server_version = "pretend"
 
         def do_GET(self) -> None:
@@ -88,22 +88,9 @@ def serving(plan: FakeServer) -> Iterator[FakeServer]:
 
         def _send(self, answer: tuple[int, Any]) -> None:
             status, body = answer
-            text = (body if isinstance(body, str) else json.dumps(body)).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return None
+            self.reply(status, body if isinstance(body, str) else json.dumps(body))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     plan.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with in_background(server):
         yield plan
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

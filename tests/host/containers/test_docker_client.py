@@ -3,14 +3,11 @@
 import errno
 import json
 import os
-import socketserver
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from sparkwright.host.containers import containers, docker_client, engine_socket
 from sparkwright.host.images import image_names
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import DockerEngine, is_engine_disconnect
+from tests.http_servers import QuietHandler, in_background
 from tests.remote.inspected import UnixServer, inspect_data
 
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
@@ -55,7 +53,7 @@ print(sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
 """
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """A Docker Engine with API 1.41. Requests about the container `slow` get no answer."""
 
     def do_GET(self) -> None:
@@ -68,18 +66,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(LOGS[path.split("?")[0]])
             return
         answer = {} if path == "/_ping" else INSPECTED.get(path, {"message": f"No such image: {path}"})
-        body = json.dumps(answer).encode()
-        self.send_response(200 if path == "/_ping" or path in INSPECTED else 404)
-        self.send_header("Api-Version", "1.41")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def address_string(self) -> str:
-        return "socket"
-
-    def log_message(self, *words: Any) -> None:
-        pass
+        status = 200 if path == "/_ping" or path in INSPECTED else 404
+        self.reply(status, json.dumps(answer), {"Api-Version": "1.41"})
 
 
 class EngineServer(UnixServer):
@@ -93,11 +81,9 @@ class EngineServer(UnixServer):
 def docker_host() -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory(prefix="engine-") as folder,
-        EngineServer(f"{folder}/docker.sock", Handler) as server,
+        in_background(EngineServer(f"{folder}/docker.sock", Handler)),
     ):
-        threading.Thread(target=socketserver.BaseServer.serve_forever, args=(server, 0.01), daemon=True).start()
         yield f"unix://{folder}/docker.sock"
-        server.shutdown()
 
 
 def connect(docker_host: str, timeout_s: int = 10) -> Any:

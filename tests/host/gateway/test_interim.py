@@ -1,15 +1,15 @@
 """Draining an interim server at gateways that stop answering."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from json import dumps
 
 import pytest
 
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.server_operations import Gateway
+from tests.http_servers import QuietHandler, in_background
 
 KEY = "0" * 64
 
@@ -19,28 +19,18 @@ def serve_gateway(counts: list[int]) -> Iterator[Gateway]:
     """Serve a gateway that answers one query of its servers with each count of running requests, and then fails."""
     answers = iter(counts)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             count = next(answers, None)
             if count is None:
                 self.send_error(503)
                 return
             row = {"backend": "chat", "server": "spark1::interim", "status": "DRAIN", "running": count, "requests": 9}
-            body = dumps({"servers": [row]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(200, dumps({"servers": [row]}))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    with in_background(server):
         yield Gateway("lab", "127.0.0.1", server.server_port, tls=False, server="spark1")
-        server.shutdown()
-        thread.join()
 
 
 class SimulatedClock:
