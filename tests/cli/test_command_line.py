@@ -114,6 +114,7 @@ VALUES = [
     ("bench.sweep --host sandbox --max-num-batched-tokens x", "--max-num-batched-tokens must be numbers separated by"),
     ("bench.serve", "pass either --host NAME or --url URL."),
     ("bench.serve --url 127.0.0.1:8000", "--url is not a base URL."),
+    ("bench.serve --url http://127.0.0.1:8000/v1?key=x", "--url may contain only an address"),
     ("bench.compare nothing else", "no file nothing."),
     ("client --host sandbox --write", "--write: requires --for."),
     ("client --host sandbox --file opencode.json", "--file: requires --for."),
