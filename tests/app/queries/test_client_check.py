@@ -82,7 +82,7 @@ def test_a_certificate_that_is_not_trusted_is_trusted_as_the_advice_says(
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         endpoint = Endpoint(f"https://127.0.0.1:{server.server_port}", "m", None, None, "", pictures=False)
-        with pytest.raises(Unreachable, match="not valid") as untrusted:
+        with pytest.raises(Unreachable, match="unknown issuer") as untrusted:
             client_check.check(FORMATS["curl"], endpoint)
         assert "set SSL_CERT_FILE" in untrusted.value.fix
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
