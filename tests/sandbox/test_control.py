@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Refused
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
@@ -122,10 +122,10 @@ def test_the_fault_ollama_loads_loads_a_model(folders: tuple[Path, Path]) -> Non
 
 @pytest.mark.parametrize("name", ["hash#tag", "why?", "new\nline"])
 def test_a_folder_that_docker_cannot_address_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Failed, match=r"contains #, \? or a control character. Set SPARKWRIGHT_SANDBOX"):
+    with pytest.raises(Refused, match=r"contains #, \? or a control character. Set SPARKWRIGHT_SANDBOX"):
         control.up(tmp_path / name)
 
 
 def test_a_folder_that_is_too_long_for_a_socket_in_bytes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="is too long for a unix socket"):
+    with pytest.raises(Refused, match="is too long for a unix socket"):
         control.up(Path("/tmp") / ("ü" * 50))

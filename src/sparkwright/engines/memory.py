@@ -27,8 +27,6 @@ SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 
 #: end of the names of parts that flags keep on the CPU
 _CPU_SUFFIX = " on the CPU"
-#: flags with the size of a file in /dev/shm (source of vLLM 0.32.0, v1/kv_offload/cpu/shared_offload_region.py)
-_SHM_FLAGS = ("kv-offloading-size",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,8 @@ class MemoryPart:
     later: bool = False
     #: host memory; a measured size replaces it
     host: bool = False
+    #: a file in /dev/shm
+    in_shm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Memory:
     @property
     def shm_bytes(self) -> int:
         """The parts of `bytes` that are files in /dev/shm."""
-        return sum(part.size_bytes for part in self.parts if part.source in _SHM_FLAGS)
+        return sum(part.size_bytes for part in self.parts if part.in_shm)
 
     @property
     def known(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import here
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import engine_socket
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
@@ -69,7 +69,7 @@ def folder_of(host: str) -> Path:
 
 
 def up(folder: Path) -> dict[str, str]:
-    """Start the sandbox if it is not running, and return the environment variables for its clients. Raises Failed."""
+    """Start the sandbox if it is not running, and return the environment variables for its clients. Raises Refused or Failed."""
     state = _read_state(folder)
     if state is not None and _is_running(folder):
         return dict(state["env"])
@@ -195,13 +195,13 @@ def _is_running(folder: Path) -> bool:
 
 
 def _check_socket_path(folder: Path) -> None:
-    """Raise Failed if the path of the sockets is too long for the kernel, or is not valid in Docker's URL of a socket."""
+    """Raise Refused if the path of the sockets is too long for the kernel, or is not valid in Docker's URL of a socket."""
     if len(os.fsencode(folder / "docker.sock")) > MAX_SOCKET_PATH_BYTES:
-        raise Failed(
+        raise Refused(
             f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a shorter path."
         )
     if not str(folder).isprintable() or set("#?") & set(str(folder)):
-        raise Failed(
+        raise Refused(
             f"the path {one_line(str(folder))} contains #, ? or a control character.",
             fix="Set SPARKWRIGHT_SANDBOX to another folder.",
         )

@@ -114,7 +114,8 @@ def memory(flags: Mapping[str, Any], lock_entry: Mapping[str, Any]) -> Memory:
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
     base_memory = Memory(weights_bytes=weight_bytes, host_bytes=ASSUMED_HOST_BYTES, compiles=compiles)
     kv_bytes = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
-    offloaded_cache = read_cpu_part("KV cache", flags, "kv-offloading-size")
+    cache_parts = read_cpu_part("KV cache", flags, "kv-offloading-size")
+    offloaded_cache = tuple(replace(part, in_shm=True) for part in cache_parts)
     if kv_bytes is None:
         offloaded = (*read_cpu_part("weights", flags, "cpu-offload-gb"), *offloaded_cache)
         size = sum(part.size_bytes for part in offloaded)
