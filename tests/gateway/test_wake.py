@@ -56,7 +56,7 @@ def test_a_request_for_a_sleeping_model_is_recorded_and_gets_the_measured_start_
         assert report_wake_time(lab, 240) is None, "a request before the first report wakes nothing"
         refused = lab.chat(BODY)
         assert error_of(refused) == (503, "model_asleep", "240")
-        assert refused.json["error"]["message"].endswith("can have woken it in 240 s: try again then.")
+        assert refused.json["error"]["message"].endswith("can be awake in 240 s; try again then.")
         age_s = report_wake_time(lab, 0)
         assert age_s is not None and age_s < 20
         unknown = lab.chat(BODY)

@@ -26,7 +26,7 @@ REPORT_VALIDITY_S = 30
 #: Retry-After if no start of the server has been measured
 DEFAULT_RETRY_S = 60
 ERROR_CODE = "model_asleep"
-MEASURED_MESSAGE = "This model is asleep. Its host can have woken it in %[var(txn.wake)] s: try again then."
+MEASURED_MESSAGE = "This model is asleep. It can be awake in %[var(txn.wake)] s; try again then."
 UNMEASURED_MESSAGE = (
     "This model is asleep. Its host wakes it as soon as possible. Try again in %[var(txn.wake)] s; no start of it has been "
     "measured yet."
