@@ -10,11 +10,12 @@ import pytest
 
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG as VLLM
-from sparkwright.host.containers import log_reader
+from sparkwright.host.containers import containers, log_reader
 from sparkwright.host.containers.log_reader import StartLog
 from sparkwright.modules.proof import engine_reports
 from sparkwright.modules.proof.engine_reports import VerifyLogs
 from tests import docker_image
+from tests.waiting import wait_until
 
 LOG = (Path(__file__).parents[2] / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
 READY = "Application startup complete."
@@ -82,6 +83,50 @@ def test_the_time_for_reading_a_log_is_limited(engine: docker.DockerClient, run_
 def test_the_size_of_the_end_of_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:
     name = run_logging("yes aaaaaaaa | head -c 12000000")
     assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.MAX_TAIL_BYTES
+
+
+def test_only_the_log_of_the_last_start_is_read(engine: docker.DockerClient, shell: str) -> None:
+    name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+    script = "if [ -e /began ]; then echo second; else : > /began; echo first; fi; read line"
+    container = engine.containers.create(
+        shell, ["/bin/sh", "-c", script], name=name, stdin_open=True, network_mode="none"
+    )
+    try:
+        for expected in ("first", "second"):
+            container.start()
+            wait_until(
+                lambda: b"".join(StartLog(engine, name)).split() == [expected.encode()],
+                f"the log of the {expected} start",
+            )
+            container.kill()
+            container.wait()
+    finally:
+        container.remove(force=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param({"StartedAt": "10:00:03.5", "FinishedAt": ""}, None, id="first start"),
+        pytest.param(
+            {"StartedAt": "10:00:03.5", "FinishedAt": "09:59:59.5"}, "09:59:59.5", id="after an earlier start"
+        ),
+        pytest.param({"StartedAt": "10:00:03.5", "FinishedAt": "10:30:00"}, "09:59:58.5", id="clock set back"),
+        pytest.param(
+            {"StartedAt": "10:00:03.5", "FinishedAt": "10:00:02", "Running": False, "Status": "exited"},
+            "09:59:58.5",
+            id="exited",
+        ),
+    ],
+)
+def test_lines_that_were_written_before_docker_set_the_start_time_are_part_of_the_log(
+    state: dict[str, Any], expected: str | None
+) -> None:
+    times = {name: f"2026-11-30T{state[name] or '00:00:00'}Z" for name in ("StartedAt", "FinishedAt")}
+    if not state["FinishedAt"]:
+        times["FinishedAt"] = "0001-01-01T00:00:00Z"
+    container = {"State": {"Running": True, "Status": "running", **state, **times}}
+    assert containers.log_start_s(container) == (expected and containers.parse_time(f"2026-11-30T{expected}"))
 
 
 def test_an_incomplete_log_does_not_prove_that_a_line_is_absent() -> None:

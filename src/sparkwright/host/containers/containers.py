@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ENDPOINT_EXISTS_PATTERN = re.compile(
     r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII
 )
+#: how long after the start of a container's process Docker may set StartedAt
+START_RECORD_DELAY_S = 5.0
 #: prefix that `describe_port_holder` uses for a container
 CONTAINER_PREFIX = "container "
 #: prefix that `describe_port_holder` uses for another simulated Spark on this machine; its folder follows
@@ -71,6 +73,19 @@ def is_running(client: docker.DockerClient, name: str) -> bool:
 def started_s(container: dict[str, Any]) -> float:
     """Return the time of the container's last start, seconds since the epoch; one day after the epoch if it never started."""
     return parse_time(str(container["State"].get("StartedAt") or "")) or 86400.0
+
+
+def log_start_s(container: dict[str, Any]) -> float | None:
+    """Return the time after which a container's log belongs to its last start, seconds since the epoch; None for the whole log.
+
+    Docker sets StartedAt after the container's process has started: on a busy host more than a second later (seen with 20.10),
+    after a server's first lines. A server that is running began after the end of its previous start.
+    """
+    state = container["State"]
+    started_s, ended_s = (parse_time(str(state.get(name) or "")) for name in ("StartedAt", "FinishedAt"))
+    if state["Running"] and state["Status"] != "restarting" and (ended_s or 0) <= (started_s or 0):
+        return ended_s
+    return None if started_s is None else max(0.0, started_s - START_RECORD_DELAY_S)
 
 
 def parse_time(text: str) -> float | None:

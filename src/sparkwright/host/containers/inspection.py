@@ -37,7 +37,7 @@ CONTAINER_SHAPE = {
     "Name": str,
     "Image": str,
     "RestartCount": optional(int),
-    "State": {"Status": str, "Running": bool, "StartedAt": optional(str)},
+    "State": {"Status": str, "Running": bool, "StartedAt": optional(str), "FinishedAt": optional(str)},
     "Config": _CONFIG_SHAPE,
     "HostConfig": _HOST_CONFIG_SHAPE,
     "NetworkSettings": optional(_NETWORKS_SHAPE),

@@ -48,7 +48,7 @@ class StartLog:
     def _read_beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
         start_s, size = time.monotonic(), 0
         for piece in self.client.api.logs(
-            self.name, since=int(containers.started_s(container)), stream=True, follow=False
+            self.name, since=containers.log_start_s(container), stream=True, follow=False
         ):
             size += len(piece)
             if size > self.max_bytes:
