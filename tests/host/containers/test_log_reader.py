@@ -91,15 +91,17 @@ def test_only_the_log_of_the_last_start_is_read(engine: docker.DockerClient, she
     container = engine.containers.create(
         shell, ["/bin/sh", "-c", script], name=name, stdin_open=True, network_mode="none"
     )
+
+    def log_is(expected: bytes) -> bool:
+        return b"".join(StartLog(engine, name)).split() == [expected]
+
     try:
-        for expected in ("first", "second"):
-            container.start()
-            wait_until(
-                lambda: b"".join(StartLog(engine, name)).split() == [expected.encode()],
-                f"the log of the {expected} start",
-            )
-            container.kill()
-            container.wait()
+        container.start()
+        wait_until(lambda: log_is(b"first"), "the log of the first start")
+        container.kill()
+        container.wait()
+        container.start()
+        wait_until(lambda: log_is(b"second"), "the log of the second start")
     finally:
         container.remove(force=True)
 
