@@ -31,7 +31,9 @@ def slow_down_cache(home: Path) -> int:
 
 def test_a_compile_cache_that_makes_the_server_slow_is_moved_aside(project: Project) -> None:
     first = project.deploy_proved(model=DENSE, env=COMPILED, enforce_eager=False)
-    rate = float(first.task("Measure throughput")["data"]["tok_per_s"])
+    measured = first.task("Measure throughput")
+    assert measured["data"]["tok_per_s"], f"this machine is too busy to measure: {measured['msg']}"
+    rate = float(measured["data"]["tok_per_s"])
     cold_s = float(first.task("Wait until it is ready")["data"]["ready_s"])
     project.write_recipe(model=DENSE, env=COMPILED, enforce_eager=False, expect={"tok_per_s": rate})
 
