@@ -84,12 +84,12 @@ def test_server_key_is_only_in_its_file(lab: SshLab, project: Path) -> None:
     assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", key_file)
 
 
-def test_missing_token_message_names_the_license_and_secrets(project: Path) -> None:
+def test_missing_token_message_names_the_license_and_the_unset_variable(project: Path) -> None:
     result = deploy(project, {"env": "HF_TOKEN"}, {})
     assert result.returncode in (1, 5)
     message = json.loads(result.stdout.splitlines()[-1])["msg"]
     assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its license at " in message
-    assert "`secrets`" in message
+    assert "(hosts/groups.yml:3: the environment variable HF_TOKEN is not set)" in message
 
 
 @pytest.mark.parametrize("source", ["env", "file", "command"])
