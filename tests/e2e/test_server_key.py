@@ -140,7 +140,7 @@ def test_a_server_open_to_the_network_causes_a_warning(
     assert "open-to-network" in project.run("lint", "--recipe", "qwen3.5-35b").out
     result = project.run("deploy", "--host", "sandbox")
     assert result.proved and warning in result.out, result.out
-    assert 'apiKey: "none"' in project.run("client", "--host", "sandbox").out
+    assert '"apiKey": "none"' in project.run("client", "--host", "sandbox", "--for", "openclaw").out
     project.edit(RECIPE, "publish: lan", "publish: loopback")
     planned = project.run("plan", "--host", "sandbox")
     assert warning not in planned.out and "127.0.0.1" in planned.out
@@ -150,7 +150,7 @@ def test_a_server_open_to_the_network_causes_a_warning(
     result = project.run("deploy", "--host", "sandbox")
     assert result.proved and warning not in result.out
     settings = project.run("client", "--host", "sandbox").out
-    assert "key        $SPARK_KEY" in settings and 'apiKey: "${SPARK_KEY}"' in settings
+    assert "key        $SPARK_KEY" in settings
 
 
 def test_health_checks_and_measurements_use_the_hosts_copy_of_the_key(
