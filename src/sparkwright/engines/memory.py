@@ -42,8 +42,12 @@ class MemoryPart:
     later: bool = False
     #: host memory; a measured size replaces it
     host: bool = False
-    #: a file in /dev/shm
+    #: a file in /dev/shm; only for lint, not in the JSON
     in_shm: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, of which hosts keep a copy: their records accept no other fields (`records/state_shapes.py`)."""
+        return {name: value for name, value in asdict(self).items() if name != "in_shm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Memory:
         """Return plain JSON for a plan, without default values."""
         defaults = Memory()
         changed = {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
-        return {**changed, **({"parts": [asdict(part) for part in self.parts]} if self.parts else {})}
+        return {**changed, **({"parts": [part.to_json() for part in self.parts]} if self.parts else {})}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Memory:

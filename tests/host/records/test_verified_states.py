@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.engines.engine import get_engine
 from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.gateway.gateway_folders import ProofRecord, VerifiedGateway
 from sparkwright.host.records import history, incidents, verified_states
@@ -37,6 +38,24 @@ def test_a_deploy_of_an_earlier_state_can_be_rolled_back(state: StateFolder) -> 
     for seqs in (1, 2, 1):
         verified_states.save_verified(state, good_state(seqs))
     assert container_ids(state) == ["id1c1", "id2c1"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", {"kv-offloading-size": 20, "cpu-offload-gb": 4}),
+        ("vllm", {"kv-cache-memory-bytes": 10**10, "kv-offloading-size": 20}),
+        ("sglang", {"mem-fraction-static": 0.7, "enable-hierarchical-cache": True, "hicache-size": 8}),
+        ("llama_cpp", {"ctx-size": 4096}),
+        ("openai", {"served_name": "m", "memory_gib": 10}),
+    ],
+)
+def test_a_verified_state_keeps_the_memory_needs_of_every_engine(
+    state: StateFolder, engine: str, flags: dict[str, object]
+) -> None:
+    needs = get_engine(engine).advice.memory(flags, {}).to_json()
+    verified_states.save_verified(state, VerifiedState({"name": "m"}, serve={"engine_memory": needs}))
+    assert verified_states.load_last(state).serve["engine_memory"] == needs
 
 
 def test_verified_states_are_a_stack_and_a_rollback_drops_later_states(state: StateFolder) -> None:
