@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright import defaults
 from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.transport import http
@@ -68,7 +69,7 @@ class Target:
     model: str = ""
     api_key: str = field(default="", repr=False)
     #: time limit of a request, and maximum time between two tokens of a stream
-    timeout_s: float = 60
+    timeout_s: float = defaults.TOKEN_TIMEOUT_S
 
     def send(self, path: str, *, body: Any = None, timeout_s: float | None = None) -> Response:
         """Send a request as `send_request` does. timeout_s: None for the target's."""

@@ -132,9 +132,7 @@ def _warm_up(target: Target, spec: Load, reporter: _ProgressReporter) -> ServerC
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return server.run(
-                request, cap_s=MAX_STREAM_S, timeout_s=target.timeout_s, on_chunk=reporter.record_data
-            ).prompt_tokens
+            return server.run(request, cap_s=MAX_STREAM_S, on_chunk=reporter.record_data).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 

@@ -112,7 +112,7 @@ def measure_prefix_reuse(
     counters_before = read_counters(target)[0]
     for n, question in enumerate(PREFIX_QUESTIONS, 1):
         body = openai_api.build_stream_request(target.http, target.model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
-        measured_stream = stream.measure_target(target, body, cap_s=target.timeout_s, timeout_s=target.timeout_s)
+        measured_stream = stream.measure_target(target, body, cap_s=target.timeout_s)
         counters_after = read_counters(target)[0]
         increases = [
             counter_increase(counters_before, counters_after, name)

@@ -163,7 +163,8 @@ def measure_stream(
 
 
 def measure_target(target: Target, body: dict[str, Any], **options: Any) -> Stream:
-    """Send a streaming request to a target as `measure_stream` does."""
+    """Send a streaming request to a target as `measure_stream` does, with the target's timeout unless `options` has another."""
+    options = {"timeout_s": target.timeout_s, **options}
     keys = target.http.token_count_keys
     return measure_stream(target.base_url, body, counter_keys=keys, api_key=target.api_key, **options)
 

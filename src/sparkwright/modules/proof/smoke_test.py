@@ -125,7 +125,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        target = Target(http, args.base_url, args.model, key, defaults.TOKEN_TIMEOUT_S)
+        target = Target(http, args.base_url, args.model, key)
         has_speculation = throughput.has_speculation(http, args.baseline_key)
         baselines, baseline_name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else baselines.read(baseline_name)
