@@ -50,7 +50,7 @@ BECOME_PASSWORD = "BECOME_PASSWORD"
 #: the secret with the token for copying a model or an image from a peer
 PEER_TOKEN = "NEIGHBOUR_TOKEN"
 #: proxy variables; their URLs may contain a password, and they are set in the environment of sparkwright's process on the host
-PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
+PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"})
 
 
 def _normalize_name(name: str) -> str:

@@ -30,6 +30,7 @@ from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.models.model_folders import Staging
 from sparkwright.host.module import Context
+from sparkwright.trust.secret_names import PROXY_VARIABLES
 from sparkwright.visible import join_first
 
 #: the throughput is averaged over this time
@@ -40,8 +41,6 @@ VERIFY_NICENESS = 15
 MIN_PROGRESS_BYTES = 64 * 2**20
 #: consecutive tries without progress after which a download fails
 DEFAULT_MAX_TRIES = 6
-#: environment variables, in lower case, with the URLs of proxies
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 #: the mode to use after one that stalled
 MODE_AFTER_STALL = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
