@@ -323,7 +323,7 @@ def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> s
 
 
 def _find_scope(project: Project, host: Host, candidate: Recipe) -> Mapping[str, Any] | None:
-    """Return a recipe's variables on a host, or None if the recipe is for a cluster of which the host is not a member."""
+    """Return a recipe's variables on a host, or None if the host can't serve it, such as a cluster's recipe outside it."""
     serving_host = host if candidate.split else replace(host, cluster=None)
     lock = lock_entries(load_lock(project, host), candidate)
     try:

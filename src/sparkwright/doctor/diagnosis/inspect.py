@@ -49,7 +49,7 @@ def inspect_server(
         verified_state: the last verified state.
         name: name of the recipe's container, used if nothing has been verified.
     """
-    verified_name = str(verified_state.spec.get("name", ""))
+    verified_name = verified_state.spec.get("name", "")
     server = DiagnosisInput(
         now_s,
         engine=container_labels.engine_of_spec(verified_state.spec),
@@ -235,7 +235,7 @@ def build_rate_facts(
         accepted_per_draft=measured.acceptance,
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
-        model=str(verified_state.model.get("id", "")) or recipe_facts.model_id or command.model,
+        model=verified_state.model.get("id") or recipe_facts.model_id or command.model,
         thinking_tokens=measured.reasoning_tokens,
         answer_tokens=measured.response_tokens,
         budget=advisor.effective_settings(request, model, version).budget if server.inspected else None,

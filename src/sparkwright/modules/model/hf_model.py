@@ -222,8 +222,9 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
     """
     folder, paths = observed.manifest.folder, sorted([*observed.missing_paths, *observed.obsolete_paths])
     models = verified_states.models_of(verified_states.load_last(context.state).model)
+    model_dirs = ((model.get("dir"), model.get("commit")) for model in models)
     verified_commit = next(
-        (model.get("commit") for model in models if context.machine.expand(model.get("dir") or "") == folder), None
+        (commit for path, commit in model_dirs if path and context.machine.expand(path) == folder), None
     )
     if not verified_commit:
         return
