@@ -150,16 +150,17 @@ def test_an_unreachable_half_is_reported_and_the_other_is_used(
 def test_a_model_is_served_on_the_addresses_of_all_interfaces(sender: RecordingContext, hub: LoopbackHub) -> None:
     if os.geteuid():
         pytest.skip("creating an interface needs root")
-    subprocess.run(["ip", "link", "add", "twin-a", "type", "bridge"], check=True)
+    interface = f"twin{os.getpid()}"  # an interrupted run leaves its interface
+    subprocess.run(["ip", "link", "add", interface, "type", "bridge"], check=True)
     try:
-        subprocess.run(["ip", "addr", "add", "198.18.77.1/32", "dev", "twin-a"], check=True)
-        subprocess.run(["ip", "link", "set", "twin-a", "up"], check=True)
+        subprocess.run(["ip", "addr", "add", "198.18.77.1/32", "dev", interface], check=True)
+        subprocess.run(["ip", "link", "set", interface, "up"], check=True)
         arguments: dict[str, Any] = {**model_arguments(hub), "bind": "127.0.0.1"}
         both, loopback_only = (
             ShareModel().run(ShareModel.Args(**arguments, interfaces=["lo", name]), sender).data["urls"]
-            for name in ("twin-a", "no-such")
+            for name in (interface, "no-such")
         )
     finally:
-        subprocess.run(["ip", "link", "del", "twin-a"], check=True)
+        subprocess.run(["ip", "link", "del", interface], check=True)
     assert [url.rpartition(":")[0] for url in both] == ["http://127.0.0.1", "http://198.18.77.1"]
     assert [url.rpartition(":")[0] for url in loopback_only] == ["http://127.0.0.1"]
